@@ -1,9 +1,9 @@
-"""All three benches, one after the other, as one page of Markdown.
+"""Runs all three benches, one after the other, and prints one page of Markdown.
 
     python host_tests/bench/bench.py [--quick] [--peers DIR]
 
-DIR holds what the three want of it; see their --help. What a bench says of missing peers, and its rows as they come,
-go to stderr. Exit code 1 if a bench ended early: the page then holds what was measured, and says so.
+DIR contains what the three need from it; see their --help. Messages about missing peers, and rows as they come, go to
+stderr. Exit code 1 if a bench ended early: the page then has what was measured, and says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BENCHES = {"Client": "client.py", "Broker": "broker.py", "Ingestion": "ingest.py
 
 
 def measured(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], str]:
-    """The rows that a bench gave, and why it ended early, "" if it did not."""
+    """Run a bench; return its rows and why it ended early ("" if it did not)."""
     command = [sys.executable, str(_HERE / BENCHES[name]), "--json", *arguments]
     rows = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
@@ -40,7 +40,7 @@ def measured(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], str
 
 
 def page(found: dict[str, list[dict[str, Any]]], trouble: list[str], setting: str) -> str:
-    """The figures as Markdown: a table for each bench, and what did not reach its goal."""
+    """Return the figures as Markdown: a table for each bench, and the goals that were not reached."""
     lines = ["# Figures", "", setting, ""]
     for name, rows in found.items():
         lines += [f"## {name}", "", "| | ours | peer | its figure | ours / peer | goal |", "|---|---|---|---|---|---|"]
@@ -67,7 +67,7 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def setting() -> str:
-    """When, on what machine, with which versions."""
+    """Return the date, the machine and the versions of this run."""
     revision = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What the three benches print: one of our figures a line, beside a peer's, with the goal of their comparison."""
+"""The rows that the three benches print: one of our figures per line, beside a peer's, with a goal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# How a goal is meant; each compares either ours / peer, or ours alone.
+# Kinds of goals; each bounds either ours / peer, or ours alone.
 LEAST_RATIO, MOST_RATIO, LEAST_OF_OURS, MOST_OF_OURS = "least ratio", "most ratio", "least of ours", "most of ours"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound and how it is meant."""
+    """A bound and its kind."""
 
     bound: float
     kind: str
@@ -24,8 +24,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One measure of ours beside one peer's; None is a figure that is missing. unit: "" where `case` names it.
-    peer_name: "" when ours stands alone.
+    """One figure of ours beside one peer's; None is a missing figure.
+
+    unit: "" if `case` names it. peer_name: "" if ours stands alone.
     """
 
     case: str
@@ -42,7 +43,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """None when there is no goal, or no figure to compare with."""
+        """Return whether the goal is met; None if there is no goal, or no figure to compare with."""
         if self.goal is None:
             return None
         value = self.ours if self.goal.kind in (LEAST_OF_OURS, MOST_OF_OURS) else self.ratio
@@ -51,7 +52,7 @@ class Row:
         return value >= self.goal.bound if self.goal.kind in (LEAST_OF_OURS, LEAST_RATIO) else value <= self.goal.bound
 
     def as_dict(self) -> dict[str, object]:
-        """The row as its line of JSON."""
+        """Return the row as the object that is printed as JSON."""
 
         def rounded(value: float | None) -> float | None:
             return None if value is None else float(f"{value:.4g}") if abs(value) < 1000 else round(value)
@@ -70,7 +71,7 @@ class Row:
 
 
 def number(value: float | None) -> str:
-    """A figure for people; "-" where there is none."""
+    """Format a figure for reading; "-" if there is none."""
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
 
 

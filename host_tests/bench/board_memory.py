@@ -4,9 +4,9 @@
     export UMQTT_MICROPYTHON32=/tmp/mp32/micropython32
     .venv/bin/python host_tests/bench/board_memory.py [--json] [--write] [BOARD …]
 
-A virtual board that plays BOARD gets what `umqtt deploy` puts there: TLS off, Wi-Fi, NTP, the chip's thermometer where
-there is one, and a sensor of its own that looks at the heap. --write brings the figures into boards/*/README.md and
-docs/boards.md. Without such an interpreter it says so and ends with 0: there is nothing to measure with.
+A virtual board that plays BOARD gets what `umqtt deploy` installs: TLS off, Wi-Fi, NTP, the chip's thermometer if it
+has one, and an extra sensor that reads the heap. --write puts the figures into boards/*/README.md and docs/boards.md.
+Without such an interpreter it says so and ends with 0, as nothing can be measured.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from umqtt_testkit.wire import Type
 ROOT = Path(__file__).resolve().parents[2]
 INTERPRETER = "UMQTT_MICROPYTHON32"
 BEGIN, END = "<!-- memory -->", "<!-- /memory -->"
-# Between the marks of a README while nobody had an interpreter to measure with.
+# Between the marks of a README until its board is measured.
 NOT_MEASURED = "Not measured yet."
-# Heaps of which it is said what the program leaves free.
+# Heap sizes for which the free memory is reported.
 _SHOWN_KB = (96, 128, 192)
 _AMPLE_KB = 256
 _LEAST_KB, _MOST_KB, _STEP_KB = 48, 112, 2
@@ -53,8 +53,10 @@ class Sensor:
 
 @dataclass(frozen=True)
 class Memory:
-    """program: bytes of heap in use while it runs, after a collection; smallest_heap: bytes in which it boots and
-    publishes, in steps of 2 KB.
+    """The memory that the firmware needs on a board.
+
+    program: bytes of heap in use while it runs, after a collection.
+    smallest_heap: bytes in which it boots and publishes, in steps of 2 KB.
     """
 
     board: str
@@ -62,17 +64,17 @@ class Memory:
     smallest_heap: int
 
     def free_of(self, kilobytes: int) -> int:
-        """Bytes that a heap of that size has left."""
+        """Return the bytes that a heap of that size has left."""
         return kilobytes * 1024 - self.program
 
 
 class NoInterpreter(Exception):
-    """There is no 32-bit MicroPython here; the text says how to get one."""
+    """There is no 32-bit MicroPython on this machine; str() says how to get one."""
 
 
 @contextlib.contextmanager
 def interpreter32() -> Iterator[None]:
-    """Virtual boards run on the 32-bit MicroPython within. Raises NoInterpreter."""
+    """Run virtual boards on the 32-bit MicroPython within this context. Raises NoInterpreter."""
     command = os.environ.get(INTERPRETER)
     if not command:
         raise NoInterpreter(
@@ -96,7 +98,7 @@ def _files(board: str) -> dict[str, bytes]:
 
 
 def used_heap(board: str, kilobytes: int) -> int | None:
-    """Bytes that the running program uses of that heap; None when it does not come to publishing in it."""
+    """Return the bytes that the running program uses of that heap; None if it does not manage to publish in it."""
     with (
         tempfile.TemporaryDirectory(prefix="umqtt-memory-") as folder,
         ScriptedPeer(timeout_s=0.5) as peer,
@@ -131,20 +133,20 @@ def _most_used(virtual: VirtualBoard, peer: ScriptedPeer) -> int | None:
                 link.accept_session()
             packet = link.receive()
         except PeerError:
-            continue  # silent for half a second: is it still alive?
+            continue  # silent for half a second: check that it is still alive
         if packet is None:
             return None
         link.answer(packet)
         if packet.type is Type.PUBLISH and packet.topic_name == b"fleet/b1/telemetry":
             metrics = json.loads(packet.payload)["m"]
             if "used" not in metrics:
-                return None  # the sensor was not made
+                return None  # the sensor could not be created
             found.append(metrics["used"])
     return max(found)
 
 
 def measure(board: str) -> Memory:
-    """The Memory of a board. Raises RuntimeError when it does not run at all."""
+    """Measure the Memory of a board. Raises RuntimeError if it does not run at all."""
     used = used_heap(board, _AMPLE_KB)
     if used is None:
         raise RuntimeError(f"{board}: the firmware does not publish in {_AMPLE_KB} KB")
@@ -159,7 +161,7 @@ def measure(board: str) -> Memory:
 
 
 def readme_block(memory: Memory) -> str:
-    """What a board's README says between the marks."""
+    """Return the text between the marks of a board's README."""
     rows = [
         ("the program, while it runs", memory.program),
         ("smallest heap in which it boots and publishes", memory.smallest_heap),
@@ -169,7 +171,7 @@ def readme_block(memory: Memory) -> str:
 
 
 def page_block(memories: Mapping[str, Memory | None]) -> str:
-    """What docs/boards.md says between the marks. memories: of each board; None: it was not measured."""
+    """Return the text between the marks of docs/boards.md. memories: by board; None: it was not measured."""
     head = "| board | program | smallest heap | " + " | ".join(f"left of {kilobytes} KB" for kilobytes in _SHOWN_KB)
     lines = [f"{head} |", "|---|" + "---|" * (2 + len(_SHOWN_KB))]
     for board, memory in memories.items():
@@ -182,7 +184,7 @@ def page_block(memories: Mapping[str, Memory | None]) -> str:
 
 
 def read_readme(board: str) -> Memory | None:
-    """The figures that a board's README gives; None: it was not measured. Raises ValueError when it says neither."""
+    """Return the figures in a board's README, or None if it was not measured. Raises ValueError if it says neither."""
     block = (ROOT / "boards" / board / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
     if block.strip() == NOT_MEASURED:
         return None
@@ -222,7 +224,7 @@ def main() -> int:
     if options.write:
         for board, memory in memories.items():
             _write(ROOT / "boards" / board / "README.md", readme_block(memory))
-        # The page has every board: those that were not measured now as their READMEs have them.
+        # The page lists every board: those not measured now have the figures of their READMEs.
         every = {board: memories.get(board) or read_readme(board) for board in MODELS}
         _write(ROOT / "docs" / "boards.md", page_block(every))
     return 0

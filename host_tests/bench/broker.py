@@ -28,7 +28,7 @@ _PROFILE_LINES = 30
 
 
 def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> list[Row]:
-    """Run a case and return its rows. Raises LabError when ours fails or loses something."""
+    """Run a case and return its rows. Raises LabError if our broker fails or loses something."""
     repetitions, seconds, warm = (3, 0.15, 0.05) if quick else (5, 1.0, 0.2)
     if "rate" in case.options:
         seconds *= 2  # the 99th percentile of too few would be one outlier
@@ -37,7 +37,7 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
     wanted = tuple(peer for peer in case.peers if peer in peers)
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (case.ours, *wanted) if not lab.missing(name)}
     for name in runs if not case.fresh else ():
-        lab.broker(name)  # all are there before any is measured
+        lab.broker(name)  # start all of them before any is measured
     syncs: list[float] = []
     for _ in range(repetitions):
         if (FDATASYNC, RATE) in case.goals:
@@ -52,9 +52,9 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
             except LabError as error:
                 if name == case.ours:
                     raise LabError(f"{case.name}: {error}") from error
-                # A peer is somebody else's program: its row says that there is no figure, and this why.
+                # A peer is a third-party program: its row shows no figure, and this line says why.
                 print(f"bench-broker: {case.name}: {error}", file=sys.stderr)
-                # It may stand still for good.
+                # It may have stopped responding for good.
                 lab.stop(name)
                 del runs[name]
                 continue
@@ -70,7 +70,7 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
 
 
 def all_rows(lab: Lab, cases: list[Case], *, quick: bool) -> Iterator[Row]:
-    """The rows of all cases, each as soon as it is known; what is missing is said once."""
+    """Yield the rows of all cases, each as soon as it is known; name what is missing once."""
     peers = QUICK_PEERS if quick else PEERS
     missing = {name for name in (*peers, *(case.ours for case in cases)) if lab.missing(name)}
     for name in sorted(missing):
@@ -91,7 +91,7 @@ def profile(case: Case, *, quick: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a row a line. Returns the exit code."""
+    """Print one row per line. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="bench-broker", description="Measure the broker against its figures and its peers."
     )
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.peers is not None and not options.peers.is_dir():
         parser.error(f"--peers {options.peers} is no folder: install aedes, iotcore and amqtt there, or leave it out")
-    # The whole name means that case alone: "QoS 1 window 100" is part of the name of a durable case.
+    # A full name selects that case alone: "QoS 1 window 100" is also part of a durable case's name.
     cases = [case for case in CASES if case.name == options.case] or [
         case for case in CASES if options.case in case.name
     ]

@@ -1,4 +1,4 @@
-"""Where the broker's bench runs: the load generator, and the brokers it drives, each a process on a port of its own."""
+"""Where the broker's bench runs: the load generator and the brokers it drives, each a process with its own port."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 _HERE = Path(__file__).resolve().parent
 _RUN_WITHIN_S = 120.0
 _SYNC_BYTES = 4096
-# The module that has a peer's broker. iotcore is rumqttd with a Python interface, compiled from Rust.
+# The module that contains a peer's broker. iotcore is rumqttd with a Python interface, compiled from Rust.
 _MODULES = {AMQTT: "amqtt", RUMQTTD: "iotcore"}
 
 
 class LabError(Exception):
-    """The bench cannot go on; str() is one line that says what to do."""
+    """The bench cannot continue; str() is one line that says what to do."""
 
 
 class Running:
-    """A broker at work on 127.0.0.1:port."""
+    """A running broker on 127.0.0.1:port."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], port: int) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Running:
         self.port = port
 
     def stop(self) -> None:
-        """End it in its own way, or by force when that takes too long."""
+        """Terminate it, and kill it if that takes too long."""
         self.process.terminate()
         try:
             self.process.wait(WAIT_LIMIT_S)
@@ -53,9 +53,10 @@ class Running:
 
 
 class Lab:
-    """peers: the folder where the user installed aedes (DIR/node or DIR itself), amqtt and rumqttd (DIR/venv), or None.
+    """The load generator and the brokers of one bench run.
 
-    Raises LabError when something is missing.
+    peers: the folder where the user installed aedes (DIR/node or DIR itself), amqtt and rumqttd (DIR/venv), or None.
+    Raises LabError if something is missing.
     """
 
     def __init__(self, peers: Path | None, profile: Path | None = None) -> None:
@@ -76,7 +77,7 @@ class Lab:
         self._stack.close()
 
     def missing(self, name: str) -> str | None:
-        """Why a contender cannot run, or None."""
+        """Return why a contender cannot run, or None."""
         if name in (MOSQUITTO, MOSQUITTO_DELAY):
             return None if _mosquitto() else "try: apt install mosquitto"
         if name == OURS_REDIS:
@@ -92,7 +93,7 @@ class Lab:
         return None
 
     def broker(self, name: str, *, fresh: bool = False) -> Running:
-        """The broker of that name, started if need be; a new process when it has to be fresh."""
+        """Return the broker of that name, started if needed; a new process if it has to be fresh."""
         if fresh:
             self.stop(name)
         if name not in self._brokers:
@@ -110,7 +111,7 @@ class Lab:
             self.stop(name)
 
     def run(self, broker: Running, mode: str, options: Mapping[str, float]) -> dict[str, float]:
-        """One run of the load generator. Raises LabError for a broker that refuses, hangs or ends."""
+        """Run the load generator once. Raises LabError for a broker that refuses, hangs or ends."""
         environment = {**os.environ, "LOAD_USER": USER, "LOAD_PASSWORD": password()}
         command = [str(self._generator), mode, str(broker.port), str(broker.process.pid)]
         command += [f"{name}={value}" for name, value in options.items()]
@@ -125,7 +126,7 @@ class Lab:
         return json.loads(ended.stdout)
 
     def fdatasyncs_per_second(self, seconds: float) -> float:
-        """How often the disk of the durable store takes a page for good, one after the other."""
+        """Return how many pages a second the durable store's disk syncs, one after the other."""
         block, count = bytes(_SYNC_BYTES), 0
         path = self._folder / "sync"
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -183,7 +184,7 @@ class Lab:
                 return True
             return False
 
-        # Not every peer tells when it listens.
+        # Not every peer says when it listens.
         eventually(lambda: process.poll() is not None or listens())
         if process.poll() is None:
             return running
@@ -220,13 +221,13 @@ class Lab:
         return [str(self._python_with(_MODULES[name])), str(script), str(port)]
 
     def _python_with(self, module: str) -> Path | None:
-        """Return the interpreter that has a module: of DIR/venv, else this one."""
+        """Return the interpreter that has a module: that of DIR/venv, else this one."""
         if self._peers and any(self._peers.glob(f"venv/lib/python*/site-packages/{module}")):
             return self._peers / "venv" / "bin" / "python"
         return Path(sys.executable) if importlib.util.find_spec(module) else None
 
 
-# macOS has no fdatasync; the bench is Linux's, its type checks are not.
+# macOS has no fdatasync; the bench runs on Linux only, but its types are checked there too.
 _sync = getattr(os, "fdatasync", os.fsync)
 
 

@@ -1,4 +1,4 @@
-"""How our broker runs in the bench: with permissions, limits, keep-alive and metrics switched on."""
+"""Configuration of our broker in the bench: permissions, limits, keep-alive and metrics are switched on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ USER = "bench"
 
 @functools.cache
 def password() -> str:
-    """What the load generator shows as its password: new in every run, never on a command line."""
+    """Return the load generator's password: new in every run, never on a command line."""
     return secrets.token_hex(8)
 
 
@@ -23,7 +23,7 @@ def configuration(folder: Path, port: int, store: str | None = None) -> list[str
 
     store: the folder of its store, or the URL of a Redis; None: nothing is kept.
 
-    Every limit is set and none is reached: what is measured is that they are looked at.
+    Every limit is set and none is reached: the cost of checking them is what is measured.
     """
     passwords = PasswordFile(folder / "passwords")
     passwords.set(USER.encode(), PasswordHash.make(password().encode()))

@@ -10,7 +10,7 @@ from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goa
 OURS, OURS_DURABLE, OURS_REDIS = "umqtt_broker", "umqtt_broker, store on disk", "umqtt_broker, store in Redis"
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
 AEDES, AMQTT, RUMQTTD = "aedes", "amqtt", "rumqttd"
-# A quick run leaves amqtt out: it takes longer than all the others together.
+# A quick run leaves amqtt out, which takes longer than all the others together.
 QUICK_PEERS = (MOSQUITTO, MOSQUITTO_DELAY, AEDES, RUMQTTD)
 PEERS = (*QUICK_PEERS, AMQTT)
 FDATASYNC = "window x fdatasync/s of this disk"
@@ -24,10 +24,10 @@ _LESS_IS_BETTER = {CPU, CONNECT_CPU, CONNECT_BYTES, P50, P99}
 
 @dataclass(frozen=True)
 class Case:
-    """One load. mode, options: as the load generator takes them; its `seconds` comes from the bench.
+    """One load on the brokers. mode, options: as the load generator takes them; the bench adds `seconds`.
 
-    ours: which of our brokers runs. measures: what is told of it. goals: by peer name and measure; the peer ""
-    stands for a figure of ours that is compared with none. fresh: every run has a broker just started.
+    ours: which of our brokers runs. measures: the reported measures. goals: by peer name and measure; the peer ""
+    stands for a figure of ours without a comparison. fresh: every run starts a new broker.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Case:
 
 
 def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -> Case:
-    """A row of the table of throughputs, all of which have the same goals against aedes and amqtt.
+    """Return a case of the table of throughputs, all of which have the same goals against aedes and amqtt.
 
-    And against rumqttd, unless each read brings a single message: there no batch saves anything.
+    They have one against rumqttd too, unless each read brings a single message: then no batch saves anything.
     """
     goals = {}
     bounds = [(MOSQUITTO, most_cpu, least_rate), (AEDES, 0.5, 1.5), (AMQTT, 0.05, 30.0)]
@@ -56,7 +56,7 @@ def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -
 
 
 def _version_5(name: str, **options: int) -> Case:
-    """The same with MQTT 5, beside mosquitto at MQTT 5."""
+    """Return such a case with MQTT 5, compared with mosquitto at MQTT 5."""
     return Case(f"MQTT 5: {name}", "flow", {**options, "level": 5}, peers=(MOSQUITTO, MOSQUITTO_DELAY))
 
 
@@ -74,7 +74,7 @@ CASES = (
     # Fifty pairs that each wait for their PUBACK: every read of the broker brings one packet, and it is never idle.
     _throughput("one message per read QoS 1", 1.5, 0.6, qos=1, publishers=50, subscribers=50, pairs=1, window=1),
     _throughput("100 pairs QoS 1 window 1", 1.5, 0.6, qos=1, publishers=100, subscribers=100, pairs=1, window=1),
-    # Half of the messages at QoS 0, half at QoS 1: what a topic costs, and sizes that change.
+    # Half of the messages at QoS 0, half at QoS 1: shows the cost of many topics and changing sizes.
     _throughput("mix of 1,000 topics, 16 to 256 B, QoS 0 and 1", 0.7, 1.3, qos=1, **_MIX),
     _version_5("QoS 0 64 B 1 to 1", qos=0),
     _version_5("QoS 1 window 20", qos=1, window=20),
@@ -151,7 +151,7 @@ CASES = (
 
 
 def figures(case: Case, result: Mapping[str, float]) -> dict[str, float]:
-    """The measures of a case from what the load generator told of one run."""
+    """Return the measures of a case from what the load generator reported of one run."""
     counted, seconds = result["counted"], result["seconds"]
     each = {
         RATE: counted / seconds,
@@ -168,13 +168,13 @@ def figures(case: Case, result: Mapping[str, float]) -> dict[str, float]:
 
 
 def faults(result: Mapping[str, float]) -> str:
-    """What was wrong with the deliveries of a run; empty if nothing was."""
+    """Describe what was wrong with the deliveries of a run; "" if nothing was."""
     found = [f"{result[name]:,.0f} {name}" for name in ("missing", "repeated", "wrong") if result[name]]
     return ", ".join(found)
 
 
 def rows(case: Case, medians: Mapping[str, Mapping[str, float]], peers: tuple[str, ...]) -> list[Row]:
-    """The rows of a case. medians: by contender and measure. peers: those to show, there or not."""
+    """Return the rows of a case. medians: by contender and measure. peers: those to show, even if they did not run."""
     found = []
     for measure in case.measures:
         ours = medians[case.ours][measure]
@@ -183,7 +183,7 @@ def rows(case: Case, medians: Mapping[str, Mapping[str, float]], peers: tuple[st
             found.append(Row(name, ours, goal=case.goals["", measure]))
         for peer in peers:
             if peer == MOSQUITTO_DELAY:
-                continue  # shown as mosquitto where it is the better of the two
+                continue  # shown as mosquitto if it is the better of the two
             figure, peer_name = _figure_of(peer, measure, medians)
             if figure is not None or peer != FDATASYNC:
                 found.append(Row(name, ours, figure, peer_name, case.goals.get((peer, measure))))

@@ -1,4 +1,4 @@
-"""The bench of the client: every figure that it has to reach, next to those of the clients that people use.
+"""The bench of the client: every figure that it has to reach, next to those of widely used clients.
 
     python host_tests/bench/client.py [--quick] [--json] [--peers DIR]
 
@@ -31,10 +31,11 @@ _GROUPS = (_SIZES, _ALLOCATION, _SEVERED, BLACKHOLES, *(scenario.name for scenar
 
 
 def rows(lab: Lab, *, quick: bool, only: str = "") -> Iterator[Row]:
-    """Every row of a group whose name contains `only`, as soon as it is known."""
+    """Yield every row of a group whose name contains `only`, as soon as it is known."""
     with ThreadPoolExecutor() as pool, tempfile.TemporaryDirectory(prefix="umqtt-bench-") as name:
         folder = Path(name)
-        # They take as long as the clients take to notice and hardly any CPU: the memory is measured meanwhile.
+        # These runs take as long as the clients take to notice, with hardly any CPU: the memory is measured
+        # meanwhile.
         waiting = Blackholes(lab, pool, with_peers=not quick) if only in BLACKHOLES else None
         if only in _SIZES:
             yield from size_rows(lab, folder)
@@ -53,7 +54,7 @@ def rows(lab: Lab, *, quick: bool, only: str = "") -> Iterator[Row]:
 def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:
     repetitions, seconds = (1, 0.4) if quick else (5, 1.0)
     if scenario.slow:
-        seconds *= 2  # the last window, which is seldom a full one, counts less
+        seconds *= 2  # the last window, which is seldom full, counts less
     contenders = [each for each in scenario.contenders if not quick or has_goal(scenario, each)]
     physics: list[float] = []
     runs: dict[str, list[float]] = {each.name: [] for each in contenders if lab.has(each)}
@@ -68,7 +69,7 @@ def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:
                 except LabError as error:
                     if contender in (OURS, OURS_CPYTHON):
                         raise
-                    # A peer is somebody else's program: its row says that there is no figure, and why.
+                    # A peer is a third-party program: its row shows no figure, and this line says why.
                     print(f"bench-client: {scenario.name}: {error}", file=sys.stderr)
                     del runs[contender.name]
     medians = {name: statistics.median(figures) for name, figures in runs.items()}

@@ -1,4 +1,4 @@
-"""Where the bench runs: mosquitto with set_tcp_nodelay, the source, links with faults, and the programs of device/."""
+"""Where the client's bench runs: mosquitto with set_tcp_nodelay, the source, faulty links, programs of device/."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _DEVICE = Path(__file__).resolve().parent / "device"
 _STUBS = _DEVICE / "stubs"
 _SAYS_WHY_WITHIN_S = 1.0
 _PINGS = 21
-# Messages that the receive rows let pass before they count: those that the kernel had gathered meanwhile.
+# Messages that the receive rows discard before they count: those that the kernel had buffered meanwhile.
 _NOT_COUNTED = 10_000
 
 
 class LabError(Exception):
-    """The bench cannot go on; str() is one line that says what to do."""
+    """The bench cannot continue; str() is one line that says what to do."""
 
 
 class Program:
-    """A program of device/ at work; each line that it prints is a JSON object."""
+    """A running program of device/; each line that it prints is a JSON object."""
 
     def __init__(self, process: subprocess.Popen[str], what: str) -> None:
         self._process = process
         self._what = what
 
     def next(self, within_s: float = WAIT_LIMIT_S) -> dict[str, Any]:
-        """Its next line. Raises LabError when it ends instead, or does not come; the program is killed then."""
+        """Return its next line. If it ends instead or stays silent, kill it and raise LabError."""
         assert self._process.stdout is not None
         watchdog = threading.Timer(within_s, self._process.kill)
         watchdog.start()
@@ -55,7 +55,7 @@ class Program:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SAYS_WHY_WITHIN_S)
             self._process.kill()
-            rest = self._process.stdout.read()  # by the same reader: it has read ahead
+            rest = self._process.stdout.read()  # through the same reader, which has read ahead
             _, errors = self._process.communicate()
             told = (line + rest + errors).strip().splitlines() or [f"nothing within {within_s:g} s"]
             raise LabError(f"{self._what} ended without a result and said: {told[-1]}")
@@ -70,9 +70,9 @@ class Program:
 
 
 class Lab:
-    """peers: the folder where the user installed umqtt and mqtt_as, or None.
+    """The broker, the links and the programs of one bench run.
 
-    Raises LabError when something is missing.
+    peers: the folder where the user installed umqtt and mqtt_as, or None. Raises LabError if something is missing.
     """
 
     def __init__(self, peers: Path | None) -> None:
@@ -83,7 +83,7 @@ class Lab:
             self.broker_port = self._start_mosquitto()
             self.source_port = self._stack.enter_context(Source()).port
             self._slow: FaultProxy | None = None
-            # What boards run.
+            # The form of the library that boards run.
             self._library = self._folder / "library"
             Bundle(library_folder()).compile(self._library)
             self._stack = self._stack.pop_all()
@@ -95,28 +95,28 @@ class Lab:
         self._stack.close()
 
     def has(self, contender: Contender) -> bool:
-        """True when what the contender needs is there."""
+        """Return whether everything the contender needs is installed."""
         return contender.peer is None or (self._peers is not None and (self._peers / contender.peer).is_file())
 
     def peer_file(self, name: str) -> Path | None:
-        """A file of --peers, or None."""
+        """Return a file of --peers, or None."""
         file = self._peers / name if self._peers else None
         return file if file and file.is_file() else None
 
     def link(self) -> FaultProxy:
-        """A link of its own to mosquitto, which can be broken; closed with the lab."""
+        """Return a new link to mosquitto that can be broken; closed with the lab."""
         return self._stack.enter_context(FaultProxy(("127.0.0.1", self.broker_port)))
 
     @property
     def slow_port(self) -> int:
-        """Of a link to mosquitto with a round trip of ROUND_TRIP_MS."""
+        """Return the port of a link to mosquitto with a round trip of ROUND_TRIP_MS."""
         if self._slow is None:
             self._slow = self.link()
             self._slow.delay(ROUND_TRIP_MS)
         return self._slow.port
 
     def rate(self, scenario: Scenario, contender: Contender, seconds: float) -> float:
-        """Messages per second of one run."""
+        """Return the messages per second of one run."""
         port = self.slow_port if scenario.slow else self.broker_port
         if scenario.kind == "receive":
             port = self.source_port
@@ -137,9 +137,9 @@ class Lab:
         return self._start(command, f"{contender.name}: {action}", search, self._folder)
 
     def start_compiled(self, module: str, *arguments: str, heap: int, search: Path) -> Program:
-        """Start a module of the folder `search` in a MicroPython with that many bytes of heap."""
+        """Start a module of the folder `search` in a MicroPython with `heap` bytes of heap."""
         command = [*micropython_command(heap=str(heap)), "-m", module, *arguments]
-        # MicroPython finds modules in the working folder first, and a checkout holds the library's sources.
+        # MicroPython looks in the working folder first, and a checkout contains the library's sources.
         return self._start(command, module, [search], search)
 
     @staticmethod
@@ -156,7 +156,7 @@ class Lab:
         return Program(process, what)
 
     def round_trip_s(self) -> float:
-        """The median time from PINGREQ to PINGRESP on the slow link, an idle one: the physics of its rows."""
+        """Return the median time from PINGREQ to PINGRESP on the idle slow link: the physical bound of its rows."""
         times = []
         with socket.create_connection(("127.0.0.1", self.slow_port)) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -190,5 +190,5 @@ class Lab:
                 socket.create_connection(("127.0.0.1", port), 1).close()
                 return port
             except OSError:
-                time.sleep(0.01)  # mosquitto tells nobody when it listens
+                time.sleep(0.01)  # mosquitto does not signal that it listens
         raise LabError(f"mosquitto does not listen on 127.0.0.1:{port} - try: {command} -c {config}")

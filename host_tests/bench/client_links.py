@@ -1,4 +1,4 @@
-"""How soon the client knows that its link is dead: when packets vanish, and when it was closed or reset."""
+"""How soon the client notices a dead link: when packets vanish, and when it was closed or reset."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from client_plan import MQTT_AS, OURS, PAHO, Contender
 
 _KEEP_ALIVE_S = 10
 BLACKHOLES = f"blackholed link noticed, keep_alive {_KEEP_ALIVE_S} s"
-# The longest that a tick lets pass in device/ours.py while it publishes.
+# The longest pause between ticks in device/ours.py while it publishes.
 _TICK_S = 0.1
 
 
 class Blackholes:
-    """Runs that take as long as the clients take to notice, next to what else is measured: they use hardly any CPU."""
+    """Blackhole runs, made beside other measurements: they last until the clients notice, and use hardly any CPU."""
 
     def __init__(self, lab: Lab, pool: ThreadPoolExecutor, *, with_peers: bool) -> None:
         peers = [peer for peer in (PAHO[0], MQTT_AS[0]) if lab.has(peer)] if with_peers else []
@@ -28,7 +28,7 @@ class Blackholes:
         }
 
     def rows(self) -> Iterator[Row]:
-        """Waits for all of them."""
+        """Wait for all runs and yield their rows."""
         for publishing in (False, True):
             ours = self._runs[OURS.name, publishing].result()
             for peer in (PAHO[0].name, MQTT_AS[0].name):
@@ -54,7 +54,7 @@ def _blackhole(lab: Lab, contender: Contender, publishing: bool) -> float:
 
 
 def severed_rows(lab: Lab) -> Iterator[Row]:
-    """FIN and RST: in ticks after the one that had the chance to see it."""
+    """Yield the rows of FIN and RST: ticks until the client notices, counted from the first tick that could."""
     for reset in (False, True):
         link = lab.link()
         with lab.start(OURS, "severed", port=link.port) as program:

@@ -1,6 +1,6 @@
 """What the client costs a board in memory: flash, heap after import, the smallest heap, bytes allocated per operation.
 
-Everything runs in the unix port of MicroPython from .mpy files, as a board would.
+Everything runs in the unix port of MicroPython from .mpy files, as on a board.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.sizes import BUDGETS, heap_after_import, measure
 
-# The smallest heap is looked for in this range, by steps of this many bytes.
+# The range in which the smallest heap is searched, and the step, in bytes.
 _SMALLEST_HEAP = 4 * 1024
 _LARGEST_HEAP = 128 * 1024
 _HEAP_STEP = 512
@@ -23,7 +23,7 @@ _COARSE_STEP = 4096
 _EXCHANGES = 10
 _EXCHANGED_WITHIN_S = 4.0
 _STREAMED = 1000
-# Keys of the programs' `allocation`, what they are, and the most that ours may take.
+# Keys of the programs' `allocation`, their descriptions, and the most that ours may take.
 _OPERATIONS = (
     ("idle_tick", "bytes allocated: idle tick", 0),
     ("keep_alive", "bytes allocated: keep-alive round trip", 0),
@@ -36,7 +36,7 @@ _PEER_SOURCES = {"umqtt.simple": "umqtt/simple.py", "mqtt_as": "mqtt_as.py"}
 
 
 def size_rows(lab: Lab, folder: Path) -> Iterator[Row]:
-    """Flash, and heap after import. folder: an empty one, for .mpy files."""
+    """Yield the rows of flash and of heap after import. folder: an empty one, for .mpy files."""
     totals = measure().totals
     peers: dict[str, tuple[int, int]] = {}
     for name, source in _PEER_SOURCES.items():
@@ -59,7 +59,10 @@ def size_rows(lab: Lab, folder: Path) -> Iterator[Row]:
 
 
 def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
-    """The same folder as of size_rows, which compiles the peers. quick: coarser, and without mqtt_as."""
+    """Yield the rows of the smallest heap.
+
+    folder: the same as for size_rows, which compiles the peers. quick: coarser, and without mqtt_as.
+    """
     step = _COARSE_STEP if quick else _HEAP_STEP
     library = folder / "ours"
     Bundle(library_folder()).compile(library)
@@ -71,9 +74,10 @@ def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def smallest_heap(lab: Lab, contender: Contender, search: Path, step: int) -> int:
-    """Bytes of the smallest heap in which it connects and sends itself messages. Raises LabError when none will do.
+    """Return the bytes of the smallest heap in which it connects and sends itself messages.
 
-    The program that drives it is compiled too: a source file would need more heap than the client does.
+    The program that drives it is compiled too: a source file would need more heap than the client does. Raises
+    LabError if no heap is large enough.
     """
     program = Path(contender.program.replace(".py", "_exchange.py"))
     compile_file(Path(__file__).parent / "device" / program, search / f"{program.stem}.mpy")
@@ -92,7 +96,10 @@ def smallest_heap(lab: Lab, contender: Contender, search: Path, step: int) -> in
 
 
 def least(runs: Callable[[int], bool], low: int, high: int, step: int) -> int:
-    """The least multiple of step, above low, for which it runs; it runs with high, a multiple of step."""
+    """Return the least multiple of step, above low, for which `runs` is true.
+
+    high: a multiple of step for which `runs` is true.
+    """
     while high - low > step:
         middle = (low + high) // 2 // step * step
         if runs(middle):
@@ -103,7 +110,7 @@ def least(runs: Callable[[int], bool], low: int, high: int, step: int) -> int:
 
 
 def allocation_rows(lab: Lab) -> Iterator[Row]:
-    """Per operation, and per message of a stream that does not pause."""
+    """Yield the bytes allocated per operation, and per message of a continuous stream."""
     found: dict[str, dict[str, float]] = {}
     for contender in (OURS, SIMPLE[0], MQTT_AS[0]):
         if lab.has(contender):

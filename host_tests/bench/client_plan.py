@@ -1,7 +1,7 @@
 """What the client's bench measures: scenarios, contenders, and the rows with the figure that each has to reach.
 
-A scenario is run by several contenders in turn, so that a ratio compares what ran in the same minutes on the same
-machine. A row is one contender of ours against one peer.
+Several contenders run a scenario in turn, so that a ratio compares runs of the same minutes on the same machine. A
+row compares one contender of ours with one peer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bench_rows import LEAST_RATIO, Goal, Row
 
-# Payload of every message of the rates, bytes; messages in flight at most; and the round trip of the slow link, ms.
+# Payload of every message of the rates (bytes); most messages in flight; and the round trip of the slow link (ms).
 PAYLOAD_BYTES = 64
 WINDOW = 20
 ROUND_TRIP_MS = 20.0
@@ -33,7 +33,7 @@ OURS_CPYTHON = Contender("ours on CPython", "ours.py", micropython=False)
 
 
 def _pair(name: str, program: str, *, micropython: bool, peer: str | None, **options: object) -> list[Contender]:
-    # A peer as it comes, and with TCP_NODELAY.
+    # A peer unchanged, and with TCP_NODELAY.
     return [
         Contender(name + suffix, program, micropython, (*options.items(), ("nodelay", nodelay)), peer)
         for suffix, nodelay in (("", False), (" + TCP_NODELAY", True))
@@ -48,7 +48,7 @@ MQTT_AS = _pair("mqtt_as", "mqtt_as_peer.py", micropython=True, peer="mqtt_as.py
 
 @dataclass(frozen=True)
 class Scenario:
-    """One way to use a link. kind: publish or receive. slow: with the round trip of ROUND_TRIP_MS."""
+    """One way to use a link. kind: publish or receive. slow: with a round trip of ROUND_TRIP_MS."""
 
     name: str
     kind: str
@@ -90,7 +90,7 @@ GOALS = {
 
 
 def has_goal(scenario: Scenario, contender: Contender) -> bool:
-    """True for our own, and for peers that a goal names."""
+    """Return True for our own contenders, and for peers that a goal names."""
     ours = (OURS, OURS_CPYTHON)
     return contender in ours or any((scenario.name, each.name, contender.name) in GOALS for each in ours)
 
@@ -98,14 +98,16 @@ def has_goal(scenario: Scenario, contender: Contender) -> bool:
 def rate_rows(
     scenario: Scenario, contenders: Sequence[Contender], medians: dict[str, float], physics: float | None
 ) -> list[Row]:
-    """The rows of a scenario. contenders: of the scenario, those to show; medians: messages/s of those that ran, by
-    name; physics: the bound, if there is one.
+    """Return the rows of a scenario.
+
+    contenders: those of the scenario to show. medians: messages/s of those that ran, by name. physics: the physical
+    bound, if there is one.
     """
     rows = []
     for ours in (OURS, OURS_CPYTHON):
         opponents: dict[str, float | None] = {} if physics is None else {"physics": physics}
         for peer in contenders:
-            # Our client on CPython is compared with what runs on CPython, on MicroPython with all.
+            # Our client on CPython is compared with peers on CPython, ours on MicroPython with all.
             if peer not in (OURS, OURS_CPYTHON) and (ours is OURS or not peer.micropython):
                 opponents[peer.name] = medians.get(peer.name)
         case = scenario.name if ours is OURS else f"{scenario.name} (CPython)"

@@ -1,9 +1,9 @@
-"""A broker's side of a connection that sends messages as fast as they are taken.
+"""A broker's side of a connection that sends messages as fast as the client takes them.
 
-What the receive rows measure is then the client, and neither a publisher nor a broker's forwarding.
+The receive rows then measure the client only, and neither a publisher nor a broker's forwarding.
 
-It answers CONNECT and SUBSCRIBE and whatever PINGREQ comes, and sends from a buffer that was filled before. The topic
-filter tells what: `bench/QOS/COUNT/SIZE`, COUNT messages of SIZE bytes at that QoS, 0 for no end.
+It answers CONNECT, SUBSCRIBE and PINGREQ, and sends from a buffer that was filled before. The topic filter selects
+the messages: `bench/QOS/COUNT/SIZE`, COUNT messages of SIZE bytes at that QoS, 0 for an endless stream.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MESSAGES_PER_WRITE = 512
 
 
 class Source:
-    """Listens on 127.0.0.1:port, one thread a connection; acknowledgements are read and thrown away."""
+    """Listens on 127.0.0.1:port, with one thread per connection; acknowledgements are read and discarded."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -34,7 +34,7 @@ class Source:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # shutdown wakes the threads, which close() alone would not.
+        # shutdown() wakes the threads, which close() alone would not.
         for each in (self._listener, *self._open):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -55,7 +55,7 @@ class Source:
         waiting = b""
         try:
             while True:
-                # Small packets only come here: none is longer than 127 bytes, so byte 1 is the remaining length.
+                # Only small packets come here: none is longer than 127 bytes, so byte 1 is the remaining length.
                 while len(waiting) > 1 and len(waiting) >= 2 + waiting[1]:
                     packet, waiting = waiting[: 2 + waiting[1]], waiting[2 + waiting[1] :]
                     if packet[0] == 0x10:
@@ -70,10 +70,10 @@ class Source:
                 if not received:
                     return
                 waiting += received
-                if waiting[0] == 0x40:  # PUBACKs, and nothing else comes while messages flow
+                if waiting[0] == 0x40:  # only PUBACKs come while messages flow
                     waiting = waiting[len(waiting) & ~3 :]
         except OSError:
-            return  # the client has what it wants
+            return  # the client has all it wants
         finally:
             self._open.discard(connection)
             connection.close()
@@ -89,11 +89,11 @@ class Source:
 
 
 def chunks(topic: bytes, qos: int, count: int, size: int) -> Iterator[bytes]:
-    """Bytes to write, many PUBLISHes each; made once and then repeated when count is 0."""
+    """Yield bytes to write, many PUBLISHes each; made once and then repeated if count is 0."""
     if count:
         yield b"".join(publish(topic, bytes(size), qos, 1 + i % 65535) for i in range(count))
         return
-    # All the packet ids, so that none comes twice while it is unacknowledged.
+    # Use all packet ids, so that none is repeated while it is unacknowledged.
     buffers = _all_ids(topic, qos, size)
     while True:
         yield from buffers

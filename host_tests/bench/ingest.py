@@ -1,11 +1,11 @@
-"""The bench of the ingestion: its figures next to those of what one would do without it, in turn in one run.
+"""The bench of the ingestion: its figures next to those of the alternatives without it, in turn in one run.
 
     python host_tests/bench/ingest.py [--quick] [--json] [--peers DIR] [--case NAME]
 
-Ratios are what counts: contenders run in turn (A B A B …), warm, and a figure is the median of its runs. The peers are
-written for the bench (ingest_peers/, ingest_spark.py): paho with manual acknowledgement that syncs before it
+Ratios are what counts: contenders run in turn (A B A B …), warm, and a figure is the median of its runs. The peers
+are written for the bench (ingest_peers/, ingest_spark.py): paho with manual acknowledgement that syncs before it
 acknowledges, paho that writes Parquet, mosquitto_sub whose file Spark's text source reads, and a Python Arrow source
-that decodes nothing, which is the ceiling for any.
+that decodes nothing, which is the upper bound for any.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _STATE_DEVICES = 10_000
 
 
 def collector(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """The collector, and the bytes of its spool."""
+    """Measure the collector, and the bytes of its spool."""
     yield from ingest_live.collector_rows(lab, scale, with_peers)
 
 
 def live(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """From the broker to silver: rate, delay, bytes."""
+    """Measure the way from the broker to silver: rate, delay, bytes."""
     yield from ingest_live.live_rows(lab, scale, with_peers)
 
 
 def spark(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Reading the spool, and deduplication, in one Spark session."""
+    """Measure reading the spool, and deduplication, in one Spark session."""
     import ingest_spark
 
     with _session() as session:
@@ -73,7 +73,7 @@ def spark(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
 
 
 def state(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """The deduplication's state after a year."""
+    """Measure the deduplication's state after a year."""
     devices = _STATE_DEVICES if scale is not MINIMAL else 100
     folder = lab.new_folder("state")
     command = [sys.executable, str(Path(__file__).with_name("ingest_state.py")), str(devices), str(folder)]
@@ -87,7 +87,7 @@ def state(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
 
 
 def gold(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """What an update of gold writes and costs by who sent something, and after a year of boots."""
+    """Measure what an update of gold writes and costs, by the share of devices that sent, and after a year of boots."""
     for devices in scale.devices:
         for share in (0.01, 0.1, 1.0):
             told = _gold(lab, devices, share, 1)
@@ -128,7 +128,7 @@ def _session() -> Iterator[SparkSession]:
     from spark_ingest.pipeline.process import stop_session
     from spark_ingest.pipeline.session import start_session
 
-    # Spark's workers find the bench's own source there.
+    # Spark's workers import the bench's own source from there.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     scratch = Path(tempfile.mkdtemp(prefix="umqtt-bench-spark-"))
     session = start_session(scratch)
@@ -141,7 +141,7 @@ def _session() -> Iterator[SparkSession]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a row a line. Returns the exit code."""
+    """Print one row per line. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="bench-ingest", description="Measure the ingestion against its figures and its peers."
     )
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
             missing = lab.missing()
             if missing:
                 print(f"bench-ingest: paho is not measured: {missing}", file=sys.stderr)
-            # The state of a year takes half a minute to make, and so does gold of one.
+            # Making the state of a year takes half a minute, and so does making gold of a year.
             parts = options.case or [part for part in PARTS if not options.quick or part not in ("state", "gold")]
             found = (each for part in parts for each in PARTS[part](lab, scale, not missing))
             print_rows(found, as_json=options.json)

@@ -1,11 +1,11 @@
-"""What updates of gold write, remember and cost, of a fleet of which some sent something.
+"""What updates of gold write, remember and cost, when a share of the fleet sent something.
 
     ingest_gold.py DEVICES SHARE UPDATES BOOTS FOLDER
 
 Every device has booted once a week, BOOTS times, and sent a reading in each of the last hour's windows. Then, UPDATES
-times, 5 s apart, SHARE of the devices send a reading of three metrics. Run as a process of its own, since its memory is
-measured. Prints one JSON object: `bytes` and `files` that an update writes, by table; `saved`, bytes of the state that
-gold saves now and then; `cpu_s` an update; `memory`, bytes of the process.
+times, 5 s apart, SHARE of the devices send a reading of three metrics. It runs as a separate process, because its
+memory is measured. Prints one JSON object: `bytes` and `files` that an update writes, by table; `saved`, bytes of the
+state that gold saves now and then; `cpu_s` per update; `memory`, bytes of the process.
 """
 
 from __future__ import annotations

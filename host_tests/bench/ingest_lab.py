@@ -1,4 +1,4 @@
-"""Where the ingestion's bench runs: brokers, collectors, a pipeline and the peers, each a process of its own."""
+"""Where the ingestion's bench runs: brokers, collectors, a pipeline and the peers, each as its own process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BLOCK = struct.Struct("<4sIIIQ")
 
 
 class LabError(Exception):
-    """The bench cannot go on; str() is one line that says what to do."""
+    """The bench cannot continue; str() is one line that says what to do."""
 
 
 class Process:
-    """A child; its standard output goes to a file that can be waited on, its standard error to another."""
+    """A child process; its standard output goes to a file that can be waited on, its standard error to another."""
 
     def __init__(self, name: str, command: Sequence[object], folder: Path) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class Process:
         return found[0].strip()
 
     def stop(self) -> None:
-        """End it in its own way, or by force when that takes too long."""
+        """Terminate it, and kill it if that takes too long."""
         if self._child.poll() is None:
             self._child.terminate()
             try:
@@ -65,7 +65,7 @@ class Process:
 
 
 def wait_for(condition: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S) -> None:
-    """Poll files of another process. Raises LabError when it takes too long."""
+    """Poll until a condition on another process's files holds. Raises LabError if that takes too long."""
     deadline = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > deadline:
@@ -74,7 +74,10 @@ def wait_for(condition: Callable[[], bool], what: str, patience_s: float = _PATI
 
 
 class Lab:
-    """peers: a folder whose DIR/venv has paho, or None for this environment's."""
+    """The processes and folders of one bench run.
+
+    peers: a folder whose DIR/venv has paho, or None for this environment's.
+    """
 
     def __init__(self, peers: Path | None = None) -> None:
         self._stack = ExitStack()
@@ -92,7 +95,7 @@ class Lab:
         self._stack.close()
 
     def new_folder(self, name: str) -> Path:
-        """An empty folder that goes with the lab."""
+        """Return a new empty folder, removed with the lab."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
 
     def start(self, name: str, command: Sequence[object]) -> Process:
@@ -102,12 +105,12 @@ class Lab:
         return process
 
     def missing(self) -> str | None:
-        """Why the peers on paho cannot run, or None."""
+        """Return why the peers on paho cannot run, or None."""
         ended = subprocess.run([self.peer_python, "-c", "import paho.mqtt.client"], capture_output=True, check=False)
         return None if ended.returncode == 0 else f"{self.peer_python} has no paho: pip install 'paho-mqtt>=2'"
 
     def broker(self) -> int:
-        """The port of a paired broker that keeps its queues in memory, without limit, and opens the widest window."""
+        """Start a paired broker with unlimited queues in memory and the widest window; return its port."""
         conf = self.new_folder("conf") / "broker.conf"
         conf.write_text(
             "listener 0 127.0.0.1\nallow_anonymous true\npersistence false\nmax_inflight_messages 0\n"
@@ -117,35 +120,35 @@ class Lab:
         return int(broker.line("listening on ").rpartition(":")[2])
 
     def collector(self, port: int, spool: Path, *more: object) -> Process:
-        """A collector whose session is subscribed."""
+        """Start a collector and wait until its session is subscribed."""
         command = [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{port}"]
         process = self.start("collector", [*command, "--spool", spool, "--name", "bench", *more])
         process.line("subscribed bench")
         return process
 
     def pipeline(self, spool: Path, tables: Path, checkpoint: Path) -> Process:
-        """The pipeline with its defaults, ready."""
+        """Start the pipeline with its defaults and wait until it is ready."""
         command = [sys.executable, "-m", "spark_ingest.pipeline", "--spool", spool, "--tables", tables]
         process = self.start("pipeline", [*command, "--checkpoint", checkpoint])
         process.line("ready")
         return process
 
     def peer(self, program: str, *arguments: object) -> Process:
-        """A peer of ingest_peers/, subscribed."""
+        """Start a peer of ingest_peers/ and wait until it is subscribed."""
         process = self.start(program, [self.peer_python, _HERE / "ingest_peers" / f"{program}.py", *arguments])
         process.line("subscribed")
         return process
 
 
 def mosquitto_sub() -> str | None:
-    """The program, or None."""
+    """Return the path of the program, or None."""
     return shutil.which("mosquitto_sub")
 
 
 class Blocks:
-    """What lies in segments of a spool: `messages`, `wire` (bytes of their packets), `size` (of the segments).
+    """The content of a spool's segments: `messages`, `wire` (bytes of their packets), `size` (of the segments).
 
-    first: when the first block's group was received, Unix seconds, and its messages.
+    first: when the first block's group was received (Unix seconds), and the number of its messages.
     """
 
     def __init__(self, segments: Iterable[Path]) -> None:
@@ -163,12 +166,12 @@ class Blocks:
 
 
 def segments(folder: Path) -> set[Path]:
-    """The segments of one spool."""
+    """Return the segments of one spool."""
     return set(folder.glob("*.seg"))
 
 
 class Commits:
-    """The rows that each commit of a Delta table added, read from its log alone: a look costs next to nothing."""
+    """The rows that each commit of a Delta table added, read from its log alone, which costs next to nothing."""
 
     def __init__(self, table: Path) -> None:
         self._log = table / "_delta_log"
@@ -178,7 +181,7 @@ class Commits:
         self.commits: list[tuple[float, list[str]]] = []
 
     def look(self) -> int:
-        """Take in what is new; all rows so far."""
+        """Read the new commits; return the number of all rows so far."""
         while True:
             path = self._log / f"{self._version + 1:020d}.json"
             try:
@@ -193,7 +196,7 @@ class Commits:
 
 
 def halt(processes: Sequence[Process], *, on: bool) -> None:
-    """Stop processes and all their descendants, so that a peer has the machine to itself, or let them go on."""
+    """Stop processes and all their descendants, so that a peer has the machine to itself, or let them continue."""
     for process in processes:
         for each in (process.pid, *_descendants(process.pid)):
             os.kill(each, signal.SIGSTOP if on else signal.SIGCONT)

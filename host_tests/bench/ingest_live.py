@@ -1,4 +1,4 @@
-"""The cases of the ingestion's bench that have a broker in them: collector, live, latency, bytes."""
+"""The cases of the ingestion's bench that include a broker: collector, live, latency, bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REST_S = 0.3
 
 
 def collector_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """The collector from a preloaded queue, in turn with paho from one of its own."""
+    """Measure the collector from a preloaded queue, in turn with paho from its own queue."""
     port = lab.broker()
     spool = lab.new_folder("spool")
     lab.collector(port, spool, "--topic", "fleet/+/telemetry").stop()  # its session stays
@@ -68,25 +68,25 @@ def _paho(lab: Lab, port: int, count: int) -> Process:
 
 
 def _collect(lab: Lab, port: int, spool: Path, count: int) -> float:
-    """Messages a second for the `count` that wait in the broker."""
+    """Return the messages a second for the `count` that wait in the broker."""
     folder = spool / "bench"
     before = segments(folder)
     process = lab.collector(port, spool, "--topic", "fleet/+/telemetry")
     wait_for(lambda: _rests(folder) and Blocks(segments(folder) - before).messages >= count, "all is in the spool")
     end = (folder / "pos").stat().st_mtime_ns / 1e9
     process.stop()
-    # From when the first group had been received until the last was durable; without the first, then.
+    # From the receipt of the first group until the last was durable; the first group is not counted.
     began, messages = Blocks(segments(folder) - before).first
     return (count - messages) / (end - began)
 
 
 def _rests(folder: Path) -> bool:
-    """Whether the spool has not grown for a while: reading it meanwhile would cost the collector its processor."""
+    """Return whether the spool has stopped growing; reading it earlier would cost the collector its processor."""
     return time.time() - (folder / "pos").stat().st_mtime_ns / 1e9 > _REST_S
 
 
 def live_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Publisher, broker, collector and Spark at once on this machine; then readings at a rate, and their delay."""
+    """Measure publisher, broker, collector and Spark at once on this machine; then the delay at a fixed rate."""
     port, peer_port = lab.broker(), lab.broker()
     spool, tables = lab.new_folder("spool"), lab.new_folder("tables")
     ours = [
@@ -111,7 +111,7 @@ def live_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
 
 
 def _live(port: int, commits: Commits, sent: list[bytes]) -> float:
-    """Readings a second, from the first PUBLISH until the last row is visible in silver."""
+    """Return the readings a second, from the first PUBLISH until the last row is visible in silver."""
     wanted = commits.look() + len(sent)
     publisher = Publisher(port)
     begun = time.time()

@@ -15,7 +15,7 @@ _PATIENCE_S = 60.0
 
 
 def record(device: int, seq: int, ts_ms: int) -> bytes:
-    """A telemetry record's payload, as a board makes it."""
+    """Return a telemetry record's payload, as a board makes it."""
     return (
         f'{{"v":1,"id":"device-{device:06d}","boot":"17-9f3a2c5d8e1b4a70","seq":{seq},"ts":{ts_ms},"up":{seq * 1000},'
         '"m":{"temp_c":21.4,"rssi":-61,"mem_free":104320}}'
@@ -23,7 +23,10 @@ def record(device: int, seq: int, ts_ms: int) -> bytes:
 
 
 def readings(count: int, devices: int, tree: str = "fleet", first: int = 0) -> list[tuple[bytes, bytes]]:
-    """Topics and payloads of `count` readings of `devices` devices in turn; `first`: readings made before."""
+    """Return topics and payloads of `count` readings of `devices` devices in turn.
+
+    first: the number of readings made before.
+    """
     now = time.time_ns() // 1_000_000
     return [
         (b"%s/device-%06d/telemetry" % (tree.encode(), n % devices), record(n % devices, n // devices, now))
@@ -32,12 +35,12 @@ def readings(count: int, devices: int, tree: str = "fleet", first: int = 0) -> l
 
 
 def packets(messages: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """The PUBLISH packets of messages, with identifiers that do not repeat within 60,000."""
+    """Return the PUBLISH packets of messages, with packet ids that do not repeat within 60,000."""
     return [publish(topic, payload, 1, n % _IDS + 1) for n, (topic, payload) in enumerate(messages)]
 
 
 class Publisher:
-    """A client on a raw socket: the load must not be what is measured."""
+    """A client on a raw socket, so that the cost of the load is not measured."""
 
     def __init__(self, port: int, client_id: str = "bench-publisher") -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), _PATIENCE_S)
@@ -53,7 +56,7 @@ class Publisher:
         self._socket.close()
 
     def blast(self, sent: Sequence[bytes], window: int = 20_000) -> None:
-        """Publish, with at most `window` unacknowledged; returns when all are acknowledged."""
+        """Publish with at most `window` messages unacknowledged; return when all are acknowledged."""
         chunks = [b"".join(sent[at : at + _CHUNK]) for at in range(0, len(sent), _CHUNK)]
         acknowledged = begun = 0
         waiting = memoryview(b"")
@@ -75,7 +78,7 @@ class Publisher:
         self._socket.setblocking(True)
 
     def steady(self, rate: int, seconds: float, devices: int, first: int) -> dict[tuple[str, int], float]:
-        """Publish `rate` new readings a second; when each was made (Unix seconds), by device and seq."""
+        """Publish `rate` new readings a second; return when each was made (Unix seconds), by device and seq."""
         made: dict[tuple[str, int], float] = {}
         begun, number = time.monotonic(), 0
         while (passed := time.monotonic() - begun) < seconds:

@@ -1,4 +1,4 @@
-"""What the ingestion's bench compares: cases, peers and goals. """
+"""What the ingestion's bench compares: cases, peers and goals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOCAL, CLUSTER = "local write path", "cluster write path"
 
 
 def goal_of(case: str, peer: str) -> Goal | None:
-    """The goal of a row, None for a figure that is only told."""
+    """Return the goal of a row; None for a figure without a goal."""
     return _GOALS.get((case, peer))
 
 
@@ -62,7 +62,7 @@ _GOALS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured. Numbers of messages, but for repetitions and seconds."""
+    """How much is measured: numbers of messages, except repetitions and seconds."""
 
     repetitions: int
     collected: int
@@ -84,5 +84,5 @@ MINIMAL = Scale(1, 20_000, 1_000, 2_000, 4_000, 1.0, 1_000, 2, (100, 1_000), Fal
 
 
 def row(case: str, ours: float, peer: float | None = None, peer_name: str = "") -> Row:
-    """A row with its goal."""
+    """Return a row with its goal."""
     return Row(case, ours, peer, peer_name, goal_of(case, peer_name))

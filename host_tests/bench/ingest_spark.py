@@ -55,7 +55,7 @@ Measure = Callable[[], float]
 
 
 def in_turn(contenders: Mapping[str, Measure], repetitions: int) -> dict[str, float]:
-    """The median of each contender's runs, A B A B …, after one round that does not count."""
+    """Return the median of each contender's runs, A B A B …, after one round that does not count."""
     runs: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(repetitions + 1):
         for name, measure in contenders.items():
@@ -66,7 +66,7 @@ def in_turn(contenders: Mapping[str, Measure], repetitions: int) -> dict[str, fl
 
 
 def fill(folder: Path, messages: list[tuple[bytes, bytes]]) -> None:
-    """A collector's spool with these messages, in groups as under load."""
+    """Write a collector's spool with these messages, in groups as under load."""
     sent = packets(messages)
     with Spool(folder / "bench", sync=lambda _descriptor: None) as spool:
         for at in range(0, len(sent), _GROUP):
@@ -98,7 +98,7 @@ class _Ceiling(DataSourceReader):
 
 
 class CeilingSource(DataSource):
-    """What any Python Arrow source can reach at most: rows like ours that are made once and given out again."""
+    """The upper bound for any Python Arrow source: rows like ours that are made once and returned again and again."""
 
     @classmethod
     def name(cls) -> str:
@@ -124,7 +124,10 @@ def _one_batch(rows: int) -> pa.RecordBatch:
 
 
 def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Spark reads the spool and drops the rows; the ceiling, and what one would do without a source, likewise."""
+    """Measure Spark reading the spool and dropping the rows.
+
+    Beside it: the upper bound, and the same without this project's source.
+    """
     messages = readings(scale.read, _DEVICES)
     spool = lab.new_folder("spool")
     fill(spool, messages)
@@ -159,7 +162,7 @@ def _written_by_mosquitto_sub(lab: Lab, messages: list[tuple[bytes, bytes]]) -> 
     command = [program, "-p", str(port), "-q", "1", "-t", "fleet/+/telemetry", "-F", "%t %p", "-C", str(len(messages))]
     with path.open("wb") as output, subprocess.Popen(command, stdout=output) as process:
         publisher = Publisher(port)
-        time.sleep(0.5)  # it tells nobody when it is subscribed
+        time.sleep(0.5)  # it does not signal that it is subscribed
         publisher.blast(packets(messages))
         publisher.close()
         process.wait(120)
@@ -170,7 +173,7 @@ def _written_by_mosquitto_sub(lab: Lab, messages: list[tuple[bytes, bytes]]) -> 
 
 
 class _NothingSeen(Seen):
-    """Takes every reading for new, and keeps nothing."""
+    """Treats every reading as new, and remembers nothing."""
 
     def take(self, readings: pa.Table) -> Filtered:
         boots, rows = Seen()._boots_of(readings), np.arange(readings.num_rows)
@@ -179,10 +182,10 @@ class _NothingSeen(Seen):
 
 class _WithoutProgress:
     def save(self, batch_id: int, seen: Seen) -> None:
-        """Nothing to keep."""
+        """Do nothing: there is nothing to keep."""
 
     def remove_before(self, batch_id: int) -> None:
-        """Nothing was kept."""
+        """Do nothing: nothing was kept."""
 
 
 class _Plain(BatchWriter):
@@ -197,7 +200,7 @@ class _Plain(BatchWriter):
 
 
 def _run_plain(messages: DataFrame, job: Job) -> list[dict[str, Any]]:
-    """The cluster's tasks without deduplication."""
+    """Run the cluster's tasks without deduplication."""
     import json
 
     def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -217,7 +220,7 @@ def _run_plain(messages: DataFrame, job: Job) -> list[dict[str, Any]]:
 
 
 def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
-    """Silver with and without deduplication, by both write paths; and what a reading costs with more devices."""
+    """Measure silver with and without deduplication, by both write paths; and its cost with more devices."""
     rates: dict[int, float] = {}
     for devices in scale.devices:
         spool = lab.new_folder("spool")
@@ -245,13 +248,16 @@ def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
 
 
 def _ended(query: StreamingQuery) -> StreamingQuery:
-    with suppress(StreamingQueryException):  # told by query.exception()
+    with suppress(StreamingQueryException):  # query.exception() reports it
         query.awaitTermination()
     return query
 
 
 def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, make: Callable[[Path, Path], Any]) -> float:
-    """Readings a second into new tables: of all micro-batches but the first, which meets cold code and no state."""
+    """Return the readings a second into new tables.
+
+    All micro-batches count but the first, which runs cold code without state.
+    """
     folder = lab.new_folder("silver")
     writer = make(folder / "tables", folder / "state")
     frame = spark.readStream.format("mqtt").options(path=str(spool), maxOffsetsPerTrigger=str(scale.batch)).load()

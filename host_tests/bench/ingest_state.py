@@ -2,8 +2,8 @@
 
     ingest_state.py DEVICES FOLDER
 
-A boot a week, 100 open gaps each. Run as a process of its own, since its memory is measured. Prints one JSON object:
-disk, memory (bytes), load_s, boots, open_gaps, archived.
+Every device boots once a week and has 100 open gaps. It runs as a separate process, because its memory is measured.
+Prints one JSON object: disk, memory (bytes), load_s, boots, open_gaps, archived.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def main() -> None:
     rng = np.random.default_rng(1)
     for week in range(_WEEKS):
         seen.apply(_week(week, devices, rng))
-        # As the pipeline does each time that it writes the set whole; here, to save time, written only once.
+        # The pipeline does this each time it writes the whole set; here it is written only once, to save time.
         seen.shrink(Limits())
     Progress(folder).save(_WEEKS - 1, seen)
 
 
 def _week(week: int, devices: int, rng: np.random.Generator) -> pa.Table:
     firsts = np.sort(rng.integers(0, _READINGS // 4, (devices, _GAPS)) * 4, axis=1)
-    firsts += np.arange(_GAPS) * 4  # none meets the next
+    firsts += np.arange(_GAPS) * 4  # no two touch
     ends = np.stack([firsts, firsts + 1], axis=2).reshape(-1)
     return pa.table(
         [

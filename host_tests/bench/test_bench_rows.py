@@ -1,4 +1,4 @@
-"""A figure is compared with its goal the right way, and the three benches together make one page."""
+"""Figures are compared with their goals the right way, and the three benches together make one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's bench tells the truth: its generator notices every fault, goals are compared the right way."""
+"""The load generator of the broker's bench notices every fault, and goals are compared the right way."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("cc"), reason="the load generator needs Linux and a C compiler (cc)"
 )
 
-# The patience is for a broker that a busy machine holds up, not for one that is slow.
+# The patience covers a busy machine that holds a broker up; it does not excuse a slow broker.
 _TINY = {"seconds": 0.02, "warm": 0.01, "patience": WAIT_LIMIT_S}
-# What makes a load small enough for a test, and leaves its kind as it is.
+# Makes a load small enough for a test without changing its kind.
 _SMALLER = {"connections": 200, "messages": 200}
 
 
@@ -69,7 +69,7 @@ def test_a_run_that_is_over_before_the_generator_comes_to_it_still_counts(lab: L
 
 
 class _LyingBroker:
-    """Echoes messages to the one subscriber as `lie` has them; speaks as much MQTT as the generator needs."""
+    """Echoes messages to the one subscriber, altered by `lie`; speaks as much MQTT as the generator needs."""
 
     def __init__(self, lie: Callable[[int, bytes], list[bytes]]) -> None:
         self._lie = lie
@@ -120,7 +120,7 @@ class _LyingBroker:
                 elif kind == encoder.DISCONNECT:
                     break
         except OSError:
-            return  # the generator has what it wants
+            return  # the generator has all it wants
         stream.close()
         connection.shutdown(socket.SHUT_RDWR)
         connection.close()
@@ -160,7 +160,7 @@ def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
 
 
 def test_a_mix_publishes_as_much_at_both_qos_to_every_topic_in_several_sizes(lab: Lab):
-    """Planted: a publisher at QoS 0 that goes on while the other waits; all messages of one size."""
+    """Planted: a publisher at QoS 0 that continues while the other waits; all messages of one size."""
     mix = {"publishers": 2, "mixed": 1, "qos": 1, "wildcard": 1, "topics": 7, "size": 16, "largest": 60, "window": 20}
     seen: list[tuple[int, bytes, int]] = []
 

@@ -1,4 +1,4 @@
-"""The bench tells the truth about what it ran: goals are compared the right way, and its output is the promised one."""
+"""The client's bench compares goals the right way, and prints the promised output."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_source_sends_so_many_messages_of_that_size(qos):
 
 @pytest.fixture
 def tools() -> None:
-    """Skips the test where the bench cannot run."""
+    """Skip the test where the bench cannot run."""
     try:
         micropython_command()
     except MicroPythonMissing as missing:
@@ -83,7 +83,7 @@ def tools() -> None:
     require_mosquitto()
 
 
-# Each program of the bench has its own limit: this is for the bench that hangs itself.
+# Each program of the bench has its own limit; this is for a bench that hangs itself.
 _HUNG_AFTER_S = 280
 
 

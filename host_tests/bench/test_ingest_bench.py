@@ -1,4 +1,4 @@
-"""The ingestion's bench runs and says what it promises; a figure that says nothing is never a goal that is met."""
+"""The ingestion's bench runs and prints what it promises; a missing figure never counts as a goal reached."""
 
 from __future__ import annotations
 

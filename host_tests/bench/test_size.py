@@ -1,4 +1,4 @@
-"""What a board pays for the device library stays within its budgets, and the command says so when it does not."""
+"""What a board pays for the device library stays within its budgets, and the command reports it when it does not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_heap_does_not_depend_on_where_it_is_measured(tmp_path: Path):
 
 
 def test_functions_closures_and_names_of_a_module_are_counted(apart, tmp_path: Path):
-    """Planted: functions within others are left out; a lambda that uses no name around it counts as a closure."""
+    """Planted: functions within others are left out; a lambda that uses no outer name counts as a closure."""
     grown = tmp_path / sizes.PACKAGE
     shutil.copytree(library_folder(), grown, ignore=shutil.ignore_patterns("__pycache__"))
     with (grown / "store.py").open("a") as file:
@@ -112,7 +112,7 @@ def test_the_command_prints_modules_totals_and_budgets_as_json(capsys):
 
 
 def test_the_files_of_a_board_are_those_of_its_deployment(capsys, monkeypatch):
-    # The command is asked twice, for people and for programs; a board's files are compiled once.
+    # The command runs twice, for text and for JSON; a board's files are compiled once.
     made_once = functools.cache(build)
     monkeypatch.setattr("umqtt_kit.deploy.build.build", made_once)
     assert run(["size", "--board", "RPI_PICO_W", "--json"]) == 0
@@ -145,7 +145,7 @@ def test_a_board_of_the_user_s_own_has_to_say_its_file_system(tmp_path: Path, mo
 
 
 def test_a_board_is_told_in_how_many_years_its_readings_wear_it_out(capsys: pytest.CaptureFixture[str]):
-    """Planted: blocks that the program fills counted among those that share the wear."""
+    """Planted: blocks that the program fills are counted among those that share the wear."""
     assert run(["size", "--board", "RPI_PICO_W", "--interval-ms", "500", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     left = (found["file_system_bytes"] - found["flash_bytes"]) // 4096

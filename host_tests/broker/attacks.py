@@ -1,9 +1,9 @@
 """What one client can do to the others: a table of attacks, each on our broker and on mosquitto in the same run.
 
-A well-behaved pair exchanges 100 messages a second all the while. Asserted by judge(): its 99th percentile stays below
-20 ms and its longest wait below 100 ms, or half as much again as with mosquitto where the machine is busy; the broker's
-memory grows by no more than mosquitto's, and comes back when the attacker has gone. Run by prove.py, or alone:
-`python host_tests/broker/attacks.py [NAME…]`.
+Meanwhile a well-behaved pair exchanges 100 messages a second. judge() requires: the pair's 99th percentile stays
+below 20 ms and its longest wait below 100 ms, or within one and a half times mosquitto's if the machine is busy; the
+broker's memory grows by no more than mosquitto's, and is released after the attacker has gone. Run by prove.py, or
+alone: `python host_tests/broker/attacks.py [NAME…]`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import eventually
 
 P99_MS, LONGEST_MS = 20.0, 100.0
-# What both brokers' memory moves by without an attack.
+# Change of both brokers' memory without an attack.
 _TOLERANCE_MB = 12.0
-# Seconds that an attack lasts, and that memory has to come back in.
+# Seconds that an attack lasts, and within which memory must be released.
 _SECONDS = 4.0
 _RECOVERY = 3.0
 _RATE = 100
 
 
 class Outcome(NamedTuple):
-    """Of one attack on one broker. Times of the pair in ms; memory in MB: before, at most, and after the attack.
+    """The result of one attack on one broker.
 
-    broken_off: why the attack did not come to its end, "" if it did.
+    Times of the pair are in ms; memory in MB: before, at most during, and after the attack. broken_off: why the
+    attack did not finish, "" if it did.
     """
 
     p99: float
@@ -55,7 +56,7 @@ class Outcome(NamedTuple):
 
 # Attackers
 
-# Those who are still connected when memory is looked at.
+# Attackers that are still connected when memory is measured.
 _staying: list[Peer] = []
 
 
@@ -66,7 +67,7 @@ def _attacker(port: int, name: bytes = b"attacker") -> Peer:
 
 
 def _until(seconds: float = _SECONDS) -> Iterator[int]:
-    """Count, until the time is over."""
+    """Count until the time is over."""
     end, number = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         yield number
@@ -89,7 +90,7 @@ def _subscribe_once(filters: list[bytes]) -> Callable[[int], None]:
 
 
 def subscribe_much(port: int) -> None:
-    """390,000 filters in one packet, and a client that stays."""
+    """Send 390,000 filters in one packet, from a client that stays."""
     filters = [b"fleet/site-%02d/device-%06d/telemetry" % (number % 100, number) for number in range(390_000)]
     peer = _attacker(port)
     peer.socket.settimeout(60)
@@ -103,7 +104,7 @@ def _deep(name: bytes) -> bytes:
 
 
 def subscribe_deep_and_publish(port: int) -> None:
-    """500 filters of 200 levels, all of which match."""
+    """Subscribe to 500 filters of 200 levels, and publish to a name that matches all."""
     filters = [
         b"/".join([b"+" if number >> bit & 1 else b"a" for bit in range(9)] + [b"+"] * 191) for number in range(500)
     ]
@@ -117,7 +118,7 @@ def subscribe_deep_and_publish(port: int) -> None:
 
 
 def deeper_than_allowed(port: int) -> None:
-    """Names and filters of 32,000 levels, and a new connection for each."""
+    """Send names and filters of 32,000 levels, on a new connection each."""
     for number in _until():
         with _attacker(port) as peer:
             name = b"%d" % number + b"/a" * 32_000
@@ -127,7 +128,7 @@ def deeper_than_allowed(port: int) -> None:
 
 
 def retained_deep(port: int) -> None:
-    """Retained messages of 200 levels that have no level in common."""
+    """Retain messages whose names have 200 levels and no level in common."""
     with _attacker(port) as peer:
         for number in range(3000):
             peer.send(encoder.publish(_deep(b"r%d" % number), b"x", 0, retain=True))
@@ -138,7 +139,7 @@ def retained_deep(port: int) -> None:
 
 
 def unfinished_packets(port: int) -> None:
-    """Ten packets of 15 MB, of which the last byte never comes."""
+    """Send ten packets of 15 MB whose last byte never comes."""
     peers = [_attacker(port, b"unfinished%d" % number) for number in range(10)]
     whole = encoder.publish(b"large", bytes(15_000_000))
     for peer in peers:
@@ -149,7 +150,7 @@ def unfinished_packets(port: int) -> None:
 
 
 def one_byte_writes(port: int) -> None:
-    """The end of a large packet in writes of one byte."""
+    """Send the end of a large packet in writes of one byte."""
     with _attacker(port) as peer:
         whole = encoder.publish(b"large", bytes(15_000_000))
         peer.send(whole[:-100_000])
@@ -159,13 +160,13 @@ def one_byte_writes(port: int) -> None:
 
 
 def pings(port: int) -> None:
-    """PINGREQ as fast as it goes, and answers are read."""
+    """Send PINGREQ as fast as possible, and read the answers."""
     with _attacker(port) as peer:
         _flood(peer, encoder.pingreq() * 100_000)
 
 
 def small_publishes(port: int) -> None:
-    """PUBLISH as fast as it goes, each to a name that was never used."""
+    """Send PUBLISH as fast as possible, each to a new topic name."""
     with _attacker(port) as peer:
         _flood(peer, b"".join(encoder.publish(b"n/%d" % number, b"") for number in range(300_000)))
 
@@ -183,7 +184,7 @@ def _flood(peer: Peer, data: bytes) -> None:
 
 
 def subscribe_again_and_again(port: int) -> None:
-    """SUBSCRIBE to everything, over and over, where 20,000 messages are retained; nothing is read."""
+    """Subscribe to everything again and again, with 20,000 messages retained, and read nothing."""
     with _attacker(port, b"writer") as peer:
         for number in range(20_000):
             peer.send(encoder.publish(b"retained/%d" % number, bytes(100), 0, retain=True))
@@ -201,7 +202,7 @@ def subscribe_again_and_again(port: int) -> None:
 
 
 def connection_churn(port: int) -> None:
-    """Connections that come and go, on eight threads."""
+    """Open and close connections on eight threads."""
 
     def churn(thread: int) -> None:
         connect = encoder.connect(b"churn%d" % thread)
@@ -221,7 +222,7 @@ def connection_churn(port: int) -> None:
 
 
 def guess_passwords(port: int) -> None:
-    """Wrong passwords, each on a new connection."""
+    """Send wrong passwords, on a new connection each."""
     for number in _until():
         try:
             with Peer(port) as peer:
@@ -245,7 +246,7 @@ ATTACKS: dict[str, Callable[[int], None]] = {
     "connections that come and go": connection_churn,
     "guessed passwords": guess_passwords,
 }
-# What mosquitto stands still for minutes for: its bookkeeping of a client's subscriptions is quadratic.
+# Only for our broker, because mosquitto stands still for minutes: its bookkeeping of subscriptions is quadratic.
 OURS_ALONE: dict[str, Callable[[int], None]] = {"SUBSCRIBE of 15.6 MB": subscribe_much}
 # Left out by --quick.
 _SLOW = ("SUBSCRIBE of 15.6 MB", "unfinished large packets", "SUBSCRIBE to a large retained set, again and again")
@@ -268,7 +269,7 @@ def pair(port: int) -> None:
             due = begun + sent / _RATE
             now = time.monotonic()
             if now >= due and not select.select([sys.stdin], [], [], 0)[0]:
-                # The moment it was due counts: a broker that stands still must not slow the measure down.
+                # Counted from the moment it was due: a broker that stands still must not slow down the measurement.
                 publisher.send(encoder.publish(b"good", b"%r" % due))
                 sent += 1
                 continue
@@ -307,7 +308,7 @@ def _resident(pid: int) -> float:
 
 
 def run(attack: Callable[[int], None], folder: Path, *, ours: bool) -> Outcome:
-    """Attack a broker of its own."""
+    """Attack a new broker."""
     port = reserved_port()
     passwords = PasswordFile(folder / "passwords")
     passwords.set(b"ada", PasswordHash.make(b"right", 1000))
@@ -335,7 +336,7 @@ def run(attack: Callable[[int], None], folder: Path, *, ours: bool) -> Outcome:
 
 
 def judge(ours: Outcome, mosquitto: Outcome | None) -> list[str]:
-    """Return what is wrong."""
+    """Return what is wrong, as texts."""
     wrong: list[str] = []
     if ours.broken_off:
         wrong.append(f"the attack broke off: {ours.broken_off}")
@@ -352,7 +353,7 @@ def judge(ours: Outcome, mosquitto: Outcome | None) -> list[str]:
 
 
 def run_all(say: Callable[[str], None], names: list[str] | None = None, *, quick: bool = False) -> tuple[int, int]:
-    """Run the table, or what of it is named. Returns how many attacks there were, and how many hurt."""
+    """Run the table, or the named attacks. Returns the number of attacks, and of those that hurt."""
     count = hurt = 0
     with tempfile.TemporaryDirectory(prefix="umqtt-attacks-") as folder:
         for name, attack in (ATTACKS | OURS_ALONE).items():

@@ -1,4 +1,4 @@
-"""What the tests of bridges share: mosquitto and our broker as processes, and a broker with bridges in a thread."""
+"""Shared by the tests of bridges: mosquitto and our broker as processes, and a broker with bridges in a thread."""
 
 import os
 import signal
@@ -20,18 +20,18 @@ HERE = Path(__file__).parent
 
 
 def far_mosquitto(folder: Path) -> Mosquitto:
-    """Return a mosquitto for the other end of a bridge. Skips the test where there is none."""
+    """Return a mosquitto for the other end of a bridge. Skips the test if mosquitto is not installed."""
     return Mosquitto(folder, "allow_anonymous true", "max_queued_messages 0")
 
 
 def far_broker(**settings: Any) -> BrokerThread:
-    """Return a broker for the other end of a bridge, whom it lets in as one."""
+    """Return a broker for the other end of a bridge, which accepts clients as bridges."""
     listener = Listener(port=settings.pop("port", 0), bridge_users=(b"*",))
     return BrokerThread(BrokerConfig(listeners=(listener,), **settings))
 
 
 def read_bridge(section: str, file: str) -> BridgeConfig:
-    """Read a `connection` section as the lines of `file`. Raises ConfigError with every problem in it."""
+    """Read a `connection` section from the lines of `file`. Raises ConfigError with every problem in it."""
     lines: list[Line] = []
     for number, line in enumerate(section.strip().splitlines(), 1):
         key, _, value = line.partition(" ")
@@ -39,12 +39,12 @@ def read_bridge(section: str, file: str) -> BridgeConfig:
     problems = Problems()
     config = bridge_of(lines, problems)
     problems.raise_errors()
-    assert config is not None  # it is only with an error
+    assert config is not None  # it is None only together with an error
     return config
 
 
 def bridge_config(port: int, *topics: str, name: str = "bridge", **settings: Any) -> BridgeConfig:
-    """Return the configuration of a bridge to 127.0.0.1 that connects again at once."""
+    """Return the configuration of a bridge to 127.0.0.1 that reconnects at once."""
     settings.setdefault("restart_timeout", (0.02, 0.1))
     settings.setdefault("remote_client_id", name.encode())
     addresses = settings.pop("addresses", (("127.0.0.1", port),))
@@ -62,11 +62,11 @@ class BridgedBroker(BrokerThread):
         return self
 
     def status(self, index: int = 0) -> BridgeStatus:
-        """Return what a bridge says of itself."""
+        """Return the status that a bridge reports."""
         return self.call(lambda: self.broker.bridges.status[index])
 
     def wait_connected(self, connects: int = 1) -> None:
-        """Wait until every bridge is connected, for the nth time at least, and its subscriptions are answered."""
+        """Wait until every bridge has connected at least `connects` times and its subscriptions are acknowledged."""
 
         def ready() -> bool:
             return all(status.subscribed and status.connects >= connects for status in self.broker.bridges.status)
@@ -78,7 +78,7 @@ class BridgedBroker(BrokerThread):
 
 
 class BridgeProcess:
-    """bridge_process.py: a broker with bridges, to be killed."""
+    """A process of bridge_process.py: a broker with bridges that can be killed."""
 
     def __init__(self, store: Path, config: Path, port: int = 0) -> None:
         self.process = subprocess.Popen(
@@ -92,7 +92,7 @@ class BridgeProcess:
         self.port = int(line.rpartition(":")[2])
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGKILL)
             self.process.wait(WAIT_LIMIT_S)

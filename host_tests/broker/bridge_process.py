@@ -1,7 +1,7 @@
 """A broker with bridges as a process that can be killed: bridge_process.py STORE BRIDGES PORT.
 
-BRIDGES is a file with one `connection` section, as in mosquitto.conf, or with none. Its
-restart_timeout is shortened, so that a test need not wait.
+BRIDGES is a file with one `connection` section as in mosquitto.conf, or with none. Its restart_timeout is shortened,
+so that tests need not wait.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, what it signed, what it revoked, and a stranger."""
+"""Certificates for tests: an authority, certificates that it signed or revoked, and a stranger."""
 
 import datetime
 import ssl
@@ -17,7 +17,10 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates into a folder: NAME.pem and NAME.key, itself as ca.pem; issuer: who signs this authority."""
+    """An authority that signs certificates into a folder: NAME.pem and NAME.key, its own as ca.pem.
+
+    issuer: the authority that signs this one.
+    """
 
     def __init__(self, folder: Path, name: str = "ca", issuer: "Authority | None" = None) -> None:
         self.folder = folder
@@ -80,7 +83,7 @@ class Authority:
 
 
 class Pki:
-    """The certificates of a test run. serial_of: what was signed, to be revoked."""
+    """The certificates of a test run. serial_of: signed certificates, which may be revoked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,7 +96,7 @@ class Pki:
         Authority(folder, "other").sign("stranger", ((NameOID.COMMON_NAME, "stranger"),))
 
     def tls(self, **settings: object) -> Tls:
-        """Return a listener's settings."""
+        """Return a listener's TLS settings."""
         return Tls(certfile=self.path("broker.pem"), keyfile=self.path("broker.key"), **settings)
 
     def path(self, name: str) -> str:

@@ -1,6 +1,7 @@
 """Mistakes planted in the broker's process, to show that the checks of this folder catch them.
 
-A name says what the broker does wrong; the text is the program that makes it do so. `command` is a broker with one.
+Each name says what the broker does wrong; its value is the program text that causes it. `command` runs a broker with
+one.
 """
 
 import sys
@@ -18,7 +19,7 @@ def careless(path):
 schema.connect = careless
 """
 
-# A message for two: the first acknowledgement lets the PUBACK of the publisher go.
+# Of a message for two subscribers, the first acknowledgement releases the publisher's PUBACK.
 COUNTS_ONE_FOR_ALL = """
 remove = GroupCommitStore.remove_delivery
 def greedy(self, session, position):
@@ -37,7 +38,7 @@ def pop_released(self):
 Batch.pop_released = pop_released
 """
 
-# What is in flight when a connection ends is gone.
+# Messages in flight when a connection ends are lost.
 LOSES_THE_WINDOW = """
 detach = Session.detach
 def forgetful(self):
@@ -46,7 +47,7 @@ def forgetful(self):
 Session.detach = forgetful
 """
 
-# QoS 2: after a reconnect PUBLISH comes again although its PUBREC was there.
+# QoS 2: after a reconnect, PUBLISH is sent again although its PUBREC was received.
 FORGETS_PUBREC = """
 GroupCommitStore.set_released = lambda self, session, position: None
 """
@@ -55,7 +56,7 @@ FORGETS_INCOMING_IDENTIFIERS = """
 GroupCommitStore.set_inbound = lambda self, session, packet_id, present: None
 """
 
-# What was recovered comes back in another order.
+# Recovered messages come back in another order.
 SHUFFLES_PAGES = """
 read_page = sqlite._read_page
 sqlite._read_page = lambda *arguments: read_page(*arguments)[::-1]
@@ -69,7 +70,7 @@ FORGETS_WILLS = """
 GroupCommitStore.set_will = lambda self, client_id, will: None
 """
 
-# Shared subscriptions: what a member that goes had not acknowledged is nobody's.
+# Shared subscriptions: what a leaving member had not acknowledged is given to nobody.
 DROPS_WHAT_THE_DEPARTED_HAD = """
 def forgetful(self, positions):
     for position in positions:
@@ -82,7 +83,7 @@ shares_recover = Shares.recover
 Shares.recover = lambda self, recovered: shares_recover(self, [found._replace(queued=0) for found in recovered])
 """
 
-# At QoS 2 what a member has in flight goes to another when it leaves.
+# QoS 2 messages in flight at a member are given to another when it leaves.
 HANDS_ON_QOS_2 = """
 durable_detach = DurableSession.detach
 def detach(self):
@@ -96,7 +97,7 @@ def detach(self):
 DurableSession.detach = detach
 """
 
-# What a broker writes that another has taken over from counts.
+# Writes of a broker count after another one has taken over.
 WRITES_WITHOUT_THE_LEASE = """
 batch = redis_backend.BATCH
 batch = batch.replace("if found[1] ~= epoch", "if false")
@@ -121,6 +122,6 @@ sys.exit(main())
 
 
 def command(mistake: str, *arguments: str) -> list[str]:
-    """Return the command of a broker with a mistake, or of a good one when it is empty."""
+    """Return the command of a broker with a mistake, or of a correct one if it is empty."""
     program = ["-c", _PROGRAM.format(mistake=mistake)] if mistake else ["-m", "umqtt_broker"]
     return [sys.executable, *program, *arguments]

@@ -1,8 +1,9 @@
-"""A reference of what a broker owes its clients, simple enough to be believed, and the check of a real one against it.
+"""A reference for what a broker owes its clients, simple enough to be trusted, and the check of a real broker.
 
-The reference keeps lists; it knows nothing of windows that open, commits, pages on disk or routes that are cached.
-What the specification leaves open is left open here as well: the order of the retained messages that a subscription
-brings, of wills that are due at the same time, and DUP on a message that a broker restarted may have sent.
+The reference keeps lists; it has no windows, commits, pages on disk or cached routes. What the specification leaves
+open
+is left open here too: the order of the retained messages for a new subscription, of wills that are due at the same
+time, and DUP on a message that a restarted broker may have sent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Will = tuple[bytes, bytes, int, bool]
 
 
 def matches(topic_filter: bytes, topic_name: bytes) -> bool:
-    """Section 4.7 as one regular expression a filter, independent of any trie."""
+    """Match by section 4.7, with one regular expression per filter, independent of any trie."""
     if topic_filter[:1] in (b"+", b"#") and topic_name[:1] == b"$":
         return False
     pattern = re.escape(topic_filter).replace(rb"\+", rb"[^/]*")
@@ -31,7 +32,7 @@ def matches(topic_filter: bytes, topic_name: bytes) -> bool:
 
 @dataclass
 class Message:
-    """One message owed to one client. `group`: messages of the same group may come in any order."""
+    """A message owed to one client. `group`: messages of the same group may come in any order."""
 
     topic_name: bytes
     payload: bytes
@@ -43,7 +44,7 @@ class Message:
     maybe_sent: bool = False
 
     def is_in(self, packet: Packet) -> bool:
-        """Tell whether the packet carries this message."""
+        """Return whether the packet carries this message."""
         return (self.topic_name, self.payload, self.qos, self.retain) == (
             packet.topic_name,
             packet.payload,
@@ -54,11 +55,12 @@ class Message:
 
 @dataclass
 class Session:
-    """What is owed to one client, and what it owes.
+    """What is owed to one client, and what the client owes.
 
-    queue: QoS 1 and 2 not sent on this connection. in_flight: sent and unacknowledged. released: packet identifiers of
-    PUBRELs without a PUBCOMP. unfinished: the client's own QoS 2 messages without a PUBREL. owed_first: PUBRELs that
-    come again after a reconnect, before any message. owed_pubrels: those that answer a PUBREC, among messages.
+    queue: messages of QoS 1 and 2 not sent on this connection. in_flight: sent and unacknowledged. released: packet
+    identifiers of PUBRELs without a PUBCOMP. unfinished: the client's own QoS 2 messages without a PUBREL.
+    owed_first: PUBRELs sent again after a reconnect, before any message. owed_pubrels: those that answer a PUBREC,
+    among messages.
     """
 
     clean: bool
@@ -75,7 +77,7 @@ class Session:
     owed_answers: list[tuple[int, int]] = field(default_factory=list)
 
     def go_offline(self) -> None:
-        """What is unacknowledged comes again, first and in order; QoS 0 does not wait."""
+        """End the connection: unacknowledged messages come again, first and in order; QoS 0 messages are lost."""
         for message in self.in_flight:
             message.sent = True
         self.queue[:0] = self.in_flight
@@ -84,7 +86,7 @@ class Session:
         self.peer, self.will = None, None
 
     def go_online(self, peer: Peer, will: Will | None) -> None:
-        """A new connection; PUBRELs come again first."""
+        """Begin a new connection; PUBRELs come again first."""
         self.peer, self.will = peer, will
         self.owed_first = list(self.released)
 
@@ -100,11 +102,11 @@ class Reference:
 
     @property
     def connected(self) -> list[bytes]:
-        """The client identifiers with a connection."""
+        """Return the client identifiers with a connection."""
         return [client_id for client_id, session in self.sessions.items() if session.peer is not None]
 
     def publish(self, topic_name: bytes, payload: bytes, qos: int, retain: bool, group: int | None = None) -> None:
-        """A message is routed: each session gets it once, at the lower of its QoS and the highest one granted."""
+        """Route a message: each session gets it once, at the lower of its QoS and the highest QoS granted."""
         group = next(self._groups) if group is None else group
         if retain and payload:
             self.retained[topic_name] = payload, qos
@@ -116,7 +118,7 @@ class Reference:
                 self._mark_pending(session, Message(topic_name, payload, min(qos, max(granted)), False, group))
 
     def subscribe(self, session: Session, topic_filter: bytes, qos: int) -> None:
-        """A subscription begins or is replaced; either way its retained messages come."""
+        """Add or replace a subscription; in both cases its retained messages are sent."""
         session.subscriptions[topic_filter] = qos
         group = next(self._groups)
         for topic_name, (payload, retained_qos) in self.retained.items():
@@ -133,7 +135,7 @@ class Reference:
         return present
 
     def disconnect(self, client_id: bytes, *, with_will: bool) -> None:
-        """The connection of a client ends, if it has one."""
+        """End the connection of a client, if it has one."""
         session = self.sessions.get(client_id)
         if session is None or session.peer is None:
             return
@@ -145,7 +147,7 @@ class Reference:
             self.publish(*will)
 
     def restart(self) -> None:
-        """The broker stops and starts again with its store: every connection ends, every will is published."""
+        """Restart the broker with its store: every connection ends, every will is published."""
         group = next(self._groups)
         for session in list(self.sessions.values()):
             if session.will is not None:
@@ -222,7 +224,7 @@ class Reference:
         session.in_flight.append(found)
 
     def acknowledge(self, session: Session, message: Message) -> int:
-        """The client answers a message. Returns the kind of its packet."""
+        """Answer a message as the client. Returns the kind of its packet."""
         session.in_flight.remove(message)
         if message.qos == 1:
             return PUBACK
@@ -231,6 +233,6 @@ class Reference:
         return PUBREC
 
     def complete(self, session: Session, packet_id: int) -> int:
-        """The client answers a PUBREL. Returns the kind of its packet."""
+        """Answer a PUBREL as the client. Returns the kind of its packet."""
         session.released.remove(packet_id)
         return PUBCOMP

@@ -1,4 +1,4 @@
-"""What must become of a connection that sends these bytes, decided by a decoder that is not the broker's."""
+"""Decides what must happen to a connection that sends given bytes, by a decoder independent of the broker's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_oracle5 import Connection5, Violation
 OPEN, CLOSED, EITHER = "open", "closed", "either"
 _MAX_PACKET = 16 * 1024 * 1024
 _ACKNOWLEDGEMENTS = (0x40, 0x50, 0x70)
-# SUBSCRIBE, UNSUBSCRIBE and PUBREL with DUP, which MQTT 3.1 knows.
+# SUBSCRIBE, UNSUBSCRIBE and PUBREL with DUP, which MQTT 3.1 allows.
 _DUP_IN_31 = (0x8A, 0xAA, 0x6A)
 
 
@@ -49,12 +49,12 @@ class _Reader:
 
 
 def is_version5(stream: bytes) -> bool:
-    """Whether the stream begins with a CONNECT of MQTT 5: the answers are of that version."""
+    """Return whether the stream begins with a CONNECT of MQTT 5: the answers are then of that version."""
     return bool(stream) and stream[0] & 0xF0 == 0x10 and 2 <= stream[:12].find(b"\0\4MQTT\5") <= 5
 
 
 def verdict(stream: bytes) -> str:
-    """CLOSED if a packet of the stream breaks the protocol, refuses or ends it; EITHER where it depends on state."""
+    """Return CLOSED if a packet of the stream must end the connection, EITHER if that depends on state."""
     level = 0
     certain = True
     version5 = Connection5()
@@ -62,7 +62,7 @@ def verdict(stream: bytes) -> str:
         while stream:
             packet, stream = _cut(stream, known=bool(level))
             if packet is None:
-                return EITHER  # what is there of the last packet may be enough to see that it is wrong
+                return EITHER  # the beginning of the last packet may be enough to see that it is wrong
             if not level and packet[0] == 0x10 and packet[1].startswith(b"\0\4MQTT\5"):
                 level = 5
                 certain = version5.connect(packet[1])
@@ -72,7 +72,7 @@ def verdict(stream: bytes) -> str:
                 level = _connect(packet)
             elif packet[0] in _ACKNOWLEDGEMENTS:
                 _acknowledgement(packet)
-                certain = False  # it may be the wrong one for what is in flight
+                certain = False  # it may not match what is in flight
             elif level == 3 and packet[0] in _DUP_IN_31:
                 certain = False
             else:
@@ -141,7 +141,7 @@ def _topic_name(name: str) -> None:
 
 
 def _topic_filter(name: str) -> bool:
-    """Returns False where the broker may have rules of its own."""
+    """Return whether a topic filter is valid; False also if the broker may have rules of its own."""
     levels = name.split("/")
     if not name or any(len(level) > 1 and ("+" in level or "#" in level) for level in levels) or "#" in levels[:-1]:
         raise _Violation("topic filter")

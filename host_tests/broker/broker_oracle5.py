@@ -1,4 +1,4 @@
-"""The same of MQTT 5: properties and packets, decided from the sections of the standard that speak of each packet."""
+"""The oracle for MQTT 5: properties and packets, decided from the standard's sections on each packet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 _BOOL, _TEXT, _TOPIC, _BINARY, _PAIR, _VARIABLE = "bool", "text", "topic", "binary", "pair", "variable"
 _NOT_0 = "not 0"
 
-# What may stand in a packet, by its type (16 is the will): sizes of numbers in bytes, or how a value is written.
+# Allowed properties by packet type (16 is the will): sizes of numbers in bytes, or the encoding of a value.
 _REASONS: dict[int, Any] = {0x1F: _TEXT, 0x26: _PAIR}
 _PROPERTIES: dict[int, dict[int, Any]] = {
     1: {0x11: 4, 0x21: (2, _NOT_0), 0x27: (4, _NOT_0), 0x22: 2, 0x19: _BOOL, 0x17: _BOOL, 0x26: _PAIR, 0x15: _TEXT,
@@ -29,7 +29,7 @@ _REASON_CODES = {
     6: {0x00, 0x92},
     7: {0x00, 0x92},
 }
-# Limits of the broker that the streams are tried on.
+# Limits of the broker on which the streams are tried.
 _MOST_ALIASES, _MOST_LEVELS = 10, 200
 
 
@@ -38,7 +38,7 @@ class Violation(Exception):
 
 
 class Reader:
-    """Takes fields from the beginning of a packet's body, or of its properties."""
+    """Reads fields from the beginning of a packet's body, or of its properties."""
 
     def __init__(self, body: bytes) -> None:
         self.rest = body
@@ -56,7 +56,7 @@ class Reader:
                 raise Violation(MALFORMED)
             digits += self.take(1)
         if len(digits) > 1 and not digits[-1]:
-            raise Violation(MALFORMED)  # longer than it need be
+            raise Violation(MALFORMED)  # longer than necessary
         return sum((digit & 127) << 7 * place for place, digit in enumerate(digits))
 
     def field(self) -> bytes:
@@ -77,7 +77,7 @@ class Reader:
             raise Violation(MALFORMED)
 
     def properties(self, packet: int) -> dict[int, list[Any]]:
-        """Take the properties of a packet: values by identifier."""
+        """Read the properties of a packet; return their values by identifier."""
         inner, found = Reader(self.take(self.variable())), dict[int, list[Any]]()
         while inner.rest:
             identifier = inner.variable()
@@ -109,7 +109,7 @@ class Reader:
 
 
 def properties_verdict(data: bytes, packet: int) -> int:
-    """Return 0 if `data` begins with properties of such a packet, else the reason code of what is wrong first."""
+    """Return 0 if `data` begins with valid properties of such a packet, else the reason code of the first error."""
     try:
         Reader(data).properties(packet)
     except Violation as violation:
@@ -118,14 +118,14 @@ def properties_verdict(data: bytes, packet: int) -> int:
 
 
 class Connection5:
-    """What a server that keeps to MQTT 5 knows of a connection, as far as it decides what may come."""
+    """The state of a connection, at a server that conforms to MQTT 5, that decides which packets may come."""
 
     def __init__(self) -> None:
         self._aliases: set[int] = set()
         self._may_set_expiry = False
 
     def connect(self, body: bytes) -> bool:
-        """Take a CONNECT. Returns False where its answer may be too large. Raises Violation."""
+        """Process a CONNECT. Returns False if its answer may be too large. Raises Violation."""
         reader = Reader(body)
         reader.take(7)
         flags = reader.take(1)[0]
@@ -151,17 +151,17 @@ class Connection5:
         return found.get(0x27, [1000])[0] >= 100
 
     def take(self, first_byte: int, body: bytes) -> bool:
-        """Take another packet. Returns False where what comes of it depends on messages. Raises Violation."""
+        """Process another packet. Returns False if the result depends on messages. Raises Violation."""
         kind, reader = first_byte >> 4, Reader(body)
         if kind == 3:
             self._publish(first_byte, reader)
         elif first_byte in (0x40, 0x50, 0x62, 0x70):
             self._acknowledgement(kind, reader)
-            return kind == 6  # the others may be the wrong ones for what is in flight
+            return kind == 6  # the others may not match what is in flight
         elif first_byte in (0x82, 0xA2):
             self._subscribe(reader, is_unsubscribe=first_byte == 0xA2)
         elif first_byte != 0xC0 or body:
-            raise Violation(MALFORMED)  # DISCONNECT, AUTH, or what no client may send
+            raise Violation(MALFORMED)  # DISCONNECT, AUTH, or a packet that no client may send
         return True
 
     def _publish(self, first_byte: int, reader: Reader) -> None:

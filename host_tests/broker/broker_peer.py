@@ -1,7 +1,7 @@
-"""What the broker's tests share: a synchronous MQTT peer that hides nothing, and brokers in a thread or a process.
+"""Shared by the broker's tests: a synchronous MQTT peer that hides nothing, and brokers in a thread or a process.
 
 The peer sends and returns packets one at a time and acknowledges only when told to, so that a test decides what is
-unacknowledged when. It knows nothing of the broker's code.
+unacknowledged at which moment. It is independent of the broker's code.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Packet(NamedTuple):
-    """One packet from the broker; the last six fields only for PUBLISH, packet_id for whatever has one."""
+    """A packet from the broker. The last six fields are for PUBLISH only; packet_id is for every packet with one."""
 
     kind: int
     body: bytes
@@ -43,7 +43,7 @@ class Packet(NamedTuple):
 
 
 def decode(first_byte: int, body: bytes) -> Packet:
-    """Return the packet that `body` is."""
+    """Decode a packet."""
     kind = first_byte >> 4
     if kind != PUBLISH:
         return Packet(kind, body, struct.unpack(">H", body[:2])[0] if len(body) >= 2 else 0)
@@ -69,7 +69,7 @@ class Closed(Exception):
 
 
 class Peer:
-    """A client with nothing automatic. Every wait ends with an exception after WAIT_LIMIT_S.
+    """A client that does nothing automatically. Every wait ends with an exception after WAIT_LIMIT_S.
 
     sent_to: bytes that all peers together have sent to a port.
     """
@@ -107,7 +107,7 @@ class Peer:
         keep_alive: int = 0,
         will: tuple[bytes, bytes, int, bool] | None = None,
     ) -> bool:
-        """Connect, expect to be let in, and return session_present."""
+        """Connect, expect to be accepted, and return session_present."""
         self.send(encoder.connect(client_id, clean_session=clean_session, keep_alive=keep_alive, will=will))
         packet = self.receive()
         assert packet.kind == CONNACK and packet.body[1] == 0, packet
@@ -115,20 +115,23 @@ class Peer:
         return self.session_present
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         Peer.sent_to[self.port] += len(data)
         self.socket.sendall(data)
 
     def has_received(self) -> bool:
-        """Whether bytes have come, or the end, and nobody has looked at them."""
+        """Return whether unread bytes, or the end of the connection, have come."""
         return bool(self._buffer or select.select([self.socket], [], [], 0)[0])
 
     def assert_silent(self) -> None:
-        """Nothing has come. Says something only when what might have sent something is done: see wait_read()."""
+        """Assert that nothing has come.
+
+        It proves something only after the possible causes are done: see wait_read().
+        """
         assert not self.has_received(), self.receive()
 
     def next_id(self) -> int:
-        """Return a packet identifier not used before."""
+        """Return a packet identifier that was not used before."""
         self._next_id = self._next_id % 65535 + 1
         return self._next_id
 
@@ -141,7 +144,7 @@ class Peer:
         return packet.body[2]
 
     def publish(self, topic_name: bytes, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
-        """Publish, and return when the broker is done with it. No other packet may come between."""
+        """Publish, and return once the broker has completed it. No other packet may come in between."""
         packet_id = self.next_id() if qos else 0
         self.send(encoder.publish(topic_name, payload, qos, packet_id, retain=retain))
         if qos == 0:
@@ -176,14 +179,14 @@ class Peer:
         return [self.receive(), *self.received_already()]
 
     def received_already(self) -> list[Packet]:
-        """Return the packets that came with an earlier one: the socket does not become readable for these."""
+        """Return the packets that came with an earlier one: the socket does not become readable for them."""
         packets = []
         while (packet := self._take()) is not None:
             packets.append(packet)
         return packets
 
     def receive_message(self, *, acknowledge: bool = True) -> Packet:
-        """Return the next PUBLISH, completed at once unless told not to; PUBREL is answered on the way."""
+        """Return the next PUBLISH, acknowledged at once unless told not to; PUBRELs are answered meanwhile."""
         while (packet := self.receive()).kind != PUBLISH:
             assert packet.kind == PUBREL, packet
             self.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
@@ -192,7 +195,7 @@ class Peer:
         return packet
 
     def flush(self) -> list[Packet]:
-        """Return every packet that comes before the answer to a PINGREQ: all the broker had to say until now."""
+        """Return every packet before the answer to a PINGREQ, which is all the broker has sent so far."""
         self.send(encoder.pingreq())
         packets = []
         while (packet := self.receive()).kind != PINGRESP:
@@ -209,13 +212,13 @@ class Peer:
             return packets
 
     def disconnect(self) -> None:
-        """Say DISCONNECT and wait for the end."""
+        """Send DISCONNECT and wait for the end."""
         self.send(encoder.disconnect())
         self.wait_closed()
         self.socket.close()
 
     def close(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without a DISCONNECT."""
         self.socket.close()
 
     def reset(self) -> None:
@@ -245,7 +248,7 @@ class Peer:
 class BrokerThread:
     """A broker in an event loop of its own thread. view, stats: the broker's.
 
-    Its clock goes with the machine's, stands still from stop_clock() on, and goes ahead when a test says so: advance().
+    Its clock follows the machine's, stands still after stop_clock(), and advances when a test says so: advance().
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -313,11 +316,11 @@ class BrokerThread:
         self._stopped_at = self.call(self._machine_time)
 
     def set_ahead(self, seconds: float) -> None:
-        """Set the broker's clock ahead, from within its event loop."""
+        """Set the broker's clock ahead; called within its event loop."""
         self._ahead_s += seconds
 
     def advance(self, seconds: float) -> None:
-        """Set the broker's clock ahead, and return when what is due by then has been done."""
+        """Set the broker's clock ahead, and return once everything due by then is done."""
         self.call(lambda: self.set_ahead(seconds))
         # What is due runs in the turn that begins this call; the call itself ends in the next one.
         self.call(lambda: None)
@@ -328,17 +331,17 @@ class BrokerThread:
         self.call(lambda: None)
 
     def wait_until(self, condition: Callable[[], Result]) -> Result:
-        """Wait until `condition`, asked in the broker's loop, holds, and return its result."""
+        """Wait until `condition`, evaluated in the broker's loop, holds; return its result."""
         return eventually(lambda: self.call(condition))
 
 
-# The fixture start_broker: starts one with the settings given.
+# The fixture start_broker: starts a broker with the given settings.
 StartBroker = Callable[..., BrokerThread]
 StartRedis = Callable[..., RedisServer]
 
 
 class BrokerProcess:
-    """`python -m umqtt_broker` with a store, to be stopped or killed."""
+    """A process of `python -m umqtt_broker` with a store, to be stopped or killed."""
 
     def __init__(self, store: Path | str, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -364,12 +367,12 @@ class BrokerProcess:
         self._close()
 
     def kill(self) -> None:
-        """SIGKILL: nothing of the process gets to run."""
+        """Send SIGKILL: nothing of the process can run any more."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(WAIT_LIMIT_S)
 
     def stop(self) -> tuple[int, str]:
-        """SIGTERM. Returns the exit code and standard error."""
+        """Send SIGTERM. Returns the exit code and standard error."""
         self.process.terminate()
         _, errors = self.process.communicate(timeout=WAIT_LIMIT_S)
         return self.process.returncode, errors

@@ -1,4 +1,4 @@
-"""The broker fed with bytes in memory, for tests that try many: no socket, and every law checked after each."""
+"""The broker fed with bytes in memory, for tests with many inputs: no socket, and every law checked after each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL
 
-# First bytes that a server may send; PUBLISH is checked by itself.
+# First bytes that a server may send; PUBLISH is checked separately.
 _FROM_SERVER = (0x20, 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0, 0xD0)
 
-# What clients say when nothing is wrong: what is fuzzed begins here.
+# Correct client sessions, from which fuzzing begins.
 SESSIONS = [
     encoder.connect(b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, True))
     + encoder.subscribe(1, (b"a/+", 2), (b"b", 1))
@@ -79,13 +79,13 @@ SESSIONS = [
 
 
 def stop_time(loop: asyncio.AbstractEventLoop) -> None:
-    """Let an event loop's clock stand still: then nothing waits for another turn, however slow the machine is."""
+    """Stop an event loop's clock: then nothing waits for another turn, however slow the machine is."""
     now = loop.time()
     loop.time = lambda: now
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written, and knows whether the connection was closed."""
+    """Keeps what is written, and records whether the connection was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,13 +135,13 @@ class Wire:
 
     @classmethod
     async def open(cls) -> Wire:
-        """A wire with a broker of its own in the running event loop; close() it."""
+        """Open a wire with a new broker in the running event loop; close() it afterwards."""
         broker = Broker(BrokerConfig(listeners=(Listener(port=0, bridge_users=(b"*",)),), sys_interval=0))
         await broker.start()
         return cls(broker)
 
     async def close(self) -> None:
-        """The end of the broker."""
+        """Stop the broker."""
         self._bystander.connection_lost(None)
         await self._broker.stop()
 
@@ -152,7 +152,7 @@ class Wire:
         return connection, transport
 
     def send(self, pieces: list[bytes]) -> tuple[bool, bytes]:
-        """Send pieces on a new connection and let it drop. Returns whether the broker closed it, and its answer.
+        """Send pieces on a new connection and drop it. Returns whether the broker closed it, and its answer.
 
         Raises AssertionError for a broken law, and whatever the broker raises.
         """
@@ -186,7 +186,7 @@ class Wire:
         closed, answer = transport.closed, bytes(transport.written)
         check_answer(answer, is_version5=is_version5(stream))
         kept = self._retained()
-        # Every byte of the answer has its reason in what came: a small stream cannot make a large one.
+        # Every byte of the answer is caused by the input: a small stream cannot make a large one.
         retained = sum(
             len(b"".join(map(bytes, message[:2]))) + len(message.passed_on) + 30 for message in kept.values()
         )
@@ -194,12 +194,12 @@ class Wire:
         return closed, answer
 
     def forget_everything(self) -> None:
-        """What persistent sessions and retained messages left; then nothing may be left."""
+        """Remove what persistent sessions and retained messages left; then nothing may remain."""
         broker = self._broker
         for session in broker.view.sessions:
             if session.connection is None:
                 self.send([encoder.connect(session.client_id)])
-        # Then: with a session its will may come, and be retained.
+        # Only now: with a session its will may come, and be retained.
         for name in list(self._retained()):
             self.send([encoder.connect(b"eraser") + encoder.publish(name, b"", 0, retain=True)])
         assert len(broker.view.sessions) == 1 and broker.stats.subscriptions == 0
@@ -207,7 +207,7 @@ class Wire:
         assert broker.router.dirty == [] and broker.stats.queued == 0
 
     def _pending(self) -> int:
-        """Bytes that wait for clients that may come back."""
+        """Return the bytes that wait for clients that may come back."""
         sessions = self._broker.view.sessions
         entries = [entry for session in sessions for entry in (*session.queue, *session.in_flight.values())]
         return sum(len(head or b"") + 4 + len(payload) for _, _, _, head, payload, _, _ in entries)
@@ -217,7 +217,7 @@ class Wire:
 
 
 def check_answer(answer: bytes, *, is_version5: bool) -> None:
-    """The broker's own packets are whole and as the specification has them."""
+    """Check that the broker's own packets are complete and conform to the specification."""
     first = True
     while answer:
         length, at = 0, 1

@@ -1,4 +1,4 @@
-"""An MQTT 5 client for the real mosquitto as a judge: only there a PUBACK says whether the message was allowed."""
+"""An MQTT 5 client for mosquitto as the reference: only MQTT 5's PUBACK says whether the message was allowed."""
 
 import socket
 import struct
@@ -11,7 +11,7 @@ NOT_AUTHORIZED = 0x87
 
 
 class Client5:
-    """An MQTT 5 client of a few packets."""
+    """An MQTT 5 client with few packets."""
 
     def __init__(
         self, port: int, client_id: bytes, username: bytes | None = None, password: bytes | None = None
@@ -21,7 +21,7 @@ class Client5:
         self._file = self._socket.makefile("rb")
         self.packet_id = 0
         flags = 2 | (username is not None) << 7 | (password is not None) << 6
-        # Without properties: a length of 0 behind the keep_alive, which no other version has.
+        # No properties: a length of 0 after the keep_alive, which no other version has.
         head = encoder.string(b"MQTT") + bytes((5, flags)) + encoder.uint16(60) + b"\0"
         fields = [client_id, *(field for field in (username, password) if field is not None)]
         self._send(encoder.first_byte(encoder.CONNECT), head + b"".join(map(encoder.string, fields)))
@@ -39,7 +39,7 @@ class Client5:
         self._socket.close()
 
     def publish(self, topic_names: list[bytes]) -> set[bytes]:
-        """Publish to each at QoS 1, one after the other, and return those that the broker took."""
+        """Publish to each at QoS 1, one after the other, and return those that the broker accepted."""
         first, packets = self.packet_id + 1, b""
         for topic_name in topic_names:
             self.packet_id += 1
@@ -65,7 +65,7 @@ class Client5:
         return answer[3:]
 
     def received(self) -> set[bytes]:
-        """Return the topic names of all messages that the broker has sent until now."""
+        """Return the topic names of all messages that the broker has sent so far."""
         self._send(encoder.first_byte(encoder.PINGREQ), b"")
         topic_names = set()
         while True:

@@ -5,7 +5,7 @@ from typing import Any
 
 from umqtt_broker.conf import Configuration
 
-# A listener for everyone: what a key needs above it, where it says nothing about who may connect.
+# A listener for everyone: the lines that a key needs above it, unless it is about who may connect.
 OPEN = "listener 1883 127.0.0.1\nallow_anonymous true\n"
 
 
@@ -14,7 +14,7 @@ def first(configuration: Configuration) -> Any:
     return configuration.broker.listeners[0]
 
 
-# key: lines that use it, and what they set.
+# {key: lines that use it, and what they set}.
 RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
     "listener": [
         (
@@ -135,7 +135,7 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
     "include_dir": [],  # test_files_are_included_in_mosquittos_order
 }
 
-# Keys that name files; the tests of listeners and of permissions make those.
+# Keys that name files; the tests of listeners and of permissions create those.
 NAME_FILES = {
     "certfile",
     "keyfile",
@@ -200,7 +200,7 @@ WRONG: dict[str, list[str]] = {
     "log_timestamp": ["iso"],
     "connection_messages": ["all"],
 }
-# Any text is right, or is judged only when the file that it names is read.
+# Any text is valid, or is checked only when the file that it names is read.
 TEXTS = {
     "bind_address",
     "allow_bridge",

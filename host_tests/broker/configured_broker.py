@@ -1,4 +1,4 @@
-"""`python -m umqtt_broker -c FILE` in a process, with its log to wait for."""
+"""A `python -m umqtt_broker -c FILE` process, with its log to wait for."""
 
 import queue
 import signal
@@ -13,7 +13,10 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class ConfiguredBroker:
-    """A broker with a configuration file that tests rewrite. addresses: its ready lines, without `listening on`."""
+    """A broker with a configuration file that tests rewrite.
+
+    addresses: its ready lines, without `listening on`.
+    """
 
     def __init__(
         self,
@@ -58,11 +61,11 @@ class ConfiguredBroker:
                 stream.close()
 
     def port(self, number: int = 0) -> int:
-        """Return the port of a ready line."""
+        """Return the port in a ready line."""
         return int(self.addresses[number].split(" ")[0].rpartition(":")[2])
 
     def wait_for(self, text: str) -> str:
-        """Return the next line of the log with this text in it."""
+        """Return the next line of the log that contains this text."""
         while (line := self._lines.get(timeout=WAIT_LIMIT_S)) is not None:
             self.log.append(line)
             if text in line:
@@ -70,14 +73,14 @@ class ConfiguredBroker:
         raise AssertionError((text, self.log))
 
     def reload(self, text: str | None = None, until: str = "notice: reloaded") -> str:
-        """Send SIGHUP, with a new configuration if given, and wait for what the log says."""
+        """Send SIGHUP, after writing a new configuration if one is given, and wait for the log line `until`."""
         if text is not None:
             self.path.write_text(text)
         self.process.send_signal(signal.SIGHUP)
         return self.wait_for(until)
 
     def stop(self) -> int:
-        """SIGTERM. Returns the exit code."""
+        """Send SIGTERM. Returns the exit code."""
         self.process.terminate()
         return self.process.wait(WAIT_LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""Fixtures of the broker's tests: one broker a test, on both stores where the law does not depend on the store."""
+"""Fixtures of the broker's tests: one broker per test, on both stores if the law does not depend on the store."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,9 +15,9 @@ from umqtt_testkit.redis_server import RedisServer
 
 @pytest.fixture
 def start_redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StartRedis]:
-    """Start servers with the options given; all are stopped at the end. Skips where the engine is not installed.
+    """Provide a function that starts servers with the given options; all are stopped at the end.
 
-    The engine is that of an indirect parameter; without one it is Redis.
+    The engine is that of an indirect parameter; without one it is Redis. Skips if the engine is not installed.
     """
     engine = getattr(request, "param", "redis")
     with ExitStack() as stack:
@@ -26,11 +26,11 @@ def start_redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Star
 
 @pytest.fixture
 def start_broker() -> Iterator[StartBroker]:
-    """Start brokers with the settings given; all are stopped at the end."""
+    """Provide a function that starts brokers with the given settings; all are stopped at the end."""
     with ExitStack() as stack:
 
         def start(**settings: Any) -> BrokerThread:
-            # $SYS topics would be counted among what a test retains; their own tests switch them on.
+            # $SYS topics would count among the retained messages; their own tests enable them.
             return stack.enter_context(BrokerThread(BrokerConfig(**{"port": 0, "sys_interval": 0} | settings)))
 
         yield start
@@ -40,7 +40,7 @@ def start_broker() -> Iterator[StartBroker]:
 def broker(
     request: pytest.FixtureRequest, tmp_path: Path, start_redis: StartRedis, start_broker: StartBroker
 ) -> BrokerThread:
-    """A broker with a store in memory, one with a store on disk, and in full sweeps one with a store in Redis."""
+    """Provide a broker with a store in memory, one with a store on disk, and in full sweeps one in Redis."""
     if request.param == "redis":
         return start_broker(store=start_redis().url)
     return start_broker(store=":memory:" if request.param == "memory" else str(tmp_path / "broker.db"))
@@ -48,7 +48,7 @@ def broker(
 
 @pytest.fixture
 def peer(broker: BrokerThread) -> Iterator[Callable[..., Peer]]:
-    """Connect peers to `broker`: peer(client_id, clean_session=…, …). What is open at the end is dropped."""
+    """Provide peer(client_id, clean_session=…, …), which connects peers to `broker`; they are dropped at the end."""
     with ExitStack() as stack:
 
         def connect(client_id: bytes, **options: Any) -> Peer:
@@ -61,7 +61,7 @@ def peer(broker: BrokerThread) -> Iterator[Callable[..., Peer]]:
 
 @pytest.fixture
 def peer5(broker: BrokerThread) -> Iterator[Callable[..., Peer5]]:
-    """Connect peers of MQTT 5 to `broker`: peer5(client_id, session_expiry_interval=…, …)."""
+    """Provide peer5(client_id, session_expiry_interval=…, …), which connects peers of MQTT 5 to `broker`."""
     with ExitStack() as stack:
 
         def connect(client_id: bytes, **options: Any) -> Peer5:

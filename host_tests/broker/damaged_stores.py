@@ -1,4 +1,4 @@
-"""Stores of which every commit is known, as a crash leaves them, and what is found in them when they are opened."""
+"""Stores as a crash leaves them, with every commit known, and what is found in them when they are opened."""
 
 import asyncio
 import shutil
@@ -16,14 +16,15 @@ WAL, LOCK = "broker.db-wal", "broker.db.lock"
 
 
 def payload_of(number: int, size: int = 64) -> bytes:
-    """A payload that says which it is, from end to end."""
+    """Return a payload filled with its number from end to end."""
     return (b"%06d " % number * (size // 7 + 1))[:size]
 
 
 class History:
-    """A store that made `commits` commits of `each` messages for session 1, and how it stood after each.
+    """A store that made `commits` commits of `each` messages for session 1, and its state after each commit.
 
-    logs: bytes of the log that were safe. witnesses: what the lock file said. folder: the files as kill -9 leaves them.
+    logs: bytes of the log that were safe. witnesses: contents of the lock file. folder: the files as kill -9 leaves
+    them.
     """
 
     def __init__(self, folder: Path, commits: int, each: int = 1, retained: int = 0) -> None:
@@ -79,7 +80,7 @@ async def committed(store: Store) -> None:
 
 
 class Found:
-    """What a store holds when a broker opens it, with the queues of these sessions. Raises StoreError."""
+    """What a store contains when a broker opens it, with the queues of these sessions. Raises StoreError."""
 
     def __init__(self, path: Path, accept_loss: bool = False, sessions: Iterable[int] = (1,)) -> None:
         self.stats = Stats()
@@ -104,5 +105,5 @@ class Found:
 
     @property
     def payloads(self) -> list[bytes]:
-        """Those of session 1, in order."""
+        """Return the payloads of session 1, in order."""
         return [row.payload for row in self.queues[1]]

@@ -1,7 +1,7 @@
 """Two brokers on one Redis under a seeded load; the active one, both, Redis and the network between them fail.
 
-Everything acknowledged is there, in order, at QoS 2 exactly once, whichever broker acknowledged it. The clients and the
-checks are those of kill_law. `run` returns its Tally.
+The law: everything acknowledged is there, in order, at QoS 2 exactly once, whichever broker acknowledged it. Clients
+and checks are those of kill_law. `run` returns its Tally.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _LEAST, _MOST = 50, 300
 
-# stop: the process stands still, and goes on later. cut: nothing passes between it and Redis. mute: its batches reach
-# Redis, whose answers are lost. reset: its connection to Redis is reset, and new ones are refused.
+# stop: the process is suspended, and continues later. cut: nothing passes between it and Redis. mute: its batches
+# reach Redis, but the answers are lost. reset: its connection to Redis is reset, and new ones are refused.
 _ISOLATING = ("stop active", "cut active", "mute active", "reset active")
 FAULTS = ("kill active", "end active", *_ISOLATING, "kill redis", "stop redis", "kill both")
 
 
-# Seconds without a broker that 95 of 100 takeovers stay below, on a quiet machine.
+# Limit for 95 of 100 takeovers, in seconds without a broker, on a quiet machine.
 TAKEOVER_LIMIT_S = 5.0
 
 
 def plan(seed: int) -> tuple[list[str], str]:
-    """Return the faults of a run and the engine of its store. Nine seeds in a row have each fault."""
+    """Return the faults of a run and the engine of its store. Nine consecutive seeds cover each fault."""
     first = FAULTS[seed % len(FAULTS)]
     others = random.Random(seed).sample([fault for fault in FAULTS if fault != first], 2)
     engine = "redis" if seed % 2 or find_redis("valkey") is None else "valkey"
     return [first, *others], engine
 
 
-# What is planted, and what must fail for it to show.
+# Planted mistakes, and the fault that reveals each.
 MISTAKES = {
     "writes without the lease": (broker_mistakes.WRITES_WITHOUT_THE_LEASE, ["stop active"]),
     "acknowledges before Redis has it": (broker_mistakes.ACKNOWLEDGES_EARLY, ["kill active", "kill both"]),
@@ -54,9 +54,9 @@ MISTAKES = {
 
 
 class Node:
-    """A broker process with a way of its own to Redis. lines: what it has printed.
+    """A broker process with its own path to Redis. lines: what it has printed.
 
-    Clients come by `port`, or by that of `entrance`: these notice when the process stands still.
+    Clients connect to `port`, or to that of `entrance`, through which they notice when the process is suspended.
     """
 
     def __init__(self, redis: RedisServer, mistake: str) -> None:
@@ -82,7 +82,7 @@ class Node:
 
     @property
     def is_active(self) -> bool:
-        """Whether it said last that it listens, and has not ended."""
+        """Return whether it last reported that it listens, and has not ended."""
         return self.process.poll() is None and self.lines[-1:] != [] and self.lines[-1].startswith("listening on ")
 
     def send(self, number: int) -> None:
@@ -90,7 +90,7 @@ class Node:
         os.kill(self.process.pid, number)
 
     def isolate(self, fault: str, on: bool) -> None:
-        """Begin one of _ISOLATING, or end it."""
+        """Start or end one of the faults in _ISOLATING."""
         if fault == "stop active":
             self.send(signal.SIGSTOP if on else signal.SIGCONT)
             self.entrance.refuse(on)
@@ -114,7 +114,7 @@ class Node:
         self.process.stdout.close()
 
     def close(self) -> None:
-        """End the process and its way to Redis."""
+        """End the process and its path to Redis."""
         if self.process.poll() is None:
             self.send(signal.SIGCONT)
             self.end()
@@ -123,25 +123,25 @@ class Node:
 
 
 class Pair(kill_law.Load):
-    """The load, Redis and the two brokers. over: the clients are to stop."""
+    """The load, Redis and the two brokers. over: tells the clients to stop."""
 
     def __init__(self, folder: Path, seed: int, mistake: str, engine: str) -> None:
         super().__init__(folder, seed, mistake)
-        # These, and those who receive all, do not notice that a broker stands still, and wait for it.
+        # These, and the subscribers to everything, do not notice a suspended broker, and wait for it.
         self.faithful = [Publisher("three", 1), Publisher("four", 2)]
         self.publishers += self.faithful
         self.redis = RedisServer(folder, engine)
         self.over = threading.Event()
-        # Brokers that went on after another had taken over from them, and packets with which these answered.
+        # Brokers that continued after another had taken over from them, and packets with which they answered.
         self.zombies = 0
         self.late_answers = 0
-        # Seconds from each fault of the active broker to the first acknowledgement by the other one.
+        # Seconds from each fault of the active broker to the other one's first acknowledgement.
         self.takeover_s: list[float] = []
         self.mistake = mistake
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Redis and both brokers."""
+        """Run Redis and both brokers within this context."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.redis)
             self.nodes = [Node(self.redis, self.mistake) for _ in range(2)]
@@ -151,19 +151,19 @@ class Pair(kill_law.Load):
             yield
 
     def wait_for_both(self) -> None:
-        """Wait until one is active, and the other has begun: one that finds no Redis at its start ends."""
+        """Wait until one is active, and the other has started: one that finds no Redis at its start ends."""
         eventually(lambda: all(node.lines for node in self.nodes))
         self.active()
 
     def active(self, but: Node | None = None) -> Node:
-        """Wait for a broker that is active, and return it."""
+        """Wait for an active broker, and return it."""
         return eventually(
             lambda: next((node for node in self.nodes if node.is_active and node is not but), None),
             lambda: [node.lines for node in self.nodes],
         )
 
     def go_on(self, run: Callable[..., None], is_faithful: bool, *arguments: object) -> None:
-        """Run a client against whichever broker takes it, until it is over."""
+        """Run a client against whichever broker accepts it, until the run is over."""
         turn = 0
         while not self.over.is_set():
             turn += 1
@@ -173,13 +173,16 @@ class Pair(kill_law.Load):
             self.over.wait(0.02)
 
     def wait_for_messages(self, count: int | None = None) -> None:
-        """Wait until some more messages are acknowledged: a random number, or `count`."""
+        """Wait until more messages are acknowledged: `count`, or a random number."""
         wanted = sum(publisher.acknowledged for publisher in self.publishers)
         wanted += self.rng.randint(_LEAST, _MOST) if count is None else count
         eventually(lambda: sum(publisher.acknowledged for publisher in self.publishers) >= wanted)
 
     def wait_for_takeover(self, node: Node, begun: float) -> None:
-        """Wait until the other broker acknowledges. begun: when this one failed, by time.monotonic()."""
+        """Wait until the other broker acknowledges.
+
+        begun: when this one failed, by time.monotonic().
+        """
         self.active(node)
         self.wait_for_messages(1)
         self.takeover_s.append(time.monotonic() - begun)
@@ -209,13 +212,13 @@ class Pair(kill_law.Load):
         self.wait_for_both()
 
     def isolate_and_return(self, node: Node, fault: str) -> None:
-        """Let a broker come back when the other has taken over: nobody hears from it any more."""
+        """Let a broker return after the other has taken over: nobody may hear from it any more."""
         with Peer(node.port) as witness:
             witness.connect(b"witness")
             begun = time.monotonic()
             node.isolate(fault, True)
             self.wait_for_takeover(node, begun)
-            # The other has messages that this one does not know of, and clients that it still takes for its own.
+            # The other has messages that this one lacks, and clients that this one still considers its own.
             self.wait_for_messages()
             with contextlib.suppress(OSError):
                 witness.send(encoder.publish(b"witness", b"late", 1, 1) + encoder.pingreq())
@@ -224,7 +227,7 @@ class Pair(kill_law.Load):
             self.late_answers += len(witness.wait_closed())
 
     def wait_for_standby(self, node: Node) -> None:
-        """Wait until a broker that has lost the store says so, and put an end to one that does not."""
+        """Wait until a broker that has lost the store says so; end one that does not."""
         deadline = time.monotonic() + (2 if self.mistake else 1) * self._silence_s
         while node.is_active:
             if time.monotonic() > deadline:
@@ -235,7 +238,7 @@ class Pair(kill_law.Load):
             self.over.wait(0.01)
 
     def play(self, faults: list[str], say: Callable[[str], None]) -> None:
-        """Let the load flow while one after the other fails."""
+        """Let the load flow while the faults occur one after the other."""
         for subscriber in (*self.subscribers, *self.crew):
             subscriber.subscribe(self.active().port)
         publishers = (*self.publishers, self.state)
@@ -253,7 +256,7 @@ class Pair(kill_law.Load):
             self.fail(fault)
         self.wait_for_messages()
         self.over.set()
-        # Those who receive wait for messages: the end of the broker is the end of their waiting.
+        # Subscribers wait for messages until their broker ends.
         for node in self.nodes:
             node.end()
             node.start()
@@ -263,7 +266,7 @@ class Pair(kill_law.Load):
 
     @contextlib.contextmanager
     def broker(self):
-        """See kill_law: the active broker."""
+        """Provide the active broker; see kill_law."""
         node = self.active()
         yield node.process, node.port
 
@@ -281,7 +284,7 @@ def run(
     engine: str = "redis",
     say: Callable[[str], None] = lambda text: None,
 ) -> kill_law.Tally:
-    """Let these faults happen, then count. `folder` is empty; `mistake` is planted in both brokers.
+    """Let these faults occur, then count. `folder` is empty; `mistake` is planted in both brokers.
 
     engine: of the store, "redis" or "valkey".
     """

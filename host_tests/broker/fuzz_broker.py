@@ -1,11 +1,11 @@
-"""`make fuzz`: the broker's packet path under atheris, guided by what it covers.
+"""`make fuzz`: the broker's packet path under atheris, guided by coverage.
 
     python host_tests/broker/fuzz_broker.py [--minutes M] [--corpus DIR]
 
-The invariant is that of test_broker_fuzz.py: no exception, the connection closed exactly when a decoder of its own says
-so, valid answers, nothing left behind, a bystander who notices nothing. The corpus begins with the sessions of the
-tests; with --corpus DIR what was found is kept there. What a connection does depends on those before it, so when the
-invariant breaks all inputs since the broker began are written to a file; `--replay FILE` runs them again.
+The invariant is that of test_broker_fuzz.py: no exception, the connection closed exactly when an independent decoder
+says so, valid answers, nothing left behind, and a bystander who notices nothing. The corpus begins with the sessions
+of the tests; with --corpus DIR new inputs are kept there. The behaviour of a connection depends on earlier ones, so
+when the invariant breaks, all inputs since the broker began are written to a file; `--replay FILE` runs them again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 _EXIT_MISSING = 6
-# A broker is used for so many inputs, then everything has to be forgotten.
+# A broker is used for this many inputs, then its state is cleared.
 _INPUTS_PER_BROKER = 200
 _STORY = Path("broker-fuzz-story")
 
 
 class Target:
-    """What atheris calls: the first byte cuts the rest into reads."""
+    """The function that atheris calls: the first byte cuts the rest into reads."""
 
     def __init__(self) -> None:
         from broker_wire import Wire
@@ -37,7 +37,7 @@ class Target:
         self._story: list[bytes] = []
 
     def __call__(self, data: bytes) -> None:
-        """Raises when the invariant is broken."""
+        """Run one input. Raises if the invariant is broken."""
         if len(data) < 2:
             return
         self._story.append(data)
@@ -59,7 +59,7 @@ class Target:
             self._story.clear()
 
     def replay(self, story: bytes) -> int:
-        """Run what was written when the invariant broke. Returns the number of inputs."""
+        """Run the inputs written when the invariant broke. Returns their number."""
         at = count = 0
         while at < len(story):
             (size,) = struct.unpack_from(">I", story, at)
@@ -70,7 +70,7 @@ class Target:
 
 
 def seed_corpus(folder: Path) -> None:
-    """The sessions and packets of the tests, a file each."""
+    """Write the sessions and packets of the tests, one file each."""
     from broker_wire import SESSIONS
     from test_broker_malformed import BROKEN, BROKEN_CONNECT, VALID
     from umqtt_testkit import encoder
@@ -83,7 +83,7 @@ def seed_corpus(folder: Path) -> None:
 
 
 def main() -> int:
-    """Fuzz until the time is over or something breaks. Returns the exit code; atheris ends the process by itself."""
+    """Fuzz until the time is over or something breaks. Returns the exit code; atheris itself ends the process."""
     parser = argparse.ArgumentParser(prog="fuzz_broker", description="Fuzz the broker's packet path.")
     parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="how long (default: %(default)s)")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="folder that keeps the inputs that were found")
@@ -101,7 +101,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="umqtt-fuzz-") as name:
         corpus = options.corpus or Path(name) / "corpus"
         corpus.mkdir(parents=True, exist_ok=True)
-        # First of all: a module that is imported already would not be instrumented.
+        # Before all other imports: a module that is already imported would not be instrumented.
         with atheris.instrument_imports(include=["umqtt_broker"]):
             target = Target()
         seed_corpus(corpus)

@@ -1,7 +1,7 @@
-"""The clients of the kill -9 runs: they keep their state as a device with flash does, and write down what they see.
+"""The clients of the kill -9 runs: they keep their state as a device with flash does, and record what they see.
 
-What a client knows outlives the broker and every connection, so whatever is lost, doubled or out of order is the
-broker's doing.
+A client's state outlives the broker and every connection, so anything lost, doubled or out of order is the broker's
+fault.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ GONE = (Closed, ConnectionError, TimeoutError)
 
 _WINDOW = 40
 
-# Payload of the message behind which nothing is missing.
+# Payload of the last message: once it has come, nothing is missing.
 LAST = b"last"
 
 
 class Publisher:
-    """Publishes rising numbers to one topic, and after a crash goes on with what was not acknowledged.
+    """Publishes rising numbers to one topic, and after a crash continues with the unacknowledged ones.
 
-    acknowledged, published: the highest number so far. repeated: numbers sent more than once, which alone may come to
-    a subscriber twice without DUP, and at QoS 1 only. broken: laws its own session saw broken.
+    acknowledged, published: the highest number so far. repeated: numbers sent more than once; only these may come to
+    a subscriber twice without DUP, and at QoS 1 only. broken: laws that its own session saw broken.
     """
 
     def __init__(self, name: str, qos: int, *, retain: bool = False) -> None:
@@ -41,12 +41,12 @@ class Publisher:
         self.broken: list[str] = []
         self._retain = retain
         self._topic_name = f"load/{name}".encode() if not retain else f"state/{name}".encode()
-        # By packet identifier, in order: the number, and whether its PUBREC came.
+        # By packet identifier, in order: the number, and whether its PUBREC has come.
         self._window: dict[int, tuple[int, bool]] = {}
         self._has_session = False
 
     def run(self, port: int, until: Callable[[], bool]) -> None:
-        """Publish until `until()`, then wait for what is under way. Raises one of GONE when the broker goes."""
+        """Publish until `until()`, then wait for messages in flight. Raises one of GONE when the broker goes."""
         with Peer(port) as peer:
             present = peer.connect(b"publisher-" + self.name.encode(), clean_session=False)
             if self._has_session and not present:
@@ -93,7 +93,7 @@ class Publisher:
 class Subscriber:
     """A persistent session on every topic of the load, at QoS 2.
 
-    received: (payload, dup) in the order delivered. has_last: LAST is among them.
+    received: (payload, dup) in the order of delivery. has_last: LAST is among them.
     """
 
     client_id: bytes
@@ -103,11 +103,11 @@ class Subscriber:
     has_last: bool = False
     # Identifiers of QoS 2 messages that are delivered and wait for PUBREL (4.3.3, method B).
     _unreleased: set[int] = field(default_factory=set)
-    # Connections left open, so that the next one takes the session over.
+    # Connections left open, so that the next one takes over the session.
     _open: list[Peer] = field(default_factory=list)
 
     def subscribe(self, port: int) -> None:
-        """Make the session."""
+        """Create the session."""
         with Peer(port) as peer:
             peer.connect(self.client_id, clean_session=False)
             for topic_filter in self.topic_filters:
@@ -117,7 +117,7 @@ class Subscriber:
     def run(self, port: int, count: int | None = None, *, acknowledge_last: bool = True, leave: str = "drop") -> None:
         """Receive `count` messages (None: until the broker is gone), then leave.
 
-        leave: "disconnect"; "drop" the connection; "stay" until the next one takes the session over.
+        leave: "disconnect"; "drop" the connection; "stay" until the next one takes over the session.
         """
         with contextlib.ExitStack() as stack:
             peer = stack.enter_context(Peer(port))
@@ -133,7 +133,7 @@ class Subscriber:
                 stack.pop_all()
 
     def go_on(self, peer: Peer) -> None:
-        """Connect, in place of the connections left open."""
+        """Connect, replacing the connections left open."""
         if not peer.connect(self.client_id, clean_session=False):
             self.broken.append(f"{self.client_id.decode()}: the session was forgotten")
             self._unreleased.clear()
@@ -158,18 +158,18 @@ class Subscriber:
 
 
 def roam(subscriber: Subscriber, port: int, rng: random.Random) -> None:
-    """Come and go, in every manner of going, until the broker is gone."""
+    """Come and go, in all ways of leaving, until the broker is gone."""
     while True:
         leave = rng.choice(["disconnect", "drop", "stay"])
         subscriber.run(port, rng.randint(1, 60), acknowledge_last=rng.random() < 0.5, leave=leave)
 
 
 def drain(members: list[Subscriber], port: int, topic_name: bytes, silence_s: float = WAIT_LIMIT_S) -> None:
-    """Let the members of a group receive together until they have everything; a group of one is a session.
+    """Let the members of a group receive together until they have everything; a session is a group of one.
 
-    Together, since each takes some of what is missing, and what one has at QoS 2 no other can take. The last message of
-    all, to a topic name that they get, says when that is. Without it, what has not come counts as lost when nothing
-    comes for `silence_s`.
+    They do so together because each takes some of the missing messages, and no other can take a message that one has
+    at QoS 2. The last message, to a topic name that they get, marks the end. Without it, missing messages count as
+    lost once nothing has come for `silence_s`.
     """
     with Peer(port) as publisher:
         publisher.connect(b"last of all")
@@ -178,7 +178,7 @@ def drain(members: list[Subscriber], port: int, topic_name: bytes, silence_s: fl
         peers = {stack.enter_context(Peer(port)): member for member in members}
         for peer, member in peers.items():
             member.go_on(peer)
-            for packet in peer.received_already():  # with CONNACK, perhaps all there is
+            for packet in peer.received_already():  # packets that came with CONNACK, perhaps all there are
                 member.take(peer, packet, acknowledge=True)
         while not any(member.has_last for member in members):
             ready, _, _ = select.select([peer.socket for peer in peers], [], [], silence_s)
@@ -188,7 +188,7 @@ def drain(members: list[Subscriber], port: int, topic_name: bytes, silence_s: fl
                 if peer.socket in ready:
                     for packet in peer.receive_all():
                         member.take(peer, packet, acknowledge=True)
-        # What is still on its way, PUBRELs above all.
+        # Packets still on the way, mainly PUBRELs.
         for peer, member in peers.items():
             for packet in peer.flush():
                 member.take(peer, packet, acknowledge=True)

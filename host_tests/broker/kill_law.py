@@ -1,7 +1,7 @@
 """kill -9 at any moment under a seeded load: everything acknowledged is there, in order, at QoS 2 exactly once.
 
-`run` does it and returns a Tally. Each kind of check is a function that takes the Load and adds to the Tally: more
-kinds of load bring their own.
+`run` does it and returns a Tally. Each check is a function that takes the Load and adds to the Tally; another kind of
+load brings its own.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from broker_peer import Peer
 from kill_clients import GONE, Publisher, Subscriber, drain, roam
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
-# A broker with a mistake may stand still for good: what has not come by then counts as lost. Where that is too soon, so
-# much the worse for it.
+# A broker with a mistake may hang: what has not come by then counts as lost, even if that is too soon for a slow one.
 _SILENCE_OF_MISTAKEN_S = 1.0
 
-# Messages acknowledged between two kills.
+# Range of the number of messages acknowledged between two kills.
 _LEAST, _MOST = 20, 1000
 
 
 @dataclass
 class Tally:
-    """What a run found. `failures` says the same in words; `other`: laws broken in another way.
+    """The counts of a run. `failures` describes the same in words; `other` counts laws broken in another way.
 
-    takeover_s: seconds without a broker, of each time a standby took over.
+    takeover_s: seconds without a broker, for each takeover by a standby.
     """
 
     runs: int = 0
@@ -47,7 +46,7 @@ class Tally:
     takeover_s: list[float] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Count what another run found, too."""
+        """Add the counts of another run."""
         for name in ("runs", "messages", "lost", "duplicated", "out_of_order", "other"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures += other.failures
@@ -55,12 +54,12 @@ class Tally:
 
     @property
     def broken(self) -> int:
-        """How many laws were broken in all."""
+        """Return the number of broken laws."""
         return self.lost + self.duplicated + self.out_of_order + self.other
 
 
 class Load:
-    """The clients of a run, and the broker they hold on to. crew: members of the group that shares the load."""
+    """The clients of a run, and its broker. crew: members of the group that shares the load."""
 
     def __init__(self, folder: Path, seed: int, mistake: str = "", crew: int = 3) -> None:
         self.rng = random.Random(seed)
@@ -69,7 +68,7 @@ class Load:
         self.stays, self.roams = Subscriber(b"stays"), Subscriber(b"roams")
         self.crew = [Subscriber(b"crew-%d" % number, (b"$share/crew/load/#",)) for number in range(crew)]
         self.wills: list[bytes] = []
-        # At the start of each life of the broker: the number retained, and the highest that was acknowledged.
+        # At each start of the broker: the retained number, and the highest acknowledged number.
         self.retained: list[tuple[int, int]] = []
         self._store = folder / "broker.db"
         self._mistake = mistake
@@ -77,12 +76,12 @@ class Load:
 
     @property
     def subscribers(self) -> list[Subscriber]:
-        """Those whose sessions get the whole load."""
+        """Return the subscribers whose sessions get the whole load."""
         return [self.stays, self.roams]
 
     @contextlib.contextmanager
     def broker(self):
-        """A broker process on the store; yields it and its port. Killed at the end if it still runs."""
+        """Run a broker process on the store; yield it and its port. Killed at the end if it still runs."""
         command = broker_mistakes.command(self._mistake, "-p", "0", "--store", str(self._store))
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert process.stdout is not None
@@ -97,14 +96,14 @@ class Load:
             process.stdout.close()
 
     def prepare(self) -> None:
-        """Make the sessions."""
+        """Create the sessions."""
         with self.broker() as (process, port):
             for subscriber in (*self.subscribers, *self.crew):
                 subscriber.subscribe(port)
             process.send_signal(signal.SIGKILL)
 
     def cycle(self, number: int, with_wills: bool) -> None:
-        """One life of the broker: load from all sides, and SIGKILL at a random moment of it."""
+        """Run one life of the broker: load from all sides, and SIGKILL at a random moment."""
         with self.broker() as (process, port), contextlib.ExitStack() as connected:
             self._look_at_retained(port)
             if with_wills:
@@ -117,7 +116,7 @@ class Load:
             ]
             if self.rng.random() < 0.8:
                 jobs.append((self.stays.run, (port,)))
-            # Each of the crew comes and goes; at times one, or all of them, stay away.
+            # Members of the crew come and go; sometimes one or all of them stay away.
             for subscriber in (self.roams, *(member for member in self.crew if self.rng.random() < 0.7)):
                 jobs.append((roam, (subscriber, port, random.Random(self.rng.random()))))
             wanted = sum(publisher.acknowledged for publisher in self.publishers) + self.rng.randint(_LEAST, _MOST)
@@ -165,7 +164,7 @@ def _until_gone(function: Callable[..., None], *arguments: object) -> None:
 
 
 def check_streams(load: Load, tally: Tally) -> None:
-    """Each subscriber has each publisher's numbers, in order, and twice only where that is allowed."""
+    """Check that each subscriber has each publisher's numbers, in order, and twice only where that is allowed."""
     for subscriber in load.subscribers:
         for publisher in load.publishers:
             who = f"{subscriber.client_id.decode()} of {publisher.name}"
@@ -176,7 +175,7 @@ def check_streams(load: Load, tally: Tally) -> None:
 
 
 def _numbers(subscriber: Subscriber, publisher: Publisher) -> list[tuple[int, bool]]:
-    """Return the numbers of a publisher as they arrived, each with its DUP flag."""
+    """Return the numbers of a publisher in order of arrival, each with its DUP flag."""
     prefix = f"{publisher.name}:".encode()
     return [
         (int(payload.removeprefix(prefix)), dup) for payload, dup in subscriber.received if payload.startswith(prefix)
@@ -206,7 +205,7 @@ def _check_order(who: str, publisher: Publisher, arrived: list[tuple[int, bool]]
 
 
 def check_group(load: Load, tally: Tally) -> None:
-    """The group has each number, at QoS 2 once, and without DUP once; each member has its new ones in order."""
+    """Check that the group has each number, at QoS 2 once, and without DUP once; new ones come in order."""
     if not load.crew:
         return
     for publisher in load.publishers:
@@ -216,7 +215,7 @@ def check_group(load: Load, tally: Tally) -> None:
             arrived = _numbers(member, publisher)
             for number, dup in arrived:
                 copies.setdefault(number, []).append(dup)
-            # What comes again may come later, to whomever.
+            # Repeated messages may come later, to any member.
             fresh = [number for number, dup in arrived if not dup and number not in publisher.repeated]
             for before, number in itertools.pairwise(fresh):
                 if number < before:
@@ -232,7 +231,7 @@ def check_group(load: Load, tally: Tally) -> None:
 
 
 def check_retained(load: Load, tally: Tally) -> None:
-    """The retained message is the last one acknowledged, or a later one."""
+    """Check that the retained message is the last one acknowledged, or a later one."""
     for number, acknowledged in load.retained:
         if number < acknowledged:
             tally.lost += 1
@@ -240,7 +239,7 @@ def check_retained(load: Load, tally: Tally) -> None:
 
 
 def check_wills(load: Load, tally: Tally) -> None:
-    """Who was connected when the broker died left a will: each subscriber has it once, or again with DUP."""
+    """Check the wills of clients connected when the broker died: each subscriber has each once, or again with DUP."""
     for subscriber in load.subscribers:
         for will in load.wills:
             copies = [dup for payload, dup in subscriber.received if payload == will]
@@ -253,7 +252,7 @@ def check_wills(load: Load, tally: Tally) -> None:
 
 
 def check_sessions(load: Load, tally: Tally) -> None:
-    """No client saw its session forgotten, or an answer it had not asked for."""
+    """Check that no client found its session forgotten, or got an answer it had not asked for."""
     for client in (*load.publishers, load.state, *load.subscribers, *load.crew):
         tally.other += len(client.broken)
         tally.failures += client.broken

@@ -1,4 +1,4 @@
-"""node's mqtt, the client that web pages and servers in JavaScript use: a package of npm."""
+"""node's mqtt, the npm package that web pages and JavaScript servers use as a client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INSTALL_WITHIN_S = 90
 
 
 def run_node(script: str, *arguments: str, timeout: float) -> str:
-    """Run a script that may require mqtt, and return what it printed. Skips where that cannot be."""
+    """Run a script that may require mqtt, and return what it printed. Skips if node or npm is missing."""
     ended = subprocess.run(
         ["node", "-", *arguments],
         input=script,
@@ -30,7 +30,7 @@ def run_node(script: str, *arguments: str, timeout: float) -> str:
 
 
 def _modules() -> Path:
-    """The folder with the package: NODE_PATH's, or one in the user's cache, filled once."""
+    """Return the folder with the package: NODE_PATH's, or one in the user's cache, filled once."""
     if shutil.which("node") is None:
         pytest.skip("node's mqtt needs node")
     for folder in filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep)):
@@ -41,7 +41,7 @@ def _modules() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umqtt-tests" / "node"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("wb") as lock:
-        # Tests that run at the same time want it too.
+        # Tests that run at the same time need it too.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (cache / "node_modules" / "mqtt" / "package.json").is_file():
             _install(cache)

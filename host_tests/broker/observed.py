@@ -1,4 +1,4 @@
-"""What the tests of the broker's observation share: a broker with its HTTP listener on, and a plain HTTP client."""
+"""Shared by the tests of the broker's observation: a broker with its HTTP listener on, and a plain HTTP client."""
 
 import json
 from http.client import HTTPConnection
@@ -15,7 +15,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Reply(NamedTuple):
-    """An answer: its status, headers with names in lower case, and body."""
+    """An HTTP answer: its status, its headers with names in lower case, and its body."""
 
     status: int
     headers: dict[str, str]
@@ -23,12 +23,12 @@ class Reply(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body as JSON."""
+        """Return the body, decoded as JSON."""
         return json.loads(self.body)
 
     @property
     def message(self) -> str:
-        """The message of an error, which must have the one shape all errors have."""
+        """Return the message of an error, which must have the shape that all errors have."""
         error = self.json["error"]
         assert set(self.json) == {"error"} and set(error) == {"status", "message"} and error["status"] == self.status
         assert error["message"] and "\n" not in error["message"]
@@ -36,10 +36,10 @@ class Reply(NamedTuple):
 
 
 class ObservedBroker(BrokerThread):
-    """A broker with the HTTP listener on. token: what opens it."""
+    """A broker with the HTTP listener on. token: the token that it accepts."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.http_port = reserved_port()  # 0 means off
+        self.http_port = reserved_port()  # 0 switches it off
         self.token_file = folder / "token"
         settings.setdefault("http_token_file", str(self.token_file))
         super().__init__(BrokerConfig(port=0, http_port=self.http_port, **settings))
@@ -51,7 +51,7 @@ class ObservedBroker(BrokerThread):
 
     @property
     def server(self) -> Server:
-        """The HTTP listener itself."""
+        """Return the HTTP listener itself."""
         server = self.broker.observation.server
         assert server is not None
         return server
@@ -59,7 +59,10 @@ class ObservedBroker(BrokerThread):
     def request(
         self, method: str, path: str, body: object = None, *, headers: dict[str, str | None] | None = None
     ) -> Reply:
-        """Send one request as a program with the token does; `headers` replace or, with None, remove its own."""
+        """Send one request as a program with the token does.
+
+        headers: these replace or, with None, remove its own.
+        """
         sent: dict[str, str | None] = {
             "Host": f"127.0.0.1:{self.http_port}",
             "Authorization": f"Bearer {self.token}",

@@ -1,4 +1,4 @@
-"""A Peer that speaks MQTT 5: nothing automatic, and everything that the broker says to be looked at."""
+"""A Peer that speaks MQTT 5: it does nothing automatically, and shows everything that the broker sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from umqtt_testkit.encoder import AUTH, CONNACK, DISCONNECT, PUBACK, PUBCOMP, PU
 
 
 class Packet5(NamedTuple):
-    """One packet from the broker. reason_codes: one, but for SUBACK and UNSUBACK. present: of CONNACK."""
+    """A packet from the broker.
+
+    reason_codes: one, except in SUBACK and UNSUBACK. present: session_present of a CONNACK.
+    """
 
     kind: int
     packet_id: int = 0
@@ -25,7 +28,7 @@ class Packet5(NamedTuple):
 
 
 def decode5(packet: Packet) -> Packet5:
-    """Return what a packet says in MQTT 5."""
+    """Decode a packet as one of MQTT 5."""
     kind, body, packet_id, topic_name, _, qos, retain, dup = packet
     if kind == PUBLISH:
         properties, at = encoder.parse_properties(body, 2 + len(topic_name) + (2 if qos else 0))
@@ -46,10 +49,10 @@ def decode5(packet: Packet) -> Packet5:
 
 
 class Peer5(Peer):
-    """See Peer."""
+    """An MQTT 5 client; see Peer."""
 
     def connect5(self, client_id: bytes, *, clean: bool = True, will: Any = None, **properties: Any) -> Packet5:
-        """Connect, expect to be let in, and return the CONNACK. properties: of the CONNECT, by name."""
+        """Connect, expect to be accepted, and return the CONNACK. properties: of the CONNECT, by name."""
         connack = self.ask(client_id, clean=clean, will=will, **properties)
         assert connack.kind == CONNACK and connack.reason_codes == b"\0", connack
         return connack
@@ -94,7 +97,7 @@ class Peer5(Peer):
     def publish5(
         self, topic_name: bytes, payload: bytes, qos: int = 0, *, retain: bool = False, **properties: Any
     ) -> int:
-        """Publish and return the reason code of the first answer, 0 at QoS 0. No other packet may come between."""
+        """Publish and return the reason code of the first answer, 0 at QoS 0. No other packet may come in between."""
         packet_id = self.next_id() if qos else 0
         encoded = encoder.properties(**properties)
         self.send(encoder.publish(topic_name, payload, qos, packet_id, retain=retain, properties=encoded))

@@ -1,14 +1,14 @@
 """Proves the broker: `make prove-broker`, or `python host_tests/broker/prove.py [--quick] [--json] [--seed N]`.
 
 Kills the broker with SIGKILL under load (50 times; quick: 10) and counts what was acknowledged, checks that planted
-mistakes are caught, and, where strace is there, reads from a trace that nothing leaves before the fdatasync that
-covers it; where redis-server is there, lets two brokers on one Redis or Valkey, and what is between them, fail in every
-way (50 runs; quick: 3), each with a seed of its own; attacks the broker, and mosquitto beside it, and measures what
-others notice (attacks.py). Prints one JSON object last with --json: runs, messages, lost, duplicated, out_of_order,
-other (laws broken in another way), not_synced (packets that left too early; null without strace), takeovers,
-takeover_p95_s (seconds without a broker that 95 of 100 takeovers stay below; at most 5), controls, controls_caught,
-attacks, attacks_hurt (those that others noticed), seed, seconds. Exit code: 0, or 1 when a law was broken, a mistake
-not caught, a takeover too slow or an attack hurt.
+mistakes are caught, and, if strace is installed, checks in a trace that nothing is sent before the fdatasync that
+covers it; if redis-server is installed, lets two brokers on one Redis or Valkey, and the network between them, fail
+in every way (50 runs; quick: 3), each with its own seed; attacks the broker, and mosquitto beside it, and measures
+what others notice (attacks.py). Prints one JSON object last with --json: runs, messages, lost, duplicated,
+out_of_order, other (laws broken in another way), not_synced (packets that left too early; null without strace),
+takeovers, takeover_p95_s (seconds without a broker that 95 of 100 takeovers stay below; at most 5), controls,
+controls_caught, attacks, attacks_hurt (those that others noticed), seed, seconds. Exit code: 0, or 1 if a law was
+broken, a mistake not caught, a takeover too slow or an attack hurt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from umqtt_testkit.redis_server import find_redis
 
 _EXIT_BROKEN = 1
 
-# Kills in one control, and seeds it is tried with: a mistake that only shows now and then shows in one of them.
+# Kills in one control, and seeds it is tried with: a mistake that shows only sometimes must show in one of them.
 _CONTROL_KILLS = 4
 _CONTROL_TRIES = 3
 
@@ -48,10 +48,10 @@ KILL_CONTROLS = {
     "drops retained messages": broker_mistakes.DROPS_RETAINED,
     "forgets the wills of clients connected at the crash": broker_mistakes.FORGETS_WILLS,
 }
-# Runs of two brokers that share a Redis.
+# Number of runs of two brokers that share a Redis.
 _FAILOVERS = 50
 _QUICK_FAILOVERS = 3
-# Seen with a group in the load; without one the others show more often, since there is less to do between two kills.
+# Tried with a group in the load; the others show more often without one, as there is less to do between two kills.
 GROUP_CONTROLS = {
     "drops what a departed member of a group had": broker_mistakes.DROPS_WHAT_THE_DEPARTED_HAD,
     "forgets the queues of groups at a restart": broker_mistakes.FORGETS_SHARED_QUEUES,
@@ -151,7 +151,7 @@ def _p95(values: list[float]) -> float:
 
 
 def _catch_all(folder: Path, seed: int) -> dict[str, str]:
-    """Return how each mistake was caught. They have nothing in common: one a core at a time."""
+    """Return how each mistake was caught. The controls are independent: one per core at a time."""
     controls = [(name, mistake, 0) for name, mistake in KILL_CONTROLS.items()]
     controls += [(name, mistake, _CREW) for name, mistake in GROUP_CONTROLS.items()]
     with ProcessPoolExecutor() as pool:
@@ -160,7 +160,7 @@ def _catch_all(folder: Path, seed: int) -> dict[str, str]:
 
 
 def _catch(folder: Path, mistake: str, seed: int, crew: int) -> str:
-    """Return the first law a mistake broke, "" if it got away."""
+    """Return the first law that a mistake broke, "" if it was not caught."""
     for attempt in range(_CONTROL_TRIES):
         tally = kill_law.run(_new(folder, "control"), _CONTROL_KILLS, seed + attempt, mistake, crew=crew)
         if tally.failures:

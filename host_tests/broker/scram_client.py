@@ -1,4 +1,4 @@
-"""A client of SCRAM-SHA-256 for tests, written from RFC 5802 alone: it knows nothing of the broker's code."""
+"""A client of SCRAM-SHA-256 for tests, written from RFC 5802 alone and independent of the broker's code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def _hmac(key: bytes, data: bytes) -> bytes:
 
 
 class ScramClient:
-    """One exchange. user_name: as it stands in the message, with = and , written as =3D and =2C.
+    """One exchange. user_name: as written in the message, with = and , as =3D and =2C.
 
-    header: what the last message says of the beginning of the first, in base64.
+    header: what the last message repeats of the beginning of the first, in base64.
     """
 
     def __init__(
@@ -39,5 +39,5 @@ class ScramClient:
         return without_proof + b",p=" + base64.b64encode(proof)
 
     def is_server(self, answer: bytes) -> bool:
-        """Tell whether the server knows the password's keys too."""
+        """Return whether the server too knows the password's keys."""
         return answer == self._expected

@@ -1,4 +1,4 @@
-"""A bridge with several addresses: fail-over, and back to the first unless all are equal."""
+"""A bridge with several addresses fails over, and returns to the first unless all are equal."""
 
 import pytest
 from bridge_parts import BridgedBroker, bridge_config, far_broker

@@ -1,4 +1,4 @@
-"""The `connection` section of mosquitto.conf: what it means, and that every mistake is named with file and line."""
+"""The `connection` section of mosquitto.conf: its meaning, and that every error is reported with file and line."""
 
 import shutil
 import socket
@@ -131,7 +131,7 @@ def test_bridges_that_cannot_be_told_apart_are_refused() -> None:
 @pytest.mark.tier(1)
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) -> None:
-    """Planted: OpenSSL that asks for the passphrase of a key on the terminal."""
+    """Planted: OpenSSL asks for a key's passphrase on the terminal."""
     request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=ca"
     files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem")]
     subprocess.run(request.split() + files, check=True, capture_output=True)

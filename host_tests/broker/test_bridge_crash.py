@@ -1,6 +1,6 @@
 """kill -9 of either broker, at any moment: a bridge loses nothing, and at QoS 2 repeats nothing.
 
-UMQTT_FULL_SWEEPS=1 kills more often. Planted: Store.after_commit() that releases its packets at once.
+UMQTT_FULL_SWEEPS=1 kills more often. Planted: Store.after_commit() releases its packets at once.
 """
 
 import os
@@ -21,9 +21,9 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 KILLS = 5 if FULL else 2
-# Messages from one kill to the next, about.
+# Approximate number of messages between two kills.
 BETWEEN = 570 if FULL else 200
-# Messages that the publisher may be ahead of the subscriber.
+# Messages by which the publisher may be ahead of the subscriber.
 MOST_UNDER_WAY = 1000
 GONE = (Closed, ConnectionError, TimeoutError)
 
@@ -38,7 +38,7 @@ keepalive_interval 5
 
 
 def connected(port: int) -> Peer:
-    """A connection to a broker that perhaps is being started again."""
+    """Connect to a broker that may just be restarting."""
 
     def attempt() -> Peer | None:
         with suppress(ConnectionError):
@@ -49,14 +49,14 @@ def connected(port: int) -> Peer:
 
 
 class Publisher(threading.Thread):
-    """Publishes rising numbers as a client with a store would: after a crash, what was not acknowledged goes again."""
+    """Publishes rising numbers as a client with a store does: after a crash, it repeats the unacknowledged ones."""
 
     def __init__(self, port: Callable[[], int], arrived: Callable[[], int], qos: int) -> None:
         super().__init__(daemon=True)
         self._port = port
         self._arrived = arrived
         self._qos = qos
-        # packet id: number; what awaits PUBCOMP stands in `released`.
+        # packet id: number; numbers that await PUBCOMP are in `released`.
         self._sent: dict[int, int] = {}
         self._released: dict[int, int] = {}
         self._is_enough = False
@@ -107,7 +107,7 @@ class Publisher(threading.Thread):
 
 
 class Subscriber(threading.Thread):
-    """Receives what comes, at QoS 2 exactly once; after a crash it goes on with its session."""
+    """Receives messages, at QoS 2 exactly once; after a crash it resumes its session."""
 
     def __init__(self, port: Callable[[], int], qos: int) -> None:
         super().__init__(daemon=True)
@@ -120,17 +120,17 @@ class Subscriber(threading.Thread):
         self.numbers: list[int] = []
 
     def subscribe(self) -> None:
-        """Make the session."""
+        """Create the session."""
         with Peer(self._port()) as peer:
             peer.connect(b"subscriber", clean_session=False)
             peer.subscribe(b"a", self._qos)
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many numbers have come."""
+        """Wait until that many numbers have come."""
         eventually(lambda: len(self._seen) >= count or not self.is_alive(), lambda: f"{count}, {len(self._seen)} came")
 
     def finish(self, count: int) -> None:
-        """Wait until so many numbers have come, and stop."""
+        """Wait until that many numbers have come, and stop."""
         self.wait_for(count)
         self._is_enough = True
         if self._peer is not None:
@@ -220,7 +220,7 @@ def test_kill_9_of_either_broker_loses_nothing_and_at_qos_2_repeats_nothing(
 
 
 def wait_for_bridge(source: int, sink: int) -> None:
-    """Publish probes at one broker until one arrives at the other: the bridge subscribed to them last."""
+    """Publish probes at one broker until one arrives at the other, which proves the bridge's last subscription."""
     with Peer(source) as sender, Peer(sink) as receiver:
         sender.connect(b"probe sender")
         receiver.connect(b"probe receiver")

@@ -25,7 +25,7 @@ CUTS = 12
 
 @pytest.fixture(params=["ours", "mosquitto"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """The port of a remote broker."""
+    """Provide the port of a remote broker."""
     if request.param == "mosquitto":
         with far_mosquitto(tmp_path) as mosquitto:
             yield mosquitto.port
@@ -35,7 +35,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 
 def publish_all(port: int, topic: bytes, count: int, qos: int, *, first: int = 0) -> None:
-    """Publish numbers, many in flight, and return when all are acknowledged."""
+    """Publish numbers, many in flight, and return once all are acknowledged."""
     with Peer(port) as peer:
         peer.connect(b"publisher of " + topic)
         done = sent = 0
@@ -52,7 +52,7 @@ def publish_all(port: int, topic: bytes, count: int, qos: int, *, first: int = 0
 
 
 def collect(peer: Peer, count: int) -> list[int]:
-    """Return the numbers that come, until `count` different ones were there; then what else comes soon."""
+    """Return the numbers that come until `count` different ones have come, and any that follow shortly after."""
     numbers: list[int] = []
     seen: set[int] = set()
     while len(seen) < count:
@@ -64,7 +64,7 @@ def collect(peer: Peer, count: int) -> list[int]:
 
 
 def check(numbers: list[int], count: int, qos: int, seed: object = None) -> None:
-    """None is lost and none overtakes at first sight; at QoS 2 none comes twice."""
+    """Check that none is lost and their first arrivals are in order; at QoS 2 none may come twice."""
     first_seen = list(dict.fromkeys(numbers))
     assert first_seen == list(range(count)), seed
     if qos == 2:
@@ -122,7 +122,7 @@ def test_cut_anywhere_nothing_is_lost_in_either_direction_and_at_qos_2_nothing_c
                 thread.join(WAIT_LIMIT_S)
                 assert not thread.is_alive()
             check(outward, count, qos, seed)
-            # mosquitto 2.0 sends PUBLISH again where it was about to send PUBREL again when the link was cut once more.
+            # mosquitto 2.0 repeats PUBLISH instead of PUBREL if the link was cut once more.
             check(inward, count, qos if ours else 1, seed)
             assert broker.status().connects > 3, "the cuts came too late to prove anything"
 
@@ -160,7 +160,7 @@ def test_a_remote_broker_that_forgets_the_session_gets_every_message_and_every_s
             near.subscribe(b"in", 1)
             broker.wait_connected()
             for life in range(2, 5):
-                proxy.refuse(True)  # until someone is there to whom it can bring them
+                proxy.refuse(True)  # until someone is there who can receive them
                 mosquitto.stop(signal.SIGKILL)
                 broker.wait_until(lambda: not broker.view.bridges[0].connected)
                 publish_all(broker.port, b"out", 100, 1)

@@ -1,4 +1,4 @@
-"""What limits clients does not limit the broker's own end of a bridge, and a bridge takes no client's place."""
+"""Limits for clients do not apply to the broker's own end of a bridge, and a bridge takes no client's place."""
 
 from bridge_parts import BridgedBroker, bridge_config, far_broker
 from broker_peer import BrokerThread, Closed, Peer
@@ -14,7 +14,7 @@ def test_rules_for_clients_do_not_refuse_a_bridge(start_broker) -> None:
         Peer(broker.port) as near,
         Peer(remote.port) as far,
     ):
-        # Before the bridge is asked for: it is in this broker whether others are or not.
+        # Before asking for the bridge, which is in this broker whether others are or not.
         near.connect(b"pump-1")
         broker.wait_connected()
         far.connect(b"far")

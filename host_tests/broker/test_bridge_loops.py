@@ -1,4 +1,4 @@
-"""A topic that is shared in both directions does not go round."""
+"""A topic that is shared in both directions does not loop."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,13 +12,13 @@ from umqtt_testkit.ports import reserved_port
 
 
 def origin(broker: BrokerThread, client_id: bytes) -> bytes | None:
-    """Where what a session publishes comes from, as soon as that and the session are known."""
+    """Return the origin of a session's messages, once that and the session are known."""
     session = broker.view.session(client_id)
     return None if session is None else session.origin
 
 
 def cross(broker: BridgedBroker, remote: int, qos: int) -> tuple[list[bytes], list[bytes]]:
-    """Publish at either end, and return what subscribers here and there got until all was quiet."""
+    """Publish at either end, and return what subscribers at both ends got until all was quiet."""
     broker.wait_connected()
     with Peer(broker.port) as near, Peer(remote) as far, Peer(broker.port) as sender, Peer(remote) as far_sender:
         near.connect(b"near")
@@ -31,7 +31,7 @@ def cross(broker: BridgedBroker, remote: int, qos: int) -> tuple[list[bytes], li
             sender.publish(b"a/1", b"n%d" % number, qos)
             far_sender.publish(b"a/2", b"f%d" % number, qos)
         here, there = [], []
-        # A marker at QoS 0 that crosses in both directions comes after everything that was sent before it.
+        # A QoS 0 marker that crosses in both directions comes after everything that was sent before it.
         sender.publish(b"a/1", b"end", qos)
         far_sender.publish(b"a/2", b"end", qos)
         for peer, got in ((near, here), (far, there)):
@@ -61,7 +61,7 @@ def test_a_remote_broker_that_sends_back_what_it_got_starts_no_loop(qos: int, tr
         config = bridge_config(remote.port, f"a/# both {qos}", try_private=try_private)
         with BridgedBroker(config) as broker:
             here, there = cross(broker, remote.port, qos)
-            # Without the help of the remote broker what was published here comes back once, and goes no further.
+            # Without the remote broker's help, what was published here comes back once, and goes no further.
             assert all(there.count(payload) == 1 for payload in there if payload != b"end"), there
             assert all(here.count(payload) <= 2 for payload in here if payload != b"end"), here
             status = broker.status()
@@ -95,7 +95,7 @@ def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twic
         ]
         for number, broker in enumerate(brokers):
             other = brokers[1 - number].broker.router.bridge_loops.broker_id
-            # Each end knows where it leads.
+            # Each end knows the broker that it leads to.
             for client_id in (b"local.bridge-%d" % number, b"bridge-%d" % (1 - number)):
                 broker.wait_until(lambda b=broker, c=client_id, o=other: origin(b, c) == o)
             broker.wait_until(lambda b=broker: b.broker.bridges.status[0].subscribed)
@@ -113,7 +113,7 @@ def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twic
         for reader in (here, there):
             payloads = [reader.receive_message().payload for _ in wanted]
             got.append(payloads)
-        # What went round would still be under way.
+        # A looping message would still be on its way.
         for _ in range(3):
             for broker in brokers:
                 broker.wait_until(lambda b=broker: b.broker.bridges.status[0].queued == 0)

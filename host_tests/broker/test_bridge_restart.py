@@ -14,7 +14,7 @@ CONNECT, PINGREQ = 1, 12
 
 
 class Remote(Peer):
-    """The remote broker's end of one link. To be closed behind the bridge's: it would begin another one at once."""
+    """The remote broker's end of one link. Close it after the bridge's end, which would otherwise connect again."""
 
     def __init__(self, server: socket.socket, session_present: bool) -> None:
         server.settimeout(WAIT_LIMIT_S)
@@ -25,7 +25,7 @@ class Remote(Peer):
         self.send(encoder.connack(session_present))
 
     def receive(self) -> Packet:
-        """The next packet but for the one in which the bridge says who it is."""
+        """Return the next packet, except the one in which the bridge identifies itself."""
         packet = super().receive()
         if packet.topic_name == b"$bridge/bridge/origin":
             packet = super().receive()

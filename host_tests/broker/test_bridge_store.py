@@ -1,4 +1,4 @@
-"""The bridge's store by itself: what it hands on to the local session when the remote broker has acknowledged."""
+"""The bridge's store alone: what it acknowledges to the local session once the remote broker has acknowledged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tier(0)
     [(1, False, [PUBACK]), (2, True, [PUBREC, PUBCOMP]), (2, False, [PUBREC, PUBCOMP])],
 )
 def test_the_local_session_gets_every_step_of_its_qos(qos: int, pubrec_came: bool, handed_on: list[int]) -> None:
-    # Planted: PUBCOMP without PUBREC, where a remote broker without QoS 2 has answered with PUBACK.
+    # Planted: PUBCOMP without PUBREC, if a remote broker without QoS 2 has answered with PUBACK.
     acknowledged: list[tuple[int, int]] = []
     local: Any = SimpleNamespace(
         session=SimpleNamespace(subscriptions={}, inbound=[]),

@@ -16,7 +16,7 @@ Connect = Callable[[int, bytes], Peer]
 
 @pytest.fixture(params=["ours", "mosquitto"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """The port of a remote broker."""
+    """Provide the port of a remote broker."""
     if request.param == "mosquitto":
         with far_mosquitto(tmp_path) as mosquitto:
             yield mosquitto.port
@@ -78,7 +78,7 @@ def test_a_message_goes_at_the_lower_of_its_qos_and_the_rules(remote: int, conne
 
 
 def test_large_messages_cross_whole(remote: int, connect: Connect) -> None:
-    payload = bytes(range(256)) * 3000  # beyond every buffer of the bridge
+    payload = bytes(range(256)) * 3000  # larger than every buffer of the bridge
     with BridgedBroker(bridge_config(remote, "out out 2", "in in 2")) as broker:
         broker.wait_connected()
         far, near = connect(remote, b"far"), connect(broker.port, b"near")

@@ -1,4 +1,4 @@
-"""Enhanced authentication (MQTT 5, 4.12) by SCRAM-SHA-256: who knows the password gets in, and nobody else."""
+"""Enhanced authentication (MQTT 5, 4.12) by SCRAM-SHA-256: it lets in who knows the password, and nobody else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTINUE, AGAIN = 0x18, 0x19
 
 
 def write_passwords(folder: Path, **users: bytes) -> str:
-    """A password file where these users have passwords for SCRAM, and "old" one that is hashed otherwise."""
+    """Write a password file in which these users have SCRAM passwords, and "old" one that is hashed differently."""
     passwords = PasswordFile(folder / "passwords")
     for name, password in users.items():
         passwords.set(name.encode(), ScramKeys.make(password, 2))
@@ -39,7 +39,7 @@ def write_passwords(folder: Path, **users: bytes) -> str:
 
 @pytest.fixture
 def broker(start_broker: StartBroker, tmp_path: Path) -> BrokerThread:
-    """A broker with the users ada, eve, and "a=b,c", whose password is "right"."""
+    """Provide a broker with the users ada, eve, and "a=b,c", whose password is "right"."""
     rules, blacklist = tmp_path / "acl", tmp_path / "blacklist"
     rules.write_text("user ada\ntopic readwrite ada/#\nuser eve\ntopic readwrite eve/#\n")
     blacklist.write_text("username banned\n")
@@ -50,7 +50,7 @@ def broker(start_broker: StartBroker, tmp_path: Path) -> BrokerThread:
 
 @contextmanager
 def connected(broker: BrokerThread, client: ScramClient, **settings: Any) -> Iterator[tuple[Peer5, Packet5]]:
-    """A peer that has gone through the exchange, and the last answer."""
+    """Connect a peer through the exchange; yield it and the last answer."""
     with Peer5(broker.port) as peer:
         answer = peer.ask(b"client", authentication_data=client.first, **METHOD, **settings)
         if answer.kind == AUTH:
@@ -59,7 +59,7 @@ def connected(broker: BrokerThread, client: ScramClient, **settings: Any) -> Ite
 
 
 def go_on(peer: Peer5, client: ScramClient, answer: Packet5) -> Packet5:
-    """Take the challenge, send the last message, and return the answer."""
+    """Process the challenge, send the last message, and return the answer."""
     assert (answer.kind, answer.reason_codes) == (AUTH, bytes((CONTINUE,)))
     assert answer.properties["authentication_method"] == b"SCRAM-SHA-256"
     data = client.last(answer.properties["authentication_data"])
@@ -75,7 +75,7 @@ def again(peer: Peer5, client: ScramClient) -> Packet5:
 
 @pytest.mark.tier(0)
 def test_the_exchange_is_that_of_rfc_7677() -> None:
-    # Planted: the two keys interchanged; a message signed without its first part.
+    # Planted: the two keys are swapped; a message is signed without its first part.
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     # Made from the password "pencil".
     stored_key, server_key = (
@@ -91,14 +91,14 @@ def test_the_exchange_is_that_of_rfc_7677() -> None:
     last = b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     assert exchange.step(last, 0.0) == (0, b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
     assert exchange.user_name == b"user"
-    # The client of these tests, which the others trust.
+    # The client of these tests, which the other tests rely on.
     client = ScramClient(b"user", b"pencil")
     assert client.last(challenge) == last and client.is_server(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
 @pytest.mark.tier(0)
 def test_no_other_message_is_a_proof() -> None:
-    """Planted: the header that is not compared; a ValueError that is not caught."""
+    """Planted: the header is not compared; a ValueError is not caught."""
     keys, client = ScramKeys.make(b"right", 1), ScramClient(b"ada", b"right")
 
     def last_code(*, at: int = 0, value: int | None = None) -> tuple[int, int]:
@@ -108,10 +108,10 @@ def test_no_other_message_is_a_proof() -> None:
         return exchange.step(bytes(message), 0.0)[0], len(message)
 
     assert last_code()[0] == 0
-    # The last digit of base64 has two bits that mean nothing.
+    # The last digit of base64 has two bits without meaning.
     changed = range(last_code()[1] - 2)
     codes = [last_code(at=at, value=value)[0] for at in changed for value in (0, ord(","), ord("="), ord("~"), 255)]
-    # Some of them were that character.
+    # Some changes replaced a character by itself.
     assert set(codes) == {0, 0x87} and codes.count(0) < 12
 
 
@@ -164,7 +164,7 @@ REFUSED_AT_ONCE: dict[str, tuple[bytes, dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("kind", REFUSED_AT_ONCE)
 def test_a_first_message_that_may_not_be_is_refused(broker: BrokerThread, kind: str) -> None:
-    # Planted: channel binding that is taken for none; the blacklist not asked; the CONNECT's user name not looked at.
+    # Planted: channel binding is treated as none; the blacklist or the CONNECT's user name is not checked.
     data, settings, code = REFUSED_AT_ONCE[kind]
     with Peer5(broker.port) as peer:
         answer = peer.ask(b"client", authentication_data=data, **METHOD | settings)
@@ -210,7 +210,7 @@ REFUSED_IN_THE_END = {
 
 @pytest.mark.parametrize("kind", REFUSED_IN_THE_END)
 def test_what_does_not_answer_the_challenge_is_refused(broker: BrokerThread, kind: str) -> None:
-    # Planted: a proof that is not compared; a nonce that is not; the method of AUTH not looked at.
+    # Planted: a proof, a nonce or the method of AUTH is not compared.
     last, code = REFUSED_IN_THE_END[kind]
     with Peer5(broker.port) as peer:
         challenge = peer.ask(b"client", authentication_data=FIRST, **METHOD)
@@ -222,7 +222,7 @@ def test_what_does_not_answer_the_challenge_is_refused(broker: BrokerThread, kin
 
 
 def test_who_leaves_in_between_is_gone_and_who_says_nothing_has_the_time_of_a_connect(broker: BrokerThread) -> None:
-    # Planted: a deadline that the challenge ends.
+    # Planted: the challenge ends the deadline.
     broker.stop_clock()
     with Peer5(broker.port) as leaves, Peer5(broker.port) as silent:
         for peer in (leaves, silent):
@@ -235,7 +235,7 @@ def test_who_leaves_in_between_is_gone_and_who_says_nothing_has_the_time_of_a_co
 
 
 def test_a_client_authenticates_again_while_messages_go_on(broker: BrokerThread) -> None:
-    # Planted: a session that is closed meanwhile; a second exchange that the first one's nonce satisfies.
+    # Planted: the session is closed meanwhile; the first exchange's nonce satisfies a second exchange.
     client = ScramClient(b"ada", b"right")
     with connected(broker, client) as (peer, _):
         assert peer.subscribe5((b"ada/#", 1)) == b"\x01"
@@ -259,7 +259,7 @@ AGAIN_REFUSED = {
 
 @pytest.mark.parametrize("kind", AGAIN_REFUSED)
 def test_who_fails_to_authenticate_again_is_disconnected_and_its_will_goes_out(broker: BrokerThread, kind: str) -> None:
-    # Planted: a connection that goes on; another user's name that is taken over.
+    # Planted: the connection continues; another user's name is taken over.
     with connected(broker, ScramClient(b"eve", b"right")) as (watcher, _):
         watcher.subscribe5((b"eve/#", 0))
         with Peer5(broker.port) as peer:
@@ -287,7 +287,7 @@ def test_an_auth_out_of_turn_breaks_the_protocol(broker: BrokerThread, kind: str
 
 
 def test_who_guesses_waits_also_with_connections_that_began_together(broker: BrokerThread) -> None:
-    # Planted: a look at the guesses when the exchange begins, and not when it ends.
+    # Planted: the guesses are checked when the exchange begins, but not when it ends.
     broker.stop_clock()
     peers = [Peer5(broker.port) for _ in range(12)]
     try:
@@ -310,7 +310,7 @@ def test_who_guesses_waits_also_with_connections_that_began_together(broker: Bro
 
 
 def test_a_user_who_does_not_exist_looks_like_one_who_does(broker: BrokerThread) -> None:
-    # Planted: a salt that is random each time.
+    # Planted: the salt is random each time.
     def challenge(name: bytes) -> list[bytes]:
         with Peer5(broker.port) as peer:
             answer = peer.ask(b"client", authentication_data=b"n,,n=" + name + b",r=nonce", **METHOD)
@@ -321,7 +321,7 @@ def test_a_user_who_does_not_exist_looks_like_one_who_does(broker: BrokerThread)
 
 
 def test_a_password_that_is_changed_meanwhile_does_not_let_in(start_broker: StartBroker, tmp_path: Path) -> None:
-    # Planted: the keys of the beginning that count to the end.
+    # Planted: the keys of the beginning count to the end.
     broker = start_broker(permission=FilePermission(write_passwords(tmp_path, ada=b"right")))
     client = ScramClient(b"ada", b"right")
     for users in ({"ada": b"changed"}, {"eve": b"right"}, {}):
@@ -333,12 +333,12 @@ def test_a_password_that_is_changed_meanwhile_does_not_let_in(start_broker: Star
             broker.call(broker.broker.reload)
             assert go_on(peer, client, challenge).reason_codes == b"\x87"
     with Peer5(broker.port) as peer:
-        # Nobody has a password for it.
+        # It has no password for anybody.
         assert peer.ask(b"client", authentication_data=client.first, **METHOD).reason_codes == b"\x8c"
 
 
 def test_a_hook_with_its_own_connect_and_a_listener_for_certificates_have_no_method(tmp_path: Path) -> None:
-    # Planted: a hook that passes the method on, so that its connect() is never asked.
+    # Planted: a hook passes the method on, so that its connect() is never called.
     class Ours(PermissionHook):
         def connect(self, packet: Connect, peer: Peer) -> int:
             del packet, peer
@@ -354,7 +354,7 @@ def test_a_hook_with_its_own_connect_and_a_listener_for_certificates_have_no_met
 
 
 def test_packets_may_be_cut_and_joined_anywhere(broker: BrokerThread) -> None:
-    # Planted: a packet between CONNECT and CONNACK that has to be in one read; one behind the last AUTH that is lost.
+    # Planted: a packet between CONNECT and CONNACK must fit into one read; one after the last AUTH is lost.
     client = ScramClient(b"ada", b"right")
     publish = encoder.publish(b"ada/x", b"payload", 1, 7, properties=b"\0")
     first = encoder.connect(b"client", properties=encoder.properties(authentication_data=client.first, **METHOD))

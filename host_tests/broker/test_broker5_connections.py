@@ -23,7 +23,7 @@ Connect5 = Callable[..., Peer5]
 
 
 class Clock:
-    """The time by which a broker lets sessions and wills expire."""
+    """The clock by which a broker lets sessions and wills expire."""
 
     def __init__(self, broker: BrokerThread) -> None:
         self._broker = broker
@@ -31,7 +31,7 @@ class Clock:
         broker.call(lambda: setattr(broker.broker.context.expiry, "clock", lambda: self._now))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and what is due happen."""
+        """Let time pass, and wait for what is due."""
         self._now += seconds
         self._broker.call(self._broker.broker.expire)
 
@@ -42,7 +42,7 @@ def clock(broker: BrokerThread) -> Clock:
 
 
 def test_connack_says_what_differs_from_what_was_asked(start_broker: StartBroker) -> None:
-    # Planted: the interval that was asked for said again, not the one that counts; no keep-alive of the server.
+    # Planted: the answer repeats the requested interval, not the one in force; no keep-alive of the server.
     broker = start_broker(session_expiry=100, max_keep_alive=30, retain_available=False, max_packet_size=5000)
     with Peer5(broker.port) as peer:
         connack = peer.ask(b"", keep_alive=60, session_expiry_interval=FOR_EVER)
@@ -93,7 +93,7 @@ BROKEN_CONNECTS = {
 
 @pytest.mark.parametrize("name", BROKEN_CONNECTS)
 def test_a_connect_that_may_not_be_is_answered_with_its_reason(broker: BrokerThread, name: str) -> None:
-    # Planted: a method that the broker does not know let in without authentication.
+    # Planted: an unknown method lets a client in without authentication.
     options, reason = BROKEN_CONNECTS[name]
     with Peer5(broker.port) as peer:
         connack = peer.ask(
@@ -104,7 +104,7 @@ def test_a_connect_that_may_not_be_is_answered_with_its_reason(broker: BrokerThr
     assert broker.call(lambda: len(broker.view.sessions)) == 0
 
 
-# The interval of CONNECT, that of DISCONNECT, and after how many seconds the session is still there.
+# The intervals of CONNECT and DISCONNECT, and after how many seconds the session still exists.
 EXPIRIES = [
     (None, None, 0, False),
     (0, None, 0, False),
@@ -128,7 +128,7 @@ def test_a_session_is_kept_as_long_as_its_client_asked(
     seconds: int,
     present: bool,
 ) -> None:
-    # Planted: DISCONNECT's interval ignored; a second more or less.
+    # Planted: DISCONNECT's interval is ignored; a second more or less.
     first = peer5(b"client", **({} if asked is None else {"session_expiry_interval": asked}))
     first.subscribe5((b"t", 1))
     properties = encoder.properties(**({} if changed is None else {"session_expiry_interval": changed}))
@@ -141,7 +141,7 @@ def test_a_session_is_kept_as_long_as_its_client_asked(
 
 
 def test_an_interval_that_a_session_cannot_have_ends_the_connection(peer5: Connect5) -> None:
-    # Planted: a session that was to end with its connection made to stay.
+    # Planted: a session that was to end with its connection can be made to stay.
     peer = peer5(b"client")
     peer.send(encoder.disconnect(b"\0" + encoder.properties(session_expiry_interval=5)))
     assert [one.reason_codes for one in peer.wait_closed()] == [b"\x82"]
@@ -150,7 +150,7 @@ def test_an_interval_that_a_session_cannot_have_ends_the_connection(peer5: Conne
 def test_sessions_that_come_and_go_leave_no_list_that_grows(
     peer5: Connect5, broker: BrokerThread, clock: Clock
 ) -> None:
-    # Planted: what was noted for a session that came back is never forgotten.
+    # Planted: the expiry noted for a session that came back is never forgotten.
     for _ in range(20):
         peer5(b"client", clean=False, session_expiry_interval=10**6).disconnect()
     sessions = broker.broker.sessions
@@ -160,7 +160,7 @@ def test_sessions_that_come_and_go_leave_no_list_that_grows(
 
 
 def test_clean_start_ends_the_session_before_and_begins_one_that_stays(peer5: Connect5, broker: BrokerThread) -> None:
-    # Planted: Clean Start taken for a clean session: the new one would end with its connection.
+    # Planted: Clean Start is taken for a clean session, so that the new one would end with its connection.
     peer5(b"client", session_expiry_interval=100).disconnect()
     again = peer5(b"client", clean=False, session_expiry_interval=100)
     again.subscribe5((b"t", 1))
@@ -172,7 +172,7 @@ def test_clean_start_ends_the_session_before_and_begins_one_that_stays(peer5: Co
     assert last.flush() == []
 
 
-# How the client goes, its will delay and session expiry, and after how many seconds its will is there.
+# How the client leaves, its will delay and session expiry, and after how many seconds its will comes.
 WILLS = [
     ("reset", 0, 100, 0),
     ("reset", 10, 0, 0),
@@ -193,7 +193,7 @@ WILLS = [
 def test_a_will_comes_when_its_delay_or_its_session_is_over_and_not_if_the_client_is_back(
     peer5: Connect5, clock: Clock, broker: BrokerThread, how: str, delay: int, expiry: int, expected: int | None
 ) -> None:
-    # Planted: the delay ignored; a will published although its client came back; one lost with its session.
+    # Planted: the delay is ignored; a will is published although its client came back; one is lost with its session.
     watcher = peer5(b"watcher")
     watcher.subscribe5((b"w", 1))
     will_properties = encoder.properties(
@@ -227,8 +227,8 @@ def test_a_will_comes_when_its_delay_or_its_session_is_over_and_not_if_the_clien
 
 
 def test_a_delayed_will_and_a_session_with_an_end_survive_kill_9(tmp_path: Path) -> None:
-    # Planted: the will published at the start; one whose client came back kept in the store; the session that was to
-    # end with its connection is still there.
+    # Planted: the will is published at the start; the will of a client that came back stays in the store; the session
+    # that was to end with its connection still exists.
     store = tmp_path / "broker.db"
     with BrokerProcess(store) as broker, Peer5(broker.port) as client, Peer5(broker.port) as watcher:
         watcher.connect5(b"watcher", session_expiry_interval=FOR_EVER)
@@ -242,7 +242,7 @@ def test_a_delayed_will_and_a_session_with_an_end_survive_kill_9(tmp_path: Path)
             third.connect5(b"third", session_expiry_interval=100)
             third.disconnect()
         with Peer5(broker.port) as fourth:
-            # It was back before its will was due: that is over.
+            # The client was back before its will was due, so that will is void.
             fourth.connect5(
                 b"fourth", session_expiry_interval=100_000, will=(b"w/over", b"", 1, False), will_properties=delayed
             )
@@ -257,13 +257,14 @@ def test_a_delayed_will_and_a_session_with_an_end_survive_kill_9(tmp_path: Path)
             broker.kill()
     with BrokerProcess(store) as broker, Peer5(broker.port) as watcher:
         assert watcher.connect5(b"watcher", clean=False).present
-        # Second was away when the broker died, or its end was not yet seen: its will comes once, the late one does not.
+        # The second was away when the broker died, or its end was not yet seen: its will comes once, the late one
+        # never.
         assert watcher.receive_message().topic_name == b"w/now"
         assert watcher.flush() == []
         with Peer5(broker.port) as fourth, Peer5(broker.port) as client:
             fourth.connect5(b"fourth", clean=True)
             assert watcher.flush() == []
-            # With the session its will comes at once, as it was left.
+            # The will comes at once with the end of its session, as it was left.
             client.connect5(b"client", clean=True)
             got = watcher.receive_message()
             assert (got.topic_name, got.properties) == (b"w/late", {"content_type": b"text"})
@@ -272,7 +273,7 @@ def test_a_delayed_will_and_a_session_with_an_end_survive_kill_9(tmp_path: Path)
 
 
 def test_who_is_cut_off_is_told_why(start_broker: StartBroker) -> None:
-    # Planted: the socket closed without a word.
+    # Planted: the socket is closed without a DISCONNECT.
     broker = start_broker(max_packet_size=1000)
     reasons: dict[str, bytes] = {}
 
@@ -315,7 +316,7 @@ def test_who_is_cut_off_is_told_why(start_broker: StartBroker) -> None:
 def test_clients_of_mqtt_5_are_sent_to_another_server_and_others_are_served(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
-    # Planted: who is connected is not told; a client of 3.1.1 refused; the session forgotten.
+    # Planted: connected clients are not told; a client of 3.1.1 is refused; the session is forgotten.
     store, reference = str(tmp_path / "broker.db"), {"server_reference": b"b.example:1883"}
     broker = start_broker(store=store)
 
@@ -345,7 +346,7 @@ def test_clients_of_mqtt_5_are_sent_to_another_server_and_others_are_served(
 
 
 def test_the_end_of_the_broker_is_told_behind_everything_else() -> None:
-    # Planted: DISCONNECT before the acknowledgement that was still to come.
+    # Planted: DISCONNECT comes before a pending acknowledgement.
     with BrokerProcess(":memory:") as broker, Peer5(broker.port) as peer:
         peer.connect5(b"client")
         broker.process.terminate()
@@ -354,14 +355,14 @@ def test_the_end_of_the_broker_is_told_behind_everything_else() -> None:
 
 
 def test_a_reason_string_that_does_not_fit_is_left_out(peer5: Connect5) -> None:
-    # Planted: the limit looked at for PUBLISH alone.
+    # Planted: the limit is checked for PUBLISH only.
     for limit, text in ((1000, {"reason_string": b"invalid topic name"}), (10, {})):
         peer = peer5(b"client", maximum_packet_size=limit)
         peer.send(encoder.publish(b"a/#", b"", properties=b"\0"))
         assert [one.properties for one in peer.wait_closed()] == [text]
 
 
-# Each is answered by another packet, of 2 to 38 bytes; the last is malformed.
+# Each is answered by another packet, of 2 to 38 bytes; the last one is malformed.
 _ANSWERED = [
     encoder.subscribe(1, *((b"%d" % number, 0) for number in range(30)), properties=b"\0"),
     encoder.subscribe(2, (b"t", 2), properties=b"\0"),
@@ -376,7 +377,7 @@ _ANSWERED = [
 
 
 def _answers(broker: Broker, **properties: int) -> list[bytes]:
-    """Return the packets that a client gets which says these properties in its CONNECT."""
+    """Return the packets that a client gets whose CONNECT has these properties."""
     transport = Transport()
     connection = Connection(broker, broker.config.all_listeners()[0])
     connection.connection_made(transport)
@@ -390,14 +391,16 @@ def _answers(broker: Broker, **properties: int) -> list[bytes]:
 
 
 def test_no_packet_is_larger_than_the_client_takes_and_every_other_comes() -> None:
-    """Planted: PUBACK and PUBCOMP with a reason code, CONNACK or DISCONNECT of any size; PINGRESP left out as well."""
+    """Planted: PUBACK and PUBCOMP with a reason code, CONNACK or DISCONNECT of any size; PINGRESP is left out as
+    well.
+    """
 
     async def sweep() -> None:
         async with Broker(BrokerConfig(port=0, sys_interval=0)) as broker:
             stop_time(broker.loop)
             connack, *unlimited, disconnect = _answers(broker)
             for most in range(1, 50):
-                # Without what is optional.
+                # Without the optional parts.
                 bare = connack if most >= len(connack) else b"\x20\x03\0\0\0"
                 end = disconnect if most >= len(disconnect) else b"\xe0\x01\x90"
                 expected = [one for one in (bare, *unlimited, end) if len(one) <= most]
@@ -408,7 +411,7 @@ def test_no_packet_is_larger_than_the_client_takes_and_every_other_comes() -> No
 
 
 def test_a_client_that_wants_no_reasons_in_words_gets_none(start_broker: StartBroker) -> None:
-    """Planted: the property ignored; a malformed CONNECT's limits are not looked at."""
+    """Planted: the property is ignored; the limits of a malformed CONNECT are not read."""
     broker = start_broker()
     for options, expected in (
         ({}, {"reason_string": b"invalid UTF-8"}),
@@ -449,20 +452,20 @@ def limited(start_broker: StartBroker) -> Iterator[Peer5]:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_who_publishes_is_told_what_is_not_allowed(limited: Peer5, qos: int) -> None:
-    # Planted: success said for what reached nobody; the packet identifier of a refused QoS 2 message kept.
+    # Planted: success is reported for what reached nobody; the packet identifier of a refused QoS 2 message is kept.
     assert limited.publish5(b"denied", b"x", qos) == 0x87
     assert limited.publish5(b"$SYS/x", b"x", qos) == 0x87
     assert limited.publish5(b"a", b"x" * 11, qos) == 0x97
     assert limited.publish5(b"a", b"x" * 10, qos) == 0
     assert limited.publish5(b"a", b"x", qos, user_property=(b"a", b"b" * 20)) == 0x97
     for _ in range(2):
-        # The packet identifier is free again: the second is not taken for the first.
+        # The packet identifier is free again: the second message is not taken for the first.
         limited.send(encoder.publish(b"denied", b"x", qos, 999, properties=b"\0"))
         assert limited.receive().reason_codes == b"\x87"
 
 
 def test_who_subscribes_is_told_why_not(limited: Peer5) -> None:
-    # Planted: 0x80 for everything, as 3.1.1 says.
+    # Planted: 0x80 for everything, as in 3.1.1.
     requests = ((b"denied", 1), (b"a", 2), (b"$share/g", 1), (b"$origin/x", 0), (b"b", 0))
     assert limited.subscribe5(*requests) == b"\x87\x01\x8f\x87\x00"
     limited.send(encoder.subscribe(7, (b"a", 0), properties=encoder.properties(user_property=(b"a", b"b"))))

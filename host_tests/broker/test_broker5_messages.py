@@ -1,4 +1,4 @@
-"""MQTT 5, messages: properties, subscriptions with options, what crosses between versions, expiry."""
+"""MQTT 5, messages: properties, subscriptions with options, messages between versions, expiry."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Connect5 = Callable[..., Peer5]
 def test_a_subscriber_gets_every_property_in_its_order_and_one_of_311_the_payload_alone(
     peer5: Connect5, peer: Callable[..., Peer], qos: int
 ) -> None:
-    # Planted: user properties in a dictionary (their order and the one that repeats are gone); a payload with the
-    # properties before it for the client of 3.1.1.
+    # Planted: user properties are kept in a dictionary, which loses their order and repetitions; a client of 3.1.1
+    # gets the properties as part of the payload.
     five, four, sender = peer5(b"five"), peer(b"four"), peer5(b"sender")
     five.subscribe5((b"t", 2))
     four.subscribe(b"t", 2)
@@ -48,7 +48,7 @@ def test_a_subscriber_gets_every_property_in_its_order_and_one_of_311_the_payloa
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_that_waits_keeps_its_properties_and_is_resent_with_them(peer5: Connect5, qos: int) -> None:
-    # Planted: the queue takes the payload alone; what is resent with DUP has lost them.
+    # Planted: the queue keeps only the payload; what is resent with DUP has lost the properties.
     away = peer5(b"away", session_expiry_interval=100)
     away.subscribe5((b"t", 2), subscription_identifier=9)
     away.disconnect()
@@ -63,8 +63,7 @@ def test_a_message_that_waits_keeps_its_properties_and_is_resent_with_them(peer5
 
 
 def test_everything_acknowledged_survives_kill_9_with_its_properties(tmp_path: Path) -> None:
-    # Planted: the flag that tells a content from a payload is not stored; the identifier or the version of a session
-    # is not.
+    # Planted: the flag that tells content from payload is not stored; a session's identifier or version is not.
     store = tmp_path / "broker.db"
     with BrokerProcess(store) as broker, Peer5(broker.port) as away, Peer(broker.port) as old:
         away.connect5(b"away", session_expiry_interval=FOR_EVER)
@@ -76,7 +75,7 @@ def test_everything_acknowledged_survives_kill_9_with_its_properties(tmp_path: P
         with Peer5(broker.port) as sender:
             sender.connect5(b"sender")
             for qos in (1, 2):
-                # Above the size from which what several wait for is stored once.
+                # Larger than the size from which a message for several clients is stored once.
                 assert sender.publish5(b"t/%d" % qos, b"x" * 200, qos, retain=True, **EVERYTHING) == 0
         broker.kill()
     with BrokerProcess(store) as broker, Peer5(broker.port) as away, Peer(broker.port) as old:
@@ -106,7 +105,8 @@ def test_everything_acknowledged_survives_kill_9_with_its_properties(tmp_path: P
 def test_a_session_returns_with_another_version_and_gets_every_message_as_that_has_it(
     start_broker: StartBroker, tmp_path: Path, first: int, in_memory: int
 ) -> None:
-    # Planted: the queue is not converted when the client is back with another version; what comes from the disk is not.
+    # Planted: the queue is not converted when the client returns with another version; messages from the disk are
+    # not.
     broker = start_broker(store=str(tmp_path / "broker.db"), max_queued_in_memory=in_memory)
 
     def come(level: int) -> Any:
@@ -137,7 +137,7 @@ def test_a_session_returns_with_another_version_and_gets_every_message_as_that_h
         assert broker.call(lambda: broker.view.session(b"away").queued_bytes) == 0
 
 
-# What is subscribed to, options and identifier; then what the client gets of `t/1` of others, and of its own.
+# Filters with options and identifier; then what the client gets of `t/1` from others, and from itself.
 OVERLAPS = {
     "one": ([(b"t/1", 1, 1)], [1], [1]),
     "two": ([(b"t/1", 1, 1), (b"t/+", 0, 2)], [1, 2], [1, 2]),
@@ -149,7 +149,7 @@ OVERLAPS = {
 
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_a_message_comes_once_with_the_identifiers_of_all_subscriptions_that_match(peer5: Connect5, name: str) -> None:
-    # Planted: identifiers of the first match alone; no-local for all subscriptions if one has it.
+    # Planted: only the identifiers of the first match; no-local for all subscriptions if one has it.
     subscriptions, of_others, of_own = OVERLAPS[name]
     client, other = peer5(b"client"), peer5(b"other")
     for topic_filter, options, identifier in subscriptions:
@@ -174,7 +174,7 @@ def test_a_message_comes_once_with_the_identifiers_of_all_subscriptions_that_mat
 def test_subscribing_again_replaces_options_and_identifier_and_unsubscribe_ends_them(
     broker: BrokerThread, peer5: Connect5
 ) -> None:
-    # Planted: the old subscription stays in the tree beside the new one (the message comes with two identifiers).
+    # Planted: the old subscription stays in the tree beside the new one, so the message comes with two identifiers.
     client = peer5(b"client")
     for options, identifier, expected in ((4, 1, None), (0, 2, 2), (0, 0, []), (8, 3, 3), (4, 3, None), (0, 0, [])):
         client.subscribe5((b"t", options), **({"subscription_identifier": identifier} if identifier else {}))
@@ -190,7 +190,7 @@ def test_subscribing_again_replaces_options_and_identifier_and_unsubscribe_ends_
 
 @pytest.mark.parametrize("options", [0, AS_PUBLISHED])
 def test_the_retain_flag_is_kept_where_it_is_asked_for(peer5: Connect5, options: int) -> None:
-    # Planted: retain-as-published taken for granted, or ignored.
+    # Planted: retain-as-published is always assumed, or ignored.
     client, other = peer5(b"client"), peer5(b"other")
     client.subscribe5((b"t", 1 | options))
     for retain in (True, False):
@@ -200,7 +200,7 @@ def test_the_retain_flag_is_kept_where_it_is_asked_for(peer5: Connect5, options:
 
 @pytest.mark.parametrize(("handling", "expected"), [(0, [1, 1]), (IF_NEW, [1, 0]), (NEVER, [0, 0])])
 def test_retained_messages_come_as_the_subscription_asks(peer5: Connect5, handling: int, expected: list[int]) -> None:
-    # Planted: IF_NEW decided after the subscription is made.
+    # Planted: IF_NEW is decided after the subscription is made.
     peer5(b"other").publish5(b"t", b"kept", 1, retain=True, **EVERYTHING)
     client = peer5(b"client")
     for count in expected:
@@ -212,7 +212,7 @@ def test_retained_messages_come_as_the_subscription_asks(peer5: Connect5, handli
 
 
 def test_a_retained_message_is_forgotten_when_its_time_is_over(broker: BrokerThread, peer5: Connect5) -> None:
-    # Planted: the expiry of the message before it counts for the one that replaced it; none is looked for.
+    # Planted: the expiry of the old message applies to the one that replaced it; expiry is never checked.
     broker.call(lambda: setattr(broker.broker.context.expiry, "clock", lambda: clock[0]))
     clock = [1000.0]
     sender = peer5(b"sender")
@@ -234,7 +234,7 @@ def test_a_retained_message_is_forgotten_when_its_time_is_over(broker: BrokerThr
 def test_a_message_waits_as_long_as_it_may_and_says_how_long_is_left(
     broker: BrokerThread, peer5: Connect5, peer: Callable[..., Peer], level: int
 ) -> None:
-    # Planted: the interval passed on as it came; expiry kept for subscribers of MQTT 5 alone.
+    # Planted: the interval is passed on unchanged; expiry is kept only for subscribers of MQTT 5.
     broker.call(lambda: setattr(broker.broker.context.expiry, "clock", lambda: clock[0]))
     clock = [1000.0]
     if level == 5:
@@ -258,7 +258,7 @@ def test_a_message_waits_as_long_as_it_may_and_says_how_long_is_left(
 
 
 def test_topic_aliases_stand_for_the_name_that_came_last_with_them(peer5: Connect5) -> None:
-    # Planted: the first name kept; the empty name routed.
+    # Planted: the first name is kept; the empty name is routed.
     sender, client = peer5(b"sender"), peer5(b"client")
     client.subscribe5((b"#", 0))
     for topic_name, alias, expected in (
@@ -275,7 +275,7 @@ def test_topic_aliases_stand_for_the_name_that_came_last_with_them(peer5: Connec
 
 @pytest.mark.parametrize(("alias", "reason"), [(0, 0x94), (11, 0x94), (65535, 0x94), (3, 0x82)])
 def test_an_alias_that_stands_for_nothing_ends_the_connection(peer5: Connect5, alias: int, reason: int) -> None:
-    # Planted: aliases of another connection of the client still known.
+    # Planted: aliases of the client's other connection are still known.
     first = peer5(b"client")
     first.publish5(b"a", b"x", 1, topic_alias=3)
     first.disconnect()
@@ -285,7 +285,7 @@ def test_an_alias_that_stands_for_nothing_ends_the_connection(peer5: Connect5, a
 
 
 class _Aliases:
-    """Gives messages the topic names that their aliases stand for, as a client does."""
+    """Replaces aliases by the topic names they stand for, as a client does."""
 
     def __init__(self) -> None:
         self.names: dict[int, bytes] = {}
@@ -304,7 +304,8 @@ class _Aliases:
 def test_the_broker_uses_as_many_aliases_as_the_client_allows_and_they_end_with_the_connection(
     start_broker: StartBroker, limit: int
 ) -> None:
-    # Planted: an alias above the maximum; aliases of the connection before; one in a message that is too large with it.
+    # Planted: an alias above the maximum; aliases of the previous connection; an alias that makes a message too
+    # large.
     rng, plain = random.Random(limit), encoder.properties(content_type=b"text", subscription_identifier=300)
     names = [b"t/%d" % number + b"x" * rng.randint(0, 20) for number in range(15)]
     options: dict[str, Any] = {"maximum_packet_size": limit} if limit else {}
@@ -321,7 +322,7 @@ def test_the_broker_uses_as_many_aliases_as_the_client_allows_and_they_end_with_
                 for _ in range(40):
                     name, qos, payload = rng.choice([*names, b"t"]), rng.randint(0, 1), b""
                     if limit:
-                        # A little smaller than the client takes, or a byte larger.
+                        # Slightly smaller than the client accepts, or a byte larger.
                         size = limit - len(encoder.publish(name, b"", qos, 1, properties=plain))
                         payload = b"x" * (size - rng.randint(-1, 4))
                     sender.publish5(name, payload, qos, content_type=b"text")
@@ -341,7 +342,7 @@ def test_the_broker_uses_as_many_aliases_as_the_client_allows_and_they_end_with_
 
 @pytest.mark.parametrize("reason", [0x80, 0x87, 0x97])
 def test_a_pubrec_that_says_no_ends_the_message(broker: BrokerThread, peer5: Connect5, reason: int) -> None:
-    # Planted: PUBREL sent all the same; the message kept in the window.
+    # Planted: PUBREL is sent all the same; the message is kept in the window.
     client = peer5(b"client", session_expiry_interval=100, receive_maximum=1)
     client.subscribe5((b"t", 2))
     sender = peer5(b"sender")
@@ -355,7 +356,7 @@ def test_a_pubrec_that_says_no_ends_the_message(broker: BrokerThread, peer5: Con
 
 @pytest.mark.parametrize("maximum", [1, 3])
 def test_no_more_is_on_the_way_than_the_client_can_receive(peer5: Connect5, maximum: int) -> None:
-    # Planted: the window of the settings; a QoS 2 message counted out at its PUBREC.
+    # Planted: the window of the settings; a QoS 2 message leaves the window at its PUBREC.
     client = peer5(b"client", receive_maximum=maximum)
     client.subscribe5((b"t", 2))
     sender = peer5(b"sender")
@@ -381,7 +382,7 @@ def test_no_more_is_on_the_way_than_the_client_can_receive(peer5: Connect5, maxi
 def test_what_is_larger_than_the_client_takes_is_left_out_and_counted(
     broker: BrokerThread, peer5: Connect5, qos: int, was_away: bool
 ) -> None:
-    # Planted: a byte too many let through; what waited is not looked at.
+    # Planted: a byte too many is let through; queued messages are not checked.
     limit = 2 + 2 + 1 + (2 if qos else 0) + 1 + 20
     options = {"session_expiry_interval": 100, "maximum_packet_size": limit}
     client = peer5(b"client", **options)
@@ -402,7 +403,7 @@ def test_what_is_larger_than_the_client_takes_is_left_out_and_counted(
 def test_a_group_of_both_versions_shares_messages_each_as_its_version_has_it(
     peer5: Connect5, peer: Callable[..., Peer], qos: int
 ) -> None:
-    # Planted: the group keeps the form of the member that came first; the identifier of one member given to another.
+    # Planted: the group keeps the form for the member that came first; one member's identifier is given to another.
     name = b"$share/g/t"
     old, five, other = peer(b"old"), peer5(b"five"), peer5(b"other")
     old.subscribe(name, 2)
@@ -420,7 +421,7 @@ def test_a_group_of_both_versions_shares_messages_each_as_its_version_has_it(
 def test_what_a_member_leaves_unacknowledged_goes_to_another_with_its_properties(
     peer5: Connect5, peer: Callable[..., Peer]
 ) -> None:
-    # Planted: what an old member gives back has lost them; the identifier of the one that left is still there.
+    # Planted: a message that an old member gives back has lost them; the identifier of the departed is still there.
     name = b"$share/g/t"
     for leaver, level in ((peer(b"old"), 4), (peer5(b"five"), 5)):
         if level == 5:

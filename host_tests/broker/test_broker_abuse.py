@@ -1,4 +1,4 @@
-"""Clients that send what costs the broker much: it is refused, or done in turns, and nobody else pays for it.
+"""Clients that send what is expensive for the broker: it is refused, or done in turns, at no one else's expense.
 
 What can be counted is asserted here; delays and memory beside mosquitto's are measured by attacks.py.
 """
@@ -26,7 +26,7 @@ from umqtt_testkit.mosquitto import Mosquitto
 
 
 def name_of(levels: int) -> bytes:
-    """A topic name with so many levels below its first."""
+    """Return a topic name with that many levels below its first."""
     return b"/".join([b"a"] * (levels + 1))
 
 
@@ -44,7 +44,7 @@ DEEP_PACKETS = {
 def test_a_topic_of_too_many_levels_ends_the_connection_as_in_mosquitto(
     start_broker: StartBroker, tmp_path: Path, kind: str
 ) -> None:
-    # Planted: is_too_deep() that is always False.
+    # Planted: is_too_deep() is always False.
     broker = start_broker()
     with Mosquitto(tmp_path, "allow_anonymous true") as mosquitto:
         for port in (broker.port, mosquitto.port):
@@ -72,14 +72,14 @@ def test_the_limit_of_levels_is_a_setting_and_counts_the_mount_point(start_broke
 
 
 def connack(port: int, packet: bytes) -> int:
-    """The return code that a CONNECT is answered with."""
+    """Return the return code that answers a CONNECT."""
     with Peer(port) as peer:
         peer.send(packet)
         return peer.expect(CONNACK).body[1]
 
 
 def test_a_client_is_a_bridge_only_where_its_user_may_be_one(start_broker: StartBroker, tmp_path: Path) -> None:
-    # Planted: may_bridge() that is always True.
+    # Planted: may_bridge() is always True.
     passwords = PasswordFile(tmp_path / "passwords")
     for name in (b"plant", b"ada"):
         passwords.set(name, PasswordHash.make(b"right", 1))
@@ -145,7 +145,7 @@ def test_a_bridge_behind_a_mount_point_sees_names_as_any_client_there(start_brok
 
 
 def test_no_client_makes_the_broker_remember_it_as_a_bridge(start_broker: StartBroker, tmp_path: Path) -> None:
-    # Planted: a SUBSCRIBE to $origin/ that is granted; the broker takes the session for a bridge's after a restart.
+    # Planted: a SUBSCRIBE to $origin/ is granted; the broker takes the session for a bridge's after a restart.
     broker = start_broker(store=str(tmp_path / "broker.db"))
     with Peer(broker.port) as peer:
         peer.connect(b"peer", clean_session=False)
@@ -156,7 +156,7 @@ def test_no_client_makes_the_broker_remember_it_as_a_bridge(start_broker: StartB
 @pytest.mark.parametrize("store", ["memory", "sqlite", "sqlite, restarted"])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_waits_for_a_client_that_may_not_read_it_any_more_is_dropped(tmp_path: Path, store: str, qos: int) -> None:
-    # Planted: set_rights() that leaves checks_rights as it is.
+    # Planted: set_rights() leaves checks_rights unchanged.
     rules = tmp_path / "acl"
     rules.write_text("topic readwrite secret/#\ntopic readwrite open/#\n")
     path = ":memory:" if store == "memory" else str(tmp_path / "broker.db")
@@ -184,7 +184,7 @@ def test_what_waits_for_a_client_that_may_not_read_it_any_more_is_dropped(tmp_pa
 
 
 def receive_waiting(broker: BrokerThread) -> list[bytes]:
-    """The topics of three messages that waited for the reader; nothing else is left."""
+    """Return the topics of three messages that waited for the reader; check that nothing else is left."""
     with Peer(broker.port) as reader:
         assert reader.connect(b"reader", clean_session=False)
         names = [reader.receive_message(acknowledge=False).topic_name for _ in range(3)]
@@ -193,7 +193,7 @@ def receive_waiting(broker: BrokerThread) -> list[bytes]:
     return names
 
 
-# How many want the names: what is remembered takes more where many do, in another way, or under another name.
+# How many want the names: more subscribers make a remembered name larger, as do other versions or names.
 WHO_WANTS_IT = {"nobody": 0, "one": 1, "many": 10, "one of MQTT 5": 1, "many of MQTT 5": 10, "many behind a mount": 10}
 
 
@@ -202,7 +202,7 @@ WHO_WANTS_IT = {"nobody": 0, "one": 1, "many": 10, "one of MQTT 5": 1, "many of 
 def test_ever_new_topic_names_take_no_more_memory_than_there_is_for_them(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, who: str, length: int
 ) -> None:
-    # Planted: names that are counted without those who want them; the same for MQTT 5 alone; names without their bytes.
+    # Planted: names are counted without their subscribers; the same for MQTT 5 only; names without their bytes.
     monkeypatch.setattr(router, "_MOST_ROUTES_SIZE", 60_000)
     mount = b"m/" if "mount" in who else b""
     broker = start_broker(listeners=(Listener(port=0, allow_anonymous=True, mount_point=mount),))
@@ -232,7 +232,7 @@ def test_ever_new_topic_names_take_no_more_memory_than_there_is_for_them(
                 taken.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
-    # It is filled by names of every kind, and no more than filled.
+    # It is filled by names of every kind, up to its limit.
     assert 30_000 < max(taken) < 100_000
 
 
@@ -252,7 +252,7 @@ REFUSED = {
 def test_who_is_refused_is_a_line_in_the_log(
     start_broker: StartBroker, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    # Planted: a MalformedPacket before CONNECT that is only counted.
+    # Planted: a MalformedPacket before CONNECT is only counted.
     packet, reason = REFUSED[kind]
     with caplog.at_level(NOTICE, "umqtt_broker.clients"):
         broker = start_broker()
@@ -263,7 +263,7 @@ def test_who_is_refused_is_a_line_in_the_log(
 
 
 def test_very_many_refused_clients_are_few_lines_that_count_them(caplog: pytest.LogCaptureFixture) -> None:
-    # Planted: a credit that is never spent.
+    # Planted: the credit is never spent.
     refusals = RefusalLog()
     with caplog.at_level(NOTICE, "umqtt_broker.clients"):
         for number in range(5000):
@@ -277,7 +277,8 @@ def test_very_many_refused_clients_are_few_lines_that_count_them(caplog: pytest.
 @pytest.mark.parametrize("flags", range(16))
 @pytest.mark.parametrize("level", [3, 4])
 def test_flags_of_connect_are_as_in_mosquitto(start_broker: StartBroker, level: int, flags: int) -> None:
-    # mosquitto lets MQTT 3.1 set them, which does not use them, and 3.1.1 set none. Planted: flags that are refused.
+    # mosquitto allows these flags in MQTT 3.1, which does not use them, and none in 3.1.1. Planted: flags are
+    # refused.
     broker = start_broker()
     packet = encoder.connect(b"client", level=level)
     with Peer(broker.port) as peer:
@@ -289,7 +290,7 @@ def test_flags_of_connect_are_as_in_mosquitto(start_broker: StartBroker, level: 
 
 
 def test_guessed_passwords_wait_and_those_of_others_do_not() -> None:
-    # Planted: must_wait() that looks at the address alone, so that one device that is set up wrongly stops its fleet.
+    # Planted: must_wait() considers only the address, so that one misconfigured device blocks its fleet.
     guesses = Guesses()
     tried = 0
     for second in range(600):
@@ -305,7 +306,7 @@ def test_guessed_passwords_wait_and_those_of_others_do_not() -> None:
 
 
 def test_one_address_guesses_once_a_second_whatever_the_names_are() -> None:
-    # Planted: a count that is not kept for the address.
+    # Planted: no count is kept for the address.
     guesses = Guesses()
     tried = 0
     for moment in range(6000):
@@ -320,7 +321,7 @@ def test_one_address_guesses_once_a_second_whatever_the_names_are() -> None:
 
 
 def test_guesses_at_long_names_take_no_memory_and_make_no_long_lines(caplog: pytest.LogCaptureFixture) -> None:
-    # Planted: names that are remembered whole.
+    # Planted: names are remembered in full length.
     guesses = Guesses()
     tracemalloc.start()
     try:
@@ -372,5 +373,5 @@ CALM = Outcome(5.0, 30.0, 33.0, 40.0, 34.0)
     ],
 )
 def test_an_attack_that_hurts_is_seen(ours: Outcome, says: list[str]) -> None:
-    # Planted: a bound that is not looked at.
+    # Planted: a bound that is not checked.
     assert judge(ours, Outcome(3.0, 20.0, 8.0, 20.0, 9.0)) == says

@@ -1,4 +1,4 @@
-"""Acknowledgements are taken many at once: whatever comes, in whatever pieces, it is as if each had come alone."""
+"""Acknowledgements are processed many at once: in whatever pieces they come, the effect is as if each came alone."""
 
 import asyncio
 import random
@@ -10,15 +10,15 @@ from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
-# Messages of the client to itself, half of them at QoS 1 and half at QoS 2: packet identifiers 1 to 12 both ways.
+# Messages of the client to itself, half at QoS 1 and half at QoS 2: packet identifiers 1 to 12 both ways.
 MESSAGES = 12
 AT_QOS_1, AT_QOS_2, RELEASED = "QoS 1", "QoS 2", "released"
 
 
 class Reference:
-    """What MQTT says of acknowledgements, one at a time. A client that broke the protocol is heard no more.
+    """MQTT's rules for acknowledgements, one at a time. A client that broke the protocol is ignored from then on.
 
-    not_found: what the answer has behind a packet identifier that nobody knows.
+    not_found: the part of the answer after an unknown packet identifier.
     """
 
     def __init__(self, in_flight: dict[int, str], not_found: bytes) -> None:
@@ -46,13 +46,13 @@ class Reference:
         elif state != RELEASED or kind == PUBCOMP:
             del self.in_flight[packet_id]
             if kind == PUBREC:
-                self.in_flight[packet_id] = RELEASED  # behind those released before it
+                self.in_flight[packet_id] = RELEASED  # after those released before it
         if kind == PUBREC:
             self.answer += encoder.acknowledgement(6, packet_id, self.not_found if state is None else b"")
 
 
 def acknowledgements(rng: random.Random) -> list[tuple[int, int]]:
-    """Runs of one kind; in most stories, only what fits somehow, so that they are long."""
+    """Return runs of one kind; in most stories they mostly fit, so that the stories are long."""
     found: list[tuple[int, int]] = []
     is_careful = rng.random() < 0.7
     for _ in range(rng.randint(1, 12)):
@@ -66,13 +66,13 @@ def acknowledgements(rng: random.Random) -> list[tuple[int, int]]:
 
 
 def encoded(rng: random.Random, kind: int, packet_id: int) -> bytes:
-    """Some with a remaining length of two bytes, which is unusual and not forbidden."""
+    """Encode an acknowledgement; some have a remaining length of two bytes, which is unusual but allowed."""
     length = b"\x82\x00" if rng.random() < 0.05 else b"\x02"
     return bytes((kind,)) + length + packet_id.to_bytes(2, "big")
 
 
 def states(connection: Connection) -> dict[int, str]:
-    """The messages in flight, in order."""
+    """Return the messages in flight, in order, with their states."""
     assert connection.session is not None
     return {
         packet_id: RELEASED if entry[3] is None else AT_QOS_1 if entry[2] == 1 else AT_QOS_2
@@ -125,7 +125,7 @@ def check(broker: Broker, connection: Connection, transport: Transport, rng: ran
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_runs_are_as_if_each_had_come_alone(level: int) -> None:
-    """Planted: a PUBREL that nobody knows is answered with success; 0x92 for all identifiers of the run."""
+    """Planted: an unknown PUBREL is answered with success; 0x92 for all identifiers of the run."""
 
     async def sweep() -> None:
         async with Broker(BrokerConfig(port=0, sys_interval=0)) as broker:

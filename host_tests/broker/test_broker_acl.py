@@ -1,4 +1,4 @@
-"""ACL files: the same answers as the real mosquitto, subscriptions refused exactly when nothing could be read."""
+"""ACL files: the same answers as the real mosquitto; subscriptions are refused exactly if they can read nothing."""
 
 import gc
 import itertools
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.tier(0)
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 LEVELS = (b"a", b"b", b"%c", b"%u", b"x%c", b"+")
-# Every topic name of up to three of these levels, and what begins with $.
+# Every topic name of up to three of these levels, and names that begin with $.
 TOPICS = [b"/".join(parts) for count in (1, 2) for parts in itertools.product((b"a", b"b", b"c", b"xa"), repeat=count)]
 TOPICS += [b"a/b/c", b"b/b/b", b"a/xa/c", b"$SYS", b"$SYS/a", b"$SYSTEM/a", b"$x", b"$x/a", b"$x/b/c", b"/", b"a/"]
 # Nobody but the broker may write to $SYS.
@@ -38,7 +38,8 @@ topic_filters = st.one_of(
     st.lists(st.sampled_from(LEVELS), max_size=2).map(lambda levels: b"/".join([*levels, b"#"])),
     st.sampled_from([b"$SYS/#", b"$x/#", b"$x/+/c", b"%c/#", b"/+", b"a/"]),
 )
-# The name or identifier of a client, dangerous ones among them. The slash has tests of its own: there we are stricter.
+# Names or identifiers of a client, including dangerous ones. The slash has tests of its own, as we are stricter
+# there.
 names = st.sampled_from([b"a", b"b", b"c", b"+", b"#", b"a+", b"$SYS", b"$x"])
 
 
@@ -59,7 +60,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitto,
         yield mosquitto, path
 
 
-# Who publishes everything, to see who may read it.
+# Publishes everything, to see who may read it.
 ALL_RIGHTS = b"\nuser all\ntopic #\ntopic $x/#\n"
 
 
@@ -72,7 +73,7 @@ def test_every_publish_and_every_read_is_allowed_exactly_when_the_real_mosquitto
     @given(acl_files(), st.lists(st.tuples(names, st.none() | names), min_size=1, max_size=3, unique=True))
     # The section decides before the patterns, whichever allows or denies.
     @example(b"topic a\ntopic deny b\npattern deny a\npattern b\n", [(b"c", None)])
-    # A pattern for user names says nothing about clients without one.
+    # A pattern for user names does not apply to clients without one.
     @example(b"pattern deny a/%u\npattern #\n", [(b"c", None), (b"c", b"b"), (b"c", b"")])
     @example(b"pattern /%u\npattern a/%u\n", [(b"c", None), (b"c", b"")])
     @example(b"topic a\nuser a\ntopic b\n", [(b"c", None), (b"c", b"")])
@@ -180,12 +181,12 @@ def test_a_client_cannot_widen_its_rights_by_its_name(dangerous: bytes) -> None:
         for topic in (b"fleet/pump-7", b"fleet/pump-7/cmd", b"fleet/a/b", b"fleet/" + dangerous, b"fleet//"):
             assert not rights.may_read(topic)
             assert not rights.may_publish(topic) or not is_topic_filter(topic) or set(topic) & set(b"+#")
-        # What does not depend on the name stays.
+        # What does not depend on the name stays allowed.
         assert rights.may_read(b"open")
     by_username = parse_acl(b"pattern fleet/%u/#\n", "acl")
     assert by_username.rights(b"id", b"pump-7").may_read(b"fleet/pump-7/cmd")
     assert not by_username.rights(b"id", dangerous).may_read(b"fleet/pump-7/cmd")
-    # A slash in a name that no pattern has a place for does no harm.
+    # A slash in a name that no pattern uses does no harm.
     assert by_username.rights(b"site/pump-7", b"pump-7").may_read(b"fleet/pump-7/cmd")
 
 
@@ -196,7 +197,7 @@ def test_a_refused_name_does_not_escape_a_pattern_that_denies() -> None:
 
 
 def test_what_is_no_topic_name_is_left_to_the_router() -> None:
-    """Else a client without rights could break the protocol and stay connected [MQTT-3.3.2-2]."""
+    """Otherwise a client without rights could break the protocol and stay connected [MQTT-3.3.2-2]."""
     rights = parse_acl(b"", "acl").rights(b"c", None)
     assert not rights.may_publish(b"a")
     for name in (b"a/#", b"+", b"", b"\xff"):
@@ -228,7 +229,7 @@ def test_ever_new_topics_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch)
 
     def ask(beginning: int, count: int) -> None:
         for number, rights in itertools.product(range(beginning, beginning + count), (*clients, alone)):
-            # Long enough to be seen in the memory, and short enough to be remembered.
+            # Long enough to be visible in the memory, and short enough to be remembered.
             name = (b"a/%0100d" if number % 2 else b"c/%0100d") % number
             assert rights.may_publish(name) == rights.may_read(name) == bool(number % 2)
 
@@ -241,7 +242,7 @@ def test_ever_new_topics_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch)
         ask(0, 100)
         before = memory()
         ask(100, 400)
-        # Of 8,800 new answers of 150 bytes or more few more are kept than before.
+        # Only a few of 8,800 new answers of at least 150 bytes stay in memory.
         assert memory() - before < 200 * 400
         for rights in clients:
             for number in range(20):

@@ -1,4 +1,4 @@
-"""The HTTP admin API: who gets in, what it answers, and what it does."""
+"""The HTTP admin API: who may use it, what it answers, and what it does."""
 
 import asyncio
 import base64
@@ -51,7 +51,7 @@ EVERY_ROUTE = [(route.method, route.path.replace("{client_id}", "x")) for route 
 ]
 
 
-# Who gets in
+# Access
 
 
 @pytest.mark.parametrize(("method", "path"), EVERY_ROUTE)
@@ -224,7 +224,7 @@ def test_the_openapi_description_has_exactly_the_routes_there_are(broker: Observ
 
 
 def check_shape(value: Any, schema: str) -> None:
-    """Assert that a value is what the description says, field by field."""
+    """Assert that a value conforms to the description, field by field."""
     if schema.endswith("?"):
         if value is not None:
             check_shape(value, schema[:-1])
@@ -277,7 +277,7 @@ def test_every_answer_has_the_fields_the_description_says(durable: ObservedBroke
         assert answered == {(route.method, route.path) for route in ROUTES}
 
 
-# What it says
+# Answers
 
 
 def test_a_session_is_told_with_its_subscriptions_queue_and_rates(durable: ObservedBroker) -> None:
@@ -315,7 +315,7 @@ def test_clients_of_any_name_can_be_found_kicked_and_forgotten(broker: ObservedB
             query = f"?client_id={quote(name, safe='')}"
             path = "/api/sessions/-"
             assert broker.get(path + query)["session"]["client_id"] == name
-            if name not in ("..", "."):  # which no path can carry
+            if name not in ("..", "."):  # no path can carry these
                 assert broker.get(f"/api/sessions/{quote(name, safe='')}")["session"]["client_id"] == name
             assert broker.request("POST", f"{path}/kick{query}").status == 200
             peer.wait_closed()
@@ -479,7 +479,7 @@ def test_who_gets_a_topic_is_told_with_the_filters_that_match(broker: ObservedBr
         assert broker.get("/api/subscriptions?topic=c")["subscribers"] == []
 
 
-# What it does
+# Actions
 
 
 def test_retained_messages_are_listed_in_pages_and_removed_for_subscribers_too(durable: ObservedBroker) -> None:
@@ -645,11 +645,11 @@ def test_a_store_that_cannot_write_is_not_ready_and_then_ready_again(
     assert status("/readyz") == 200
 
 
-# Many
+# Large numbers
 
 
 def add_sessions(broker: ObservedBroker, count: int) -> None:
-    """Let so many clients connect in a mixed order, without a socket, and leave their sessions behind."""
+    """Let that many clients connect in a mixed order, without a socket, and leave their sessions behind."""
     listener = broker.view.listeners[0]
 
     def add() -> None:
@@ -693,7 +693,7 @@ def test_listing_very_many_sessions_never_stalls_the_loop(tmp_path: Path) -> Non
         stalls: list[float] = []
 
         async def watch(stop: asyncio.Event) -> None:
-            # What the loop's thread has worked between two turns: others may be at work on this machine.
+            # CPU time of the loop's thread between two turns: other programs may run on this machine.
             last = time.thread_time()
             while not stop.is_set():
                 await asyncio.sleep(0.001)
@@ -718,7 +718,7 @@ def test_listing_very_many_sessions_never_stalls_the_loop(tmp_path: Path) -> Non
         broker.request("GET", "/metrics")
         broker.call(stop.set)
         assert len(stalls) > 20
-        # The garbage collector may look at all 100,000 now and then: not the worst, the next ones.
+        # The garbage collector may visit all 100,000 now and then: not the worst, but the next ones count.
         worst = sorted(stalls)[-3:]
         assert worst[0] < 0.05, worst
         found = broker.get("/api/sessions?limit=3")

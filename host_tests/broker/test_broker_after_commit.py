@@ -1,9 +1,8 @@
-"""What waits for a commit of the store: random recording, acknowledging, committing and failing against a plain model.
+"""Actions that wait for a commit: random recording, acknowledging, committing and failing against a plain model.
 
-In virtual time, with transactions that end when the test says so: a seed always plays the same story.
+Time is virtual, and transactions end when the test says so: a seed always gives the same story.
 
-Planted: Batch.pop_released() that releases everything; a store that does not go on with what
-lingers behind a transaction.
+Planted: Batch.pop_released() releases everything; a store that does not process what lingers behind a transaction.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ Need = tuple[int, int] | bytes
 
 
 class Disk:
-    """In place of sqlite.write_batch: one transaction at a time, when allowed to, kept in sets."""
+    """Replaces sqlite.write_batch: one transaction at a time, when allowed to, kept in sets."""
 
     def __init__(self) -> None:
         self.written: set[Need] = set()
@@ -49,11 +48,11 @@ class Disk:
         return future
 
     def shutdown(self) -> None:
-        """End, as an executor does."""
+        """Shut down, as an executor does."""
         assert self._under_way is None
 
     def write(self, database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
-        """In place of sqlite.write_batch."""
+        """Replace sqlite.write_batch."""
         del database
         if self._fail:
             raise sqlite3.OperationalError("disk I/O error")
@@ -66,7 +65,7 @@ class Disk:
         return [[] for _ in batch.pages]
 
     def let(self, *, fail: bool = False) -> None:
-        """Let the transaction that is under way, if one is, come to its end."""
+        """Let the running transaction, if any, end."""
         if self._under_way is None:
             return
         (future, transaction), self._under_way = self._under_way, None
@@ -94,7 +93,7 @@ class Waiter:
         missing = needs - self._model.acknowledged - self._model.disk.written
         assert not missing, f"{packet!r} left before {missing} was safe"
         if self._model.rng.random() < 0.2:
-            # What leaves may cause more: a will, the packets behind a CONNACK.
+            # What leaves may cause more: a will, or the packets after a CONNACK.
             self._model.rng.choice([self._model.wait, self._model.publish])()
 
     def commit_failed(self) -> None:
@@ -102,7 +101,7 @@ class Waiter:
 
 
 class Model:
-    """The store, the disk, and what was asked of them."""
+    """The store, the disk, and what was requested of them."""
 
     def __init__(self, store: Store, disk: Disk, rng: random.Random) -> None:
         self.store, self.disk, self.rng = store, disk, rng

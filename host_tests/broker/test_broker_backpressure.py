@@ -1,4 +1,4 @@
-"""A disk that fails, or is slower than the publishers: the memory does not fill, nobody is forgotten."""
+"""A disk that fails, or is slower than the publishers: memory does not fill up, and nobody is forgotten."""
 
 import contextlib
 import sqlite3
@@ -16,12 +16,12 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 SIZE = 1000
 # Bytes that may wait for the disk; the tests publish many times as much.
 MOST = 100_000
-# How often a client that floods comes back.
+# How often a flooding client comes back.
 ROUNDS = 20
 
 
 class Disk:
-    """What the store writes to: works, fails, or waits until it is let go."""
+    """The disk of the store: it works, fails, or waits until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fails = threading.Event()
@@ -48,7 +48,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 @pytest.fixture
 def broker(start_broker: StartBroker, tmp_path: Path, disk: Disk) -> BrokerThread:
-    """A broker with a persistent session that is away and subscribed to everything."""
+    """Provide a broker with a persistent session that is away and subscribed to everything."""
     made = start_broker(store=str(tmp_path / "broker.db"), queue_qos0_messages=True)
     with Peer(made.port) as keeper:
         keeper.connect(b"keeper", clean_session=False)
@@ -92,9 +92,9 @@ def test_while_the_disk_fails_what_waits_for_it_stays_small_however_often_client
         for _ in range(ROUNDS):
             flood(broker, qos)
         assert broker.call(lambda: broker.stats.publishers_held) > 0
-        # One read above the limit for each client at most.
+        # At most one read above the limit for each client.
         assert broker.call(lambda: broker.view.store_backlog) < MOST + 2 * 300_000
-        # Who needs no disk is served.
+        # Clients that need no disk are served.
         other.publish(b"free", b"1", 1)
         assert reader.receive_message().payload == b"1"
     disk.fails.clear()
@@ -111,7 +111,7 @@ def test_what_a_client_leaves_behind_while_the_disk_fails_is_counted_and_does_no
 ) -> None:
     disk.fails.set()
     eventually(lambda: flood(broker, 1) or broker.call(lambda: broker.broker.store.is_blocked))
-    # What it still has under way is not counted here.
+    # Its messages in flight are not counted here.
     broker.call(lambda: [connection.abort() for connection in list(broker.view.connections)])
     broker.wait_until(lambda: broker.stats.connections == 0)
     before, dropped = broker.call(lambda: (broker.view.store_backlog, broker.stats.dropped_disk))
@@ -139,7 +139,7 @@ def test_publishers_faster_than_the_disk_wait_for_it_and_lose_nothing(
             args=(b"".join(encoder.publish(b"kept/a", bytes(SIZE), qos, number) for number in range(1, 8001)),),
         )
         sender.start()
-        # Eight megabytes do not fit into the sockets' buffers: the broker has stopped reading when it goes on.
+        # Eight megabytes do not fit into the sockets' buffers: the broker has stopped reading when it continues.
         broker.wait_until(lambda: broker.stats.publishers_held > 0)
         assert broker.call(lambda: broker.view.store_backlog) < MOST + 600_000
         disk.may_write.set()
@@ -148,7 +148,7 @@ def test_publishers_faster_than_the_disk_wait_for_it_and_lose_nothing(
                 publisher.expect(PUBACK, number)
         sender.join(WAIT_LIMIT_S)
         assert not sender.is_alive()
-        # At QoS 0 nothing says when the last has been taken.
+        # At QoS 0 nothing says when the last one was processed.
         broker.wait_until(lambda: broker.stats.queued == 8000)
     assert broker.call(lambda: broker.stats.dropped) == 0
 

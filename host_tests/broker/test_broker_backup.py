@@ -1,4 +1,4 @@
-"""Backups are whole, made under load, and put back without losing what stood there before."""
+"""Backups are complete, made under load, and restored without losing what was there before."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def publish(port: int, count: int) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """A store with five messages, not open anywhere."""
+    """Provide a store with five messages that is not open anywhere."""
     path = str(tmp_path / "broker.db")
     with BrokerThread(BrokerConfig(port=0, store=path)) as broker:
         fill(broker.port, 5)
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> str:
 
 
 def drain(store: str, client_id: bytes = b"keeper") -> list[bytes]:
-    """What a session finds in a store."""
+    """Return the messages that a session finds in a store."""
     with BrokerThread(BrokerConfig(port=0, store=store)) as broker, Peer(broker.port) as keeper:
         queued = broker.call(lambda: broker.stats.queued)
         assert keeper.connect(client_id, clean_session=False)
@@ -147,7 +147,7 @@ def test_restore_refuses_what_is_no_whole_backup_and_leaves_the_store_alone(
         source.write_bytes(source.read_bytes()[:-8192])
     elif kind == "damaged":
         data = bytearray(source.read_bytes())
-        # The page of one table, not the first page: SQLite opens it and reads on.
+        # A page of one table, not the first page: SQLite opens the file and reads on.
         data[-4096:-4000] = b"\xff" * 96
         source.write_bytes(data)
     else:

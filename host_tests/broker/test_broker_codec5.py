@@ -1,6 +1,6 @@
-"""Properties and packets of MQTT 5: what is encoded is decoded again, a cut is noticed, nothing else is taken.
+"""Properties and packets of MQTT 5: encoding and decoding agree, truncation is noticed, anything else is refused.
 
-The encoder is the test kit's, with a table of its own, so each table checks the other.
+The encoder is the test kit's, with its own table, so each table checks the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.tier(0)
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 _FUZZ = settings(max_examples=50_000 if _FULL else 150, derandomize=not _FULL)
 
-# The standard's table 2-4: in which packets a property may stand, by type of packet; 16 is the will.
+# The standard's table 2-4: the packet types in which a property may occur; 16 is the will.
 PLACES = {
     "payload_format_indicator": {3, 16},
     "message_expiry_interval": {3, 16},
@@ -87,7 +87,7 @@ _blocks = st.sampled_from(_WITH_PROPERTIES).flatmap(lambda packet: st.tuples(st.
 @_FUZZ
 @given(_blocks)
 def test_what_is_encoded_is_decoded_again_and_every_cut_is_noticed(block: tuple[int, dict[str, Any]]):
-    # Planted: a number read with a byte too few; a length that is not compared with what is there.
+    # Planted: a number is read with a byte too few; a length is not compared with the available bytes.
     packet, values = block
     encoded = encoder.properties(**values)
     found, end = properties.decode(encoded + b"rest", 0, len(encoded) + 4, packet)
@@ -114,7 +114,7 @@ def test_a_property_may_stand_where_the_standard_says_and_nowhere_else(name: str
 
 @pytest.mark.parametrize("name", PLACES)
 def test_only_what_may_repeat_stands_twice(name: str):
-    # Planted: `repeats` of a row left empty, or full.
+    # Planted: `repeats` of a row is empty, or full.
     value = {"text": b"t", "pair": (b"n", b"v")}.get(encoder.PROPERTIES[name][1], 1)
     encoded = encoder.properties(**{name: [value, value]})
     for packet in PLACES[name]:
@@ -150,14 +150,14 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_properties_have_the_reason_code_of_the_standard(name: str):
-    # Planted: a bound of the table left out.
+    # Planted: a bound is missing from the table.
     packet, encoded, reason_code = BROKEN[name]
     with pytest.raises(MalformedPacket) as refused:
         properties.decode(encoded, 0, len(encoded), packet)
     assert refused.value.reason_code == reason_code
 
 
-# Numbers of each size, texts and what is none.
+# Numbers of each size, texts and invalid texts.
 _VALUES = [
     *(number.to_bytes(size, "big") for size in (1, 2, 4) for number in (0, 1, 2, 127, 128, 255)),
     b"\x80\x01", b"\x80\x00", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\x01",
@@ -168,7 +168,7 @@ _VALUES = [
 
 @pytest.mark.parametrize("packet", _WITH_PROPERTIES)
 def test_every_value_of_every_property_is_judged_alike(packet: int) -> None:
-    # Planted: a Receive Maximum of 0 taken; one table with a property in the place of another.
+    # Planted: a Receive Maximum of 0 is accepted; a table has one property in the place of another.
     for identifier in range(0x30):
         for value in _VALUES:
             one = bytes((identifier,)) + value
@@ -184,7 +184,7 @@ def test_every_value_of_every_property_is_judged_alike(packet: int) -> None:
 
 @st.composite
 def _damaged_properties(draw: st.DrawFn) -> tuple[bytes, int]:
-    """Properties with bytes changed, left out or put in, of the packet that they were made for or of another."""
+    """Draw properties with bytes changed, left out or inserted, for their own packet or another."""
     packet, values = draw(_blocks)
     data = bytearray(encoder.properties(**values))
     for _ in range(draw(st.integers(0, 3))):
@@ -198,7 +198,7 @@ def _damaged_properties(draw: st.DrawFn) -> tuple[bytes, int]:
 @_FUZZ
 @given(_damaged_properties() | st.tuples(st.binary(max_size=40), st.sampled_from(_WITH_PROPERTIES)))
 def test_any_bytes_are_properties_or_malformed(properties_of: tuple[bytes, int]):
-    # Planted: an index beyond the end (IndexError), a text that is not checked, a Receive Maximum of 0 taken.
+    # Planted: an index beyond the end (IndexError), an unchecked text, a Receive Maximum of 0 that is accepted.
     data, packet = properties_of
     try:
         found, end = properties.decode(data, 0, len(data), packet)
@@ -214,7 +214,7 @@ def test_any_bytes_are_properties_or_malformed(properties_of: tuple[bytes, int])
 def test_a_message_goes_on_with_all_its_properties_in_their_order(
     values: dict[str, Any], payload: bytes, identifiers: list[int]
 ):
-    # Planted: the alias passed on to subscribers; identifiers before what the publisher said.
+    # Planted: the alias is passed on to subscribers; identifiers come before the publisher's properties.
     values.pop("subscription_identifier", None)
     if values.get("topic_alias") == 0:
         del values["topic_alias"]
@@ -247,7 +247,7 @@ SUBSCRIBE = encoder.subscribe(
 
 
 def test_subscribe_and_unsubscribe_come_whole_and_no_cut_of_them_does():
-    # Planted: the options byte of the last filter not asked for; the properties skipped without being looked at.
+    # Planted: the options byte of the last filter is not required; the properties are skipped unchecked.
     assert packets5.decode_subscription_identifier(SUBSCRIBE) == 7
     assert _subscribed(SUBSCRIBE) == [(b"a/+", 1), (b"$share/g/#", 0x22)]
     unsubscribe = encoder.unsubscribe(9, b"a/+", properties=encoder.properties(user_property=(b"a", b"b")))[2:]
@@ -281,7 +281,7 @@ def test_a_broken_subscribe_has_the_reason_code_of_the_standard(name: str):
 
 
 def test_packets_of_the_broker_are_what_an_independent_decoder_reads():
-    # Planted: a length that leaves out the reason code.
+    # Planted: a length that does not include the reason code.
     assert packets5.encode_acknowledgement(0x40, b"\0\x07") == encoder.acknowledgement(4, 7)
     assert packets5.encode_acknowledgement(0x50, b"\0\x07", 0x87) == encoder.acknowledgement(5, 7, b"\x87")
     assert packets5.encode_suback(b"\0\x07", b"\0\x87") == encoder.encode(0x90, b"\0\x07\0\0\x87")
@@ -293,7 +293,7 @@ def test_packets_of_the_broker_are_what_an_independent_decoder_reads():
 
 @pytest.mark.parametrize("kind", [4, 5, 6, 7])
 def test_an_acknowledgement_has_a_reason_code_that_may_stand_there(kind: int):
-    # Planted: reason codes of PUBACK taken in PUBREL.
+    # Planted: reason codes of PUBACK are accepted in PUBREL.
     text = encoder.properties(reason_string=b"why")
     for code in range(256):
         allowed = code in ({0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99} if kind < 6 else {0, 0x92})

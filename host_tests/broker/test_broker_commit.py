@@ -1,6 +1,6 @@
 """Nothing leaves before the commit that covers it, and a failed commit acknowledges nothing.
 
-Planted: Store.after_commit() that releases its packets at once.
+Planted: Store.after_commit() releases its packets at once.
 """
 
 import random
@@ -20,7 +20,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 
 class Disk:
-    """Stands before the store's transactions: lets them through, stops them, or fails them."""
+    """Precedes the store's transactions: lets them through, stops them, or fails them."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -38,7 +38,7 @@ class Disk:
         self._open.set()
 
     def wait_stopped(self) -> None:
-        """Wait until a transaction has begun and stands still."""
+        """Wait until a transaction has begun and is stopped."""
         assert self._is_waited_for.wait(WAIT_LIMIT_S)
 
     def fail(self, count: int) -> None:
@@ -46,7 +46,7 @@ class Disk:
         self._failures = count
 
     def write(self, database: sqlite3.Connection, batch):
-        """In place of sqlite.write_batch."""
+        """Replace sqlite.write_batch."""
         if not self._open.is_set():
             self._is_waited_for.set()
             assert self._open.wait(WAIT_LIMIT_S)
@@ -68,11 +68,11 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 @pytest.fixture
 def broker(disk: Disk, tmp_path: Path, start_broker) -> Iterator[BrokerThread]:
     yield start_broker(store=str(tmp_path / "broker.db"))
-    disk.go()  # a test that failed must not keep the broker from stopping
+    disk.go()  # a failed test must not keep the broker from stopping
 
 
 def assert_silent(broker: BrokerThread, disk: Disk, *peers: Peer) -> None:
-    """What the peers were sent waits for the transaction that stands still: everything they said has been read."""
+    """Assert that the peers' packets wait for the stopped transaction, after everything they sent was read."""
     broker.wait_read()
     disk.wait_stopped()
     broker.call(lambda: None)
@@ -128,13 +128,14 @@ def test_puback_needs_no_commit_once_every_persistent_subscriber_has_acknowledge
                 b"".join(encoder.acknowledgement(PUBACK, packet_id) for packet_id in identifiers if client is one)
             )
         assert_silent(broker, disk, publisher)
-        # Message 3 is needless now, but acknowledgements leave in order [MQTT-4.6.0-2], and message 2 is not.
+        # Message 3 need not be written any more, but acknowledgements leave in order [MQTT-4.6.0-2], and message 2
+        # must be.
         other.send(encoder.acknowledgement(PUBACK, identifiers[0]) + encoder.acknowledgement(PUBACK, identifiers[2]))
         assert_silent(broker, disk, publisher)
         other.send(encoder.acknowledgement(PUBACK, identifiers[1]))
         assert [publisher.expect(PUBACK).packet_id for _ in "123"] == [1, 2, 3]
         assert broker.call(lambda: broker.stats.queued) == 0
-        # A transaction had begun with them, and stood still. The next one takes away what that one writes.
+        # A transaction with them had begun, and was stopped. The next one removes what that one writes.
         disk.go()
         one.subscribe(b"b", 1)
         with closing(sqlite3.connect(tmp_path / "broker.db")) as database:
@@ -163,7 +164,7 @@ def test_a_subscriber_that_is_slow_to_acknowledge_does_not_hold_up_the_commit(br
         broker.stop_clock()
         publisher.send(encoder.publish(b"a", b"1", 1, 1))
         assert client.receive_message(acknowledge=False).payload == b"1"
-        # For a moment an acknowledgement might still make writing it needless.
+        # For a moment an acknowledgement might still make writing it unnecessary.
         broker.wait_read()
         publisher.assert_silent()
         eventually(lambda: broker.advance(0.001) or publisher.has_received())
@@ -361,12 +362,12 @@ def test_what_a_session_was_told_before_a_stop_is_there_after_it(tmp_path: Path)
             assert {packet.kind for packet in keeper.flush()} <= {PUBREL}
             keeper.disconnect()
     with BrokerThread(config) as broker, Peer(broker.port) as keeper, Peer(broker.port) as publisher:
-        # PUBREC was the last word: only PUBREL comes again, also from the store.
+        # PUBREC was the last packet: only PUBREL comes again, also from the store.
         assert keeper.connect(b"keeper", clean_session=False)
         again = keeper.flush()
         assert [packet.packet_id for packet in again] == [message.packet_id for message in messages if message.qos == 2]
         assert {packet.kind for packet in again} == {PUBREL}
-        # The identifier of the unfinished incoming message is still taken.
+        # The identifier of the unfinished incoming message is still in use.
         keeper.subscribe(b"nobody", 0)
         assert publisher.connect(b"publisher", clean_session=False)
         publisher.send(encoder.publish(b"nobody", b"x", 2, 99, dup=True))

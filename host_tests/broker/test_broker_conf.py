@@ -1,4 +1,4 @@
-"""Configuration files: every key with right and wrong values, and mosquitto's opinion of the same files."""
+"""Configuration files: every key with right and wrong values, and mosquitto's judgement of the same files."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """write(text, name) makes a configuration file."""
+    """Provide write(text, name), which makes a configuration file."""
 
     def make(text: str, name: str = "broker.conf") -> Path:
         path = tmp_path / name
@@ -43,7 +43,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def problems(path: Path, *, lenient: bool = False) -> list[str]:
-    """Load a file that is wrong; returns its errors."""
+    """Load a file that is wrong; return its errors."""
     with pytest.raises(ConfigFileError) as caught:
         load(str(path), lenient=lenient)
     assert str(caught.value) == "\n".join(caught.value.problems)
@@ -117,7 +117,7 @@ def test_each_unsupported_key_of_mosquitto_gets_a_remedy(write: Write, key: str)
 def test_what_mosquitto_can_change_and_this_broker_cannot_is_refused_with_the_reason(
     write: Write, right: str, wrong: str
 ) -> None:
-    """A file that says what is done anyway starts. Planted: a fixed key whose value nobody looks at."""
+    """A file that requests the fixed behaviour is accepted. Planted: a fixed key whose value is not checked."""
     key = right.split()[0]
     assert load(str(write(right))).warnings == []
     path = write(wrong)
@@ -141,7 +141,7 @@ def test_no_message_shows_a_secret(write: Write) -> None:
 
 
 def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(write: Write) -> None:
-    """Planted: the first that counts; a key of two listeners that is taken for one said twice."""
+    """Planted: the first value counts; a key in two listeners is taken for one given twice."""
     path = write(
         "sys_interval 5\nsys_interval 6\n"
         "listener 1\nmax_connections 1\nallow_anonymous false\n"
@@ -167,7 +167,7 @@ def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(writ
 
 
 def test_every_yes_or_no_is_said_in_the_same_words(write: Write) -> None:
-    """Planted: a parser of its own for the keys of bridges."""
+    """Planted: a separate parser for the keys of bridges."""
     flags = [key.name for key in KEYS.values() if key.parse is values.boolean and key.name != "per_listener_settings"]
     bridge = [key for key, (default, _) in BRIDGE_KEYS.items() if default in ("true", "false")]
     assert len(flags) > 10 and len(bridge) > 6
@@ -182,7 +182,7 @@ def test_every_yes_or_no_is_said_in_the_same_words(write: Write) -> None:
             try:
                 load(str(path))
             except ConfigFileError as error:
-                # What belongs together may be missing; the word itself is right.
+                # Related keys may be missing; the word itself is right.
                 assert f"{key} cannot be" not in str(error)
 
 
@@ -221,7 +221,7 @@ def test_a_file_that_is_missing_or_no_text_is_one_line(write: Write, tmp_path: P
 def test_comments_blank_lines_tabs_and_line_ends_of_windows_are_understood(write: Write) -> None:
     text = "# comment\r\n\r\n   \t\n\tsys_interval\t  5 \r\nauto_id_prefix a # b\r\n"
     configuration = load(str(write(text)))
-    # As in mosquitto, a comment begins a line: behind a value, # belongs to the value.
+    # As in mosquitto, only a whole line is a comment: after a value, # belongs to the value.
     assert configuration.broker.sys_interval == 5 and configuration.broker.auto_id_prefix == b"a # b"
 
 
@@ -356,7 +356,7 @@ def test_whatever_a_file_holds_it_is_a_configuration_or_has_numbered_errors(tmp_
 
 
 def mosquitto_accepts(path: Path, address: Path) -> bool:
-    """Start mosquitto on a file and say whether it came to listen."""
+    """Start mosquitto on a file and return whether it begins to listen."""
     command = [require_mosquitto(), "-c", str(path)]
 
     def listens() -> bool:
@@ -375,7 +375,7 @@ def mosquitto_accepts(path: Path, address: Path) -> bool:
         process.wait()
 
 
-# Without a listener mosquitto would take port 1883 of this machine: each file listens on a socket of its own.
+# Without a listener mosquitto would take port 1883 of this machine: each file listens on its own socket.
 SAME = [
     "allow_anonymous true",
     "allow_anonymous 1",
@@ -430,7 +430,7 @@ SAME = [
 ]
 
 
-# What mosquitto reads as something else than it says, this broker refuses.
+# This broker refuses what mosquitto reads as something else than it says.
 STRICTER = ["max_inflight_messages -1", "tls_version nonsense", "max_connections 0"]
 
 
@@ -447,7 +447,7 @@ def test_mosquitto_accepts_and_refuses_the_same_files(write: Write, tmp_path: Pa
     address = tmp_path / "socket"
     differ = []
     for text in [*SAME, *STRICTER]:
-        # As root mosquitto would become a user who may not make the socket; others it does not ask.
+        # Started as root, mosquitto would become a user who may not create the socket; others keep their user.
         path = write(f"user root\nlistener 0 {address}\n{text}\n")
         if mosquitto_accepts(path, address) != accepted_by(path):
             differ.append(text)

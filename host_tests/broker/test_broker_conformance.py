@@ -1,4 +1,4 @@
-"""The pages that say what MQTT demands of a server are complete, and their proofs exist."""
+"""The pages on what MQTT demands of a server are complete, and the proofs they name exist."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.tier(0)
 _HERE = Path(__file__).resolve().parent
 _ROW = re.compile(r"^\| MQTT-([\d.]+-\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
 _PROOF = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
-# What is not proved here: it is the client's, or what it speaks of is never there, and why.
+# What is not proved here, and why: it is the client's duty, or its subject never occurs.
 _NO_PROOF = re.compile(r"\*Client\*|\*Does not arise\*: [^|]+")
-# How many statements each section has, numbered from 1; a number that is skipped is one that was forgotten.
+# The number of statements in each section, numbered from 1; a skipped number is a forgotten one.
 _MQTT311 = {
     "1.5.3": 3, "2.2.2": 2, "2.3.1": 7, "3.1.0": 2, "3.1.2": 24, "3.1.3": 11, "3.1.4": 5, "3.2.0": 1, "3.2.2": 6,
     "3.3.1": 12, "3.3.2": 3, "3.3.4": 1, "3.3.5": 2, "3.6.1": 1, "3.8.1": 1, "3.8.3": 4, "3.8.4": 6, "3.9.3": 2,
@@ -34,7 +34,7 @@ _MQTT5 = {
     "4.7.0": 1, "4.7.1": 2, "4.7.2": 1, "4.7.3": 4, "4.8.2": 6, "4.9.0": 3, "4.12.0": 7, "4.12.1": 2, "4.13.1": 1,
     "4.13.2": 1, "6.0.0": 4,
 }  # fmt: skip
-# The standard has no statement of this number.
+# The standard has no statement with this number.
 _MISSING = {"2.2.1-1"}
 _PAGES = {"broker-conformance.md": _MQTT311, "broker-conformance-mqtt5.md": _MQTT5}
 

@@ -1,4 +1,4 @@
-"""Deadlines share timers: none rings too early or much too late, and none is left behind by those who go."""
+"""Deadlines share timers: none fires early or much too late, and none is left behind by clients that go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from umqtt_testkit.virtual_time import run
 
 
 class Waiting:
-    """Notes when its deadline rang; `then` is what it does."""
+    """Records when its deadline fired; `then` is what it does then."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -72,7 +72,7 @@ def test_a_cancelled_deadline_never_rings_not_even_by_one_that_rings_with_it() -
         deadlines.at(due + RESOLUTION, last)
         await rung.wait()
         assert len(one.rang) == 1 and other.rang == []
-        other.deadline.cancel(other)  # of no effect now
+        other.deadline.cancel(other)  # has no effect now
 
     run(cancel())
 

@@ -142,7 +142,7 @@ def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives_and_one_that
             assert 15 <= loop.time() - began <= 15 + RESOLUTION + 0.5
             assert heard.written.replace(b"\xd0\0", b"") == encoder.publish(b"will", b"silent")
             assert broker.stats.keep_alive_timeouts == 1
-            # As rarely as may be.
+            # As rarely as allowed.
             for _ in range(10):
                 await asyncio.sleep(14.9)
                 pinging.data_received(encoder.pingreq())
@@ -159,7 +159,7 @@ def test_a_client_without_an_identifier_gets_one_only_with_a_clean_session(broke
     with Peer(broker.port) as first, Peer(broker.port) as second, Peer(broker.port) as refused:
         assert first.connect(b"") is False
         assert second.connect(b"") is False
-        assert first.flush() == []  # not taken over by the second
+        assert first.flush() == []  # the second one did not take over
         refused.send(encoder.connect(b"", clean_session=False))
         assert refused.expect(CONNACK).body == b"\0\x02"
         assert refused.wait_closed() == []
@@ -218,7 +218,7 @@ def test_an_incoming_qos_2_message_is_routed_once_however_often_it_is_sent(peer:
     assert publisher.session_present
     publisher.send(encoder.publish(b"a", b"once", 2, 7, dup=True))
     publisher.expect(PUBREC, 7)
-    for _ in range(2):  # the second as if the first PUBCOMP were lost
+    for _ in range(2):  # the second time as if the first PUBCOMP were lost
         publisher.send(encoder.acknowledgement(PUBREL, 7))
         publisher.expect(PUBCOMP, 7)
     publisher.send(encoder.publish(b"a", b"twice", 2, 7))

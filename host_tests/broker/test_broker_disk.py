@@ -1,4 +1,4 @@
-"""A full or broken disk: the broker stays up, acknowledges nothing that is not safe, and goes on when mended."""
+"""A full or broken disk: the broker stays up, acknowledges nothing unsafe, and continues once it is repaired."""
 
 import resource
 import sqlite3
@@ -17,15 +17,15 @@ from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# What SQLite says when the disk is full, was mounted read-only, or fails.
+# SQLite's errors when the disk is full, was mounted read-only, or fails.
 FAULTS = ("database or disk is full", "attempt to write a readonly database", "disk I/O error")
 
-# More than fits where the room is small.
+# More than fits into the limited space.
 ENOUGH = 2000
 
 
 class SmallRoom:
-    """A place for a store that can be made too small, and mended, while a broker uses it."""
+    """A place for a store that can be made too small, and repaired, while a broker uses it."""
 
     def __init__(self, shrink: Callable[[int], None], mend: Callable[[int], None], folder: Path) -> None:
         self.shrink, self.mend, self.folder = shrink, mend, folder
@@ -33,7 +33,7 @@ class SmallRoom:
 
 @contextmanager
 def limited_files(folder: Path) -> Iterator[SmallRoom]:
-    """No file of the process may grow beyond a size: writing fails like on a full disk, but for the error's number."""
+    """Limit the size of the process's files: writing fails as on a full disk, except for the error number."""
 
     def limit(process: int, size: int) -> None:
         resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -46,7 +46,7 @@ def limited_files(folder: Path) -> Iterator[SmallRoom]:
 
 @contextmanager
 def full_disk(folder: Path) -> Iterator[SmallRoom]:
-    """A file system of its own, with a file on it that fills it up."""
+    """Provide a separate file system with a file that fills it up."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
     )
@@ -78,7 +78,7 @@ def test_a_full_disk_stops_the_acknowledgements_but_not_the_broker(tmp_path: Pat
             other.connect(b"other")
             room.shrink(broker.process.pid)
             acknowledged = publish_until_refused(broker.port)
-            # Those who need no disk are served all the while.
+            # Clients that need no disk are served all the time.
             other.publish(b"a", b"still here", 1)
             assert client.receive_message().payload == b"still here"
         room.mend(broker.process.pid)
@@ -92,7 +92,7 @@ def test_a_full_disk_stops_the_acknowledgements_but_not_the_broker(tmp_path: Pat
         code, errors = broker.stop()
     numbers = [int(payload) for payload in found if payload != b"mended"]
     assert numbers[: len(acknowledged)] == acknowledged
-    # What was not acknowledged may be there all the same, behind the rest and in order.
+    # What was not acknowledged may be there all the same, after the rest and in order.
     assert numbers == sorted(numbers)
     assert sent > 0
     assert code == 0
@@ -100,7 +100,10 @@ def test_a_full_disk_stops_the_acknowledgements_but_not_the_broker(tmp_path: Pat
 
 
 def publish_until_refused(port: int) -> list[int]:
-    """Publish numbers with a payload that fills the room. Returns those acknowledged before the connection closed."""
+    """Publish numbers with a payload that fills the space.
+
+    Returns those acknowledged before the connection closed.
+    """
     acknowledged: list[int] = []
     with Peer(port) as publisher:
         publisher.connect(b"publisher")
@@ -115,7 +118,7 @@ def publish_until_refused(port: int) -> list[int]:
 
 
 def publish_when_mended(port: int) -> int:
-    """Publish one message until it is acknowledged. Returns how often it took."""
+    """Publish one message until it is acknowledged. Returns the number of attempts."""
     for attempt in range(1, 200):
         with Peer(port) as publisher:
             try:
@@ -166,7 +169,7 @@ def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_program_that_cannot_write_its_last_changes_says_so_by_its_exit_code(tmp_path: Path) -> None:
-    """Planted: GroupCommitStore.lost() that lets itself be cancelled with whoever waits for it."""
+    """Planted: GroupCommitStore.lost() is cancelled along with whatever waits for it."""
     mistake = "def fail(*_): raise OSError('no space')\nsqlite.write_batch = fail"
     command = broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "broker.db"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as broker:

@@ -1,4 +1,4 @@
-"""The broker's event loop: who is called for what, what may change meanwhile, and asyncio's own part of it."""
+"""The broker's event loop: which callbacks it calls, what may change meanwhile, and asyncio's own part of it."""
 
 import asyncio
 import socket
@@ -10,14 +10,14 @@ import pytest
 from umqtt_broker.transport.event_loop import new_event_loop, readiness
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# asyncio's: timers due within it are called at once.
+# asyncio's resolution: timers due within it are called at once.
 RESOLUTION_S = time.get_clock_info("monotonic").resolution
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no epoll on this system")
 
 
 async def end_of_turn() -> None:
-    """Return when the loop has looked at its sockets, and done what it found there."""
+    """Return once the loop has checked its sockets, and done what it found there."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -70,7 +70,7 @@ def test_reading_and_writing_come_and_go_apart() -> None:
         other.send(b"3")
         await end_of_turn()
         assert len(called) == 4
-        # The number may belong to another socket by now.
+        # The descriptor number may belong to another socket by now.
         one.close()
         other.close()
 
@@ -138,7 +138,7 @@ def test_what_is_asyncios_goes_on_beside_it() -> None:
 
 def test_timers_are_in_time_and_nothing_spins_until_they_are_due() -> None:
     async def scenario() -> None:
-        # Only timers wake it: they are not early by more than its resolution, and it looks once or twice for each.
+        # Only timers wake it: they are early by at most its resolution, and it checks once or twice for each.
         selector = readiness(asyncio.get_running_loop())
         look, looks = selector.select, []
         selector.select = lambda timeout: looks.append(timeout) or look(timeout)

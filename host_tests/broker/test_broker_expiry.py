@@ -1,4 +1,4 @@
-"""What gets too old: messages that still wait, and sessions whose clients stay away. The clock is ours."""
+"""What gets too old: messages that still wait, and sessions whose clients stay away. The test owns the clock."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from umqtt_broker import BrokerConfig
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL
 
-# Seconds since 1970 when each test begins.
+# Unix time in seconds when each test begins.
 START = 1_800_000_000
 
 
 class Aging:
-    """A broker whose clock stands still until it is told to go on."""
+    """A broker whose clock stands still until it is told to advance."""
 
     def __init__(self, broker: BrokerThread, now: int) -> None:
         self.thread = broker
@@ -116,7 +116,7 @@ def test_the_deadline_of_a_message_outlives_a_restart(tmp_path: Path) -> None:
             broker.go_on(50)
             publisher.publish(b"a", b"young", 1)
         assert broker.thread.call(lambda: broker.stats.queued) == 2
-    # Not even a broker that lets nothing expire any more revives it.
+    # Not even a broker that lets nothing expire revives it.
     with aging(path, START + 100) as broker, Peer(broker.port) as client:
         assert client.connect(b"absent", clean_session=False)
         assert client.receive_message().payload == b"young"
@@ -194,7 +194,7 @@ def test_the_absence_of_a_client_goes_on_through_a_restart(tmp_path: Path) -> No
         broker.go_on(60)
         leave(broker, b"short")
         connected.connect(b"connected", clean_session=False)
-    # At the end of the broker everyone is away.
+    # When the broker ends, every client is away.
     with aging(path, START + 99, session_expiry=100) as broker:
         assert broker.names() == {b"long", b"short", b"connected"}
         broker.go_on(1)

@@ -1,4 +1,4 @@
-"""A store in Redis: another broker takes it over, and the one before it acknowledges nothing any more.
+"""A store in Redis: another broker takes it over, and the previous one acknowledges nothing any more.
 
 UMQTT_FULL_SWEEPS=1 lets everything fail, with several seeds; `make prove-broker` does so with new ones.
 """
@@ -51,7 +51,7 @@ def take_over(redis: RedisServer) -> None:
 
 
 def without_effect(peer: Peer) -> bytes:
-    """A message that nobody wants: nothing of it is recorded."""
+    """Return a message that nobody wants, so that nothing of it is recorded."""
     return encoder.publish(b"nobody/wants", b"this", 1, 7)
 
 
@@ -71,7 +71,7 @@ def ping(peer: Peer) -> bytes:
 def test_a_broker_that_was_taken_over_from_answers_nothing(
     start_redis: StartRedis, start_broker: StartBroker, packet: Callable[[Peer], bytes]
 ) -> None:
-    """Planted: GroupCommitStore._confirm_lease() that does nothing; redis_scripts.BATCH that does not ask."""
+    """Planted: GroupCommitStore._confirm_lease() does nothing; redis_scripts.BATCH does not check the lease."""
     redis = start_redis()
     broker = start_broker(store=redis.url)
     with Peer(broker.port) as peer:
@@ -86,7 +86,7 @@ def test_a_broker_that_was_taken_over_from_answers_nothing(
 def test_nobody_is_let_in_by_a_broker_that_was_taken_over_from(
     start_redis: StartRedis, start_broker: StartBroker
 ) -> None:
-    """Planted: Connection._answer() that sends the CONNACK at once where nothing was recorded."""
+    """Planted: Connection._answer() sends the CONNACK at once if nothing was recorded."""
     redis = start_redis()
     broker = start_broker(store=redis.url)
     take_over(redis)
@@ -97,7 +97,7 @@ def test_nobody_is_let_in_by_a_broker_that_was_taken_over_from(
 
 
 def test_a_batch_is_sent_again_when_the_answer_to_it_was_lost_and_counts_once(start_redis: StartRedis) -> None:
-    """Planted: a BATCH that takes a batch that it knows for one after lost ones; one that adds a number to the row."""
+    """Planted: BATCH takes a known batch for one after lost ones, or adds a number to the row."""
     with FaultProxy(("127.0.0.1", start_redis().port)) as proxy:
         backend = RedisBackend(parse_redis_url(f"redis://127.0.0.1:{proxy.port}/0"))
         assert backend.acquire() == ""
@@ -119,7 +119,7 @@ def test_a_batch_is_sent_again_when_the_answer_to_it_was_lost_and_counts_once(st
 def test_an_answer_that_is_read_when_the_lease_may_have_ended_counts_as_none(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: RedisBackend._execute() that looks at the clock only after an error."""
+    """Planted: RedisBackend._execute() checks the clock only after an error."""
     backend = RedisBackend(parse_redis_url(start_redis().url))
     assert backend.acquire() == ""
     monkeypatch.setattr(redis_backend, "_PATIENCE", 0)
@@ -129,7 +129,7 @@ def test_an_answer_that_is_read_when_the_lease_may_have_ended_counts_as_none(
 
 
 def test_a_redis_that_has_lost_batches_is_noticed(start_redis: StartRedis, start_broker: StartBroker) -> None:
-    """Planted: a BATCH that does not compare the number of the last one."""
+    """Planted: BATCH does not compare the number of the last batch."""
     redis = start_redis()
     broker = start_broker(store=redis.url)
     with Peer(broker.port) as peer:

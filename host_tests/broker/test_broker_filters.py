@@ -22,7 +22,7 @@ def _filters(levels: tuple[bytes, ...], depth: int) -> list[bytes]:
     return [name for name in names if is_topic_filter(name)]
 
 
-# One level more than the filters have, and a name ("c") that none of them holds: enough to see every difference.
+# One level more than the filters have, and a name ("c") that none of them contains: enough to show every difference.
 FILTERS = _filters((b"a", b"b", b"+", b"#", b"$"), 3)
 SMALL = _filters((b"a", b"", b"+", b"#"), 3)
 TOPICS = [
@@ -39,7 +39,7 @@ def is_covered(topic_filter: Levels, others: list[Levels]) -> bool:
 
 
 def _language(topic_filter: bytes, topics: list[bytes]) -> frozenset[bytes]:
-    """What a filter matches, by the trie: other code than what is tested here."""
+    """Return what a filter matches, according to the trie, which is other code than the tested one."""
     trie: SubscriptionTrie[int] = SubscriptionTrie()
     trie.subscribe(topic_filter, 1, 0)
     return frozenset(topic for topic in topics if trie.match(topic))
@@ -81,7 +81,7 @@ def test_a_filter_is_covered_by_another_exactly_when_the_other_matches_all_it_ma
 def test_a_filter_is_covered_by_several_exactly_when_together_they_match_all_it_matches() -> None:
     for one in SMALL:
         assert not is_covered(split(one), [])
-    # Pairs of all filters of two levels, and samples of more of three.
+    # Pairs of all filters of two levels, and samples of filters with three.
     short = [topic_filter for topic_filter in SMALL if topic_filter.count(b"/") < 2]
     for one in short:
         for others in itertools.combinations(short, 2):
@@ -105,7 +105,7 @@ def test_a_filter_is_covered_by_several_exactly_when_together_they_match_all_it_
 
 
 def test_a_question_that_would_take_for_ever_is_given_up() -> None:
-    # Each filter forbids one combination of two of 40 levels: to search them all takes 3 ** 40 beginnings.
+    # Each filter forbids one combination of two of 40 levels: searching them all would take 3 ** 40 steps.
     others = [
         tuple(b"ab"[(bits >> (level == two)) & 1 :][:1] if level in (one, two) else b"+" for level in range(40))
         for one, two in itertools.combinations(range(40), 2)

@@ -14,7 +14,7 @@ from test_broker_malformed import BROKEN, BROKEN_CONNECT, VALID
 from umqtt_testkit import encoder
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-# A failure in a full run is made as short as it gets; that takes minutes.
+# A failure in a full run is shrunk as far as possible, which takes minutes.
 _PHASES = set(Phase) - (set() if _FULL else {Phase.shrink, Phase.explain})
 _FUZZ = settings(max_examples=50_000 if _FULL else 200, derandomize=not _FULL, phases=_PHASES)
 
@@ -126,7 +126,7 @@ _built5 = st.builds(lambda connect, rest: connect + b"".join(rest), _connects5, 
 
 @st.composite
 def _damaged(draw: st.DrawFn) -> bytes:
-    """A real session with bytes changed, left out or put in."""
+    """Draw a real session with bytes changed, left out or inserted."""
     stream = bytearray(draw(st.sampled_from(SESSIONS)))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(stream) - 1))
@@ -170,9 +170,11 @@ def test_whatever_a_client_sends_the_broker_answers_validly_or_closes(
 
 @pytest.mark.timeout(3600 if _FULL else 180)
 def test_every_byte_of_a_session_of_mqtt_5_may_be_another() -> None:
-    """Planted: an alias of 7 taken that stands for nothing; reserved bits of subscription options ignored."""
+    """Planted: an alias of 7 that stands for nothing is accepted; reserved bits of subscription options are
+    ignored.
+    """
     packets = [encoder.encode(*packet) for packet in encoder.split_packets(SESSIONS[5])[0]]
-    # What acknowledges depends on what is in flight, and DISCONNECT ends it: without them the verdict is certain.
+    # Acknowledgements depend on what is in flight, and DISCONNECT ends it: without them the verdict is certain.
     quiet = b"".join(packet for packet in packets if packet[0] not in (0x40, 0x50, 0x70, 0xE0))
     assert verdict(quiet) == OPEN
     streams = [
@@ -194,7 +196,7 @@ def test_every_byte_of_a_session_of_mqtt_5_may_be_another() -> None:
         finally:
             await wire.close()
 
-    # With what was left by those before, each is looked at more slowly.
+    # State left by earlier streams makes each check slower.
     for first in range(0, len(streams), 100):
         asyncio.run(play(streams[first : first + 100]))
 

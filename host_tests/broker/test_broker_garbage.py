@@ -1,7 +1,7 @@
-"""What a client leaves when it has gone: nothing that only Python's garbage collector could free.
+"""A client that has gone leaves nothing that only Python's garbage collector could free.
 
-The broker's program lets the collector run seldom, since the packet loop makes no cycles. What connections leave in
-cycles stays in memory until thousands of others have come and gone, and after an attack for good.
+The broker's program runs the collector seldom, since the packet loop makes no cycles. What connections leave in
+cycles stays in memory until thousands of others have come and gone, and after an attack for ever.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ VISITS: dict[str, Callable[[int, int], None]] = {
 
 
 def _garbage(broker: BrokerThread, visit: Callable[[int], None]) -> Counter[str]:
-    """Return what visits leave to the collector, by its type: of the broker's, and futures."""
+    """Return what visits leave to the collector, by type: the broker's objects, and futures."""
 
     def is_quiet() -> bool:
         return broker.stats.connections == 0
 
     for number in range(2):
-        visit(number)  # what is made once and kept
+        visit(number)  # fills what is made once and kept
     broker.wait_until(is_quiet)
     gc.collect()
     gc.disable()
@@ -147,7 +147,7 @@ def _garbage(broker: BrokerThread, visit: Callable[[int], None]) -> Counter[str]
         broker.call(lambda: None)
         gc.collect()
         names = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
-        # asyncio's own transport below TLS is two small objects that hold each other.
+        # asyncio's own transport below TLS consists of two small objects that refer to each other.
         return Counter(name for name in names if name.startswith(("umqtt_broker.", "_asyncio.")))
     finally:
         gc.set_debug(0)
@@ -159,8 +159,8 @@ def _garbage(broker: BrokerThread, visit: Callable[[int], None]) -> Counter[str]
 def test_a_connection_leaves_nothing_to_the_garbage_collector(
     start_broker: StartBroker, tmp_path: Path, kind: str
 ) -> None:
-    # Planted: a transport, or a WebSocket, that keeps its protocol when the connection is lost; a connection that keeps
-    # its backpressure.
+    # Planted: a transport, or a WebSocket, keeps its protocol when the connection is lost; a connection keeps its
+    # backpressure.
     passwords = PasswordFile(tmp_path / "passwords")
     passwords.set(b"ada", PasswordHash.make(b"right", 1))
     passwords.set(b"eve", ScramKeys.make(b"right", 1))

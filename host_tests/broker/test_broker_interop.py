@@ -1,7 +1,7 @@
-"""Clients that others wrote, in MQTT 3.1.1 and 5, and our own, each to each through the broker, and after a return.
+"""Other makers' clients, in MQTT 3.1.1 and 5, and our own, each with each through the broker, and after a return.
 
-paho-mqtt, aiomqtt and gmqtt come with the test packages; mosquitto's clients are skipped where they are not installed;
-node's mqtt is installed once into a folder of the user's cache where node and npm are there.
+paho-mqtt, aiomqtt and gmqtt come with the test packages; mosquitto's clients are skipped if they are not installed;
+node's mqtt is installed once into a folder of the user's cache if node and npm are installed.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _Result = TypeVar("_Result")
 
 
 class Party(ABC):
-    """One implementation of MQTT clients, driven from here."""
+    """One implementation of MQTT clients, controlled by the test."""
 
     @abstractmethod
     def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
-        """Make a persistent session with one subscription, and leave."""
+        """Create a persistent session with one subscription, and leave."""
 
     @abstractmethod
     def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
-        """Return to the session and receive so many messages."""
+        """Return to the session and receive `count` messages."""
 
     @abstractmethod
     def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
-        """Publish, and return when all are acknowledged."""
+        """Publish, and return once all are acknowledged."""
 
 
 class Mosquitto(Party):
@@ -138,11 +138,11 @@ class Paho(Party):
 
 
 class Ours(Party):
-    """The library of this repository, on CPython."""
+    """This repository's library, on CPython."""
 
     @staticmethod
     def _connect(port: int, client_id: str) -> Client:
-        # Its store in memory ends with it: it has to say that it wants the session all the same.
+        # Its store in memory ends with it, so it must request the old session explicitly.
         return Client(
             client_id.encode(),
             (f"mqtt://127.0.0.1:{port}",),
@@ -164,7 +164,7 @@ class Ours(Party):
         client.on(topic_filter.encode(), lambda topic, payload: None)
         client.subscribe(topic_filter.encode(), qos=qos)
         self._drive(client, lambda: client.connected)
-        # Its PUBACK comes behind the SUBACK.
+        # Its PUBACK comes after the SUBACK.
         client.publish(b"subscribed", b"", qos=1)
         self._drive(client, lambda: client.pending == 0)
         self._leave(client)
@@ -189,7 +189,7 @@ class Ours(Party):
 
 
 class Aiomqtt(Party):
-    """aiomqtt, over paho, from asyncio."""
+    """aiomqtt, based on paho, from asyncio."""
 
     def __init__(self, version: int) -> None:
         self._aiomqtt = pytest.importorskip("aiomqtt")
@@ -230,7 +230,7 @@ class Aiomqtt(Party):
 
 
 class Gmqtt(Party):
-    """gmqtt, which has a protocol of its own."""
+    """gmqtt, which has its own protocol code."""
 
     def __init__(self, version: int) -> None:
         self._gmqtt = pytest.importorskip("gmqtt")
@@ -312,7 +312,7 @@ class Node(Party):
 
 
 def party(name: str) -> Party:
-    """The implementation of that name. Skips where it is not there."""
+    """Return the implementation of that name. Skips if it is not installed."""
     name, _, version = name.partition(" ")
     if name == "ours":
         return Ours()
@@ -348,7 +348,7 @@ def test_clients_of_others_get_every_message_in_order(port: int, subscriber: str
 
 
 def test_properties_of_one_client_of_mqtt_5_reach_another(port: int) -> None:
-    # Planted: the length of the properties a byte too small.
+    # Planted: the length of the properties is a byte too small.
     received: list[paho.MQTTMessage] = []
     subscribed, enough = threading.Event(), threading.Event()
     client = paho.Client(CallbackAPIVersion.VERSION2, "reader", protocol=MQTTProtocolVersion.MQTTv5)
@@ -404,7 +404,7 @@ def test_mqtt_5_goes_through_a_websocket(start_broker: StartBroker) -> None:
 def test_mqtt_5_goes_through_every_transport(
     start_broker: StartBroker, tmp_path: Path, transport: str, is_encrypted: bool
 ) -> None:
-    # Planted: a WebSocket behind TLS that speaks 3.1.1 alone.
+    # Planted: a WebSocket over TLS that speaks only 3.1.1.
     pki = Pki(tmp_path)
     protocol = "mqtt" if transport == "tcp" else "websockets"
     broker = start_broker(listeners=(Listener(port=0, protocol=protocol, tls=pki.tls() if is_encrypted else None),))

@@ -1,4 +1,4 @@
-"""Limits: who is slowed, what is dropped, and that nobody ever waits for himself."""
+"""Limits: who is slowed down, what is dropped, and that no client ever waits for itself."""
 
 import logging
 import tracemalloc
@@ -25,7 +25,7 @@ LIMITS = [
 
 @pytest.fixture(params=["memory", "sqlite"])
 def start(request: pytest.FixtureRequest, tmp_path, start_broker) -> Callable[..., BrokerThread]:
-    """Start a broker with limits, on both stores."""
+    """Provide a function that starts a broker with limits, on both stores."""
     store = ":memory:" if request.param == "memory" else str(tmp_path / "broker.db")
     return lambda **settings: start_broker(store=store, **settings)
 
@@ -47,7 +47,7 @@ def be_held(publisher: Peer) -> None:
 
 
 def held(broker: BrokerThread, client_id: bytes) -> bool:
-    """Tell whether the broker holds a client back."""
+    """Return whether the broker holds a client back."""
 
     def ask() -> bool:
         session = broker.view.session(client_id)
@@ -57,7 +57,7 @@ def held(broker: BrokerThread, client_id: bytes) -> bool:
     return broker.call(ask)
 
 
-# Seconds after which a client with a keep_alive of 60 has been silent for too long, and some with which it has not.
+# Seconds after which a client with a keep_alive of 60 has been silent for too long, and some when it has not.
 TOO_LONG, NOT_TOO_LONG = 91, 60
 
 
@@ -74,7 +74,7 @@ def test_a_publisher_into_a_full_queue_waits_until_there_is_room_and_nothing_is_
     with Peer(broker.port) as publisher, Peer(broker.port) as bystander:
         publisher.connect(b"publisher")
         bystander.connect(b"bystander")
-        # One read each: a read is taken whole.
+        # One packet per read, because a read is processed as a whole.
         for number in range(1, 11):
             publisher.send(encoder.publish(b"a/b", payload(number), qos, number))
             publisher.expect(answer, number)
@@ -84,7 +84,7 @@ def test_a_publisher_into_a_full_queue_waits_until_there_is_room_and_nothing_is_
         # Alive, but what it publishes waits.
         assert publisher.flush() == []
         assert broker.call(lambda: broker.stats.queued) == 10
-        bystander.publish(b"b", b"", qos)  # into no full queue: not held back
+        bystander.publish(b"b", b"", qos)  # it goes into no full queue, so it is not held back
         with Peer(broker.port) as client:
             assert client.connect(b"absent", clean_session=False)
             numbers = [int(client.receive_message().payload) for _ in range(30)]
@@ -140,7 +140,7 @@ def test_what_is_on_its_way_to_a_client_is_not_dropped_because_it_waits_for_the_
         publisher.send(b"".join(encoder.publish(b"a/b", payload(number), 2, number) for number in range(1, 51)))
         for number in range(1, 51):
             publisher.expect(PUBREC, number)
-        # As many as the window has room for are sent, ten may wait.
+        # As many as the window allows are sent, ten may wait.
         assert broker.call(lambda: (stats.dropped_queue_full, limits.messages, limits.bytes)) == (20, 10, 1000)
         received = []
         while len(received) < 30:
@@ -208,7 +208,7 @@ def test_nobody_waits_for_a_queue_that_fills_otherwise_than_by_what_he_publishes
 
 
 def test_by_default_a_session_may_have_256_mb_waiting_and_publishers_wait_beyond_that() -> None:
-    """Planted: no limit by default; one that drops."""
+    """Planted: no limit by default; a limit that drops."""
 
     class Absent:
         client_id = b"absent"
@@ -216,7 +216,7 @@ def test_by_default_a_session_may_have_256_mb_waiting_and_publishers_wait_beyond
         waiting = (1, 255_999_999)
 
         def drop_expired(self) -> None:
-            """Nothing is too old."""
+            """Do nothing: nothing is too old."""
 
     stats, queue = Stats(), Absent()
     limits = limits_module.QueueLimits.of(BrokerConfig(), stats)
@@ -298,7 +298,7 @@ def test_a_client_that_acknowledges_only_when_it_is_acknowledged_is_let_through(
         for number in range(1, 6):
             publisher.publish(b"a", b"%d" % number, 1)
         messages = [client.expect(PUBLISH) for _ in range(2)]
-        # Its handler publishes and waits for the PUBACK before it acknowledges what it handles.
+        # Its handler publishes and waits for the PUBACK before it acknowledges the handled message.
         for number in (6, 7):
             client.send(encoder.publish(b"a", b"%d" % number, 1, number))
             # Until nothing has moved for too long.
@@ -334,11 +334,11 @@ def test_one_that_floods_a_full_queue_is_not_read_from_until_there_is_room(start
 
         broker.wait_until(paused)
         assert sent < len(flood)
-        # Nobody reads its PINGREQ: that is no silence of its own.
+        # Nobody reads its PINGREQ: that is not its own silence.
         broker.advance(TOO_LONG)
         assert broker.call(lambda: connection.session is not None)
         publisher.socket.settimeout(WAIT_LIMIT_S)
-        # The session goes, and with it everything to wait for.
+        # The session is removed, and with it everything to wait for.
         with Peer(broker.port) as client:
             client.connect(b"absent", clean_session=True)
             publisher.socket.sendall(flood[sent:])
@@ -370,7 +370,7 @@ def test_a_held_back_client_that_said_disconnect_has_no_will(start, end: str) ->
         publisher.connect(b"publisher", will=(b"a", b"will", 0, False), keep_alive=60)
         publisher.publish(b"a", b"1", 1)
         publisher.send(encoder.publish(b"a", b"2", 1, 2) + encoder.disconnect())
-        # Its PINGREQ, behind the DISCONNECT, shows that it has come.
+        # Its PINGREQ, after the DISCONNECT, shows that it has come.
         assert publisher.flush() == []
         if end == "reset":
             publisher.reset()

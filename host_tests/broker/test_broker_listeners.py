@@ -1,4 +1,4 @@
-"""Where clients reach the broker: addresses, TLS, Unix sockets, several at once, and clients that others wrote."""
+"""Where clients reach the broker: addresses, TLS, Unix sockets, several at once, and other makers' clients."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ CONNACK = b"\x20\x02\x00\x00"
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Certificates, made once."""
+    """Provide certificates, made once."""
     return Pki(tmp_path_factory.mktemp("certificates"))
 
 
@@ -53,7 +53,7 @@ def receive(link: socket.socket) -> bytes:
 
 
 def has_ipv6_loopback() -> bool:
-    """Tell whether this machine reaches itself over IPv6: the kernel may know it and no interface have it."""
+    """Return whether this machine reaches itself over IPv6; a kernel may support it while no interface has it."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -62,7 +62,7 @@ def has_ipv6_loopback() -> bool:
 
 
 def refuse_to_start(config: BrokerConfig, error: type[Exception], reason: str) -> None:
-    """Expect that a broker does not start."""
+    """Assert that a broker with these settings does not start."""
 
     async def start() -> None:
         await Broker(config).start()
@@ -103,7 +103,7 @@ def test_a_port_in_use_names_the_line_that_asks_for_it_and_nothing_stays_open() 
         listeners = (Listener(port=other), Listener(port=port, where="broker.conf:7"))
         reason = f"^broker.conf:7: port {port} on 127.0.0.1 is in use"
         refuse_to_start(BrokerConfig(listeners=listeners), PortInUse, reason)
-        # What still listened there would not let it.
+        # A leftover listener would prevent this.
         with socket.create_server(("127.0.0.1", other)):
             pass
 
@@ -193,7 +193,7 @@ def test_a_socket_that_another_broker_made_meanwhile_stays(tmp_path: Path) -> No
     other.close()
 
 
-# Several at once, and clients that others wrote
+# Several listeners at once, and other makers' clients
 
 
 def test_clients_of_every_kind_of_listener_share_topics(start_broker: StartBroker, pki: Pki, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_clients_of_every_kind_of_listener_share_topics(start_broker: StartBroke
     )
     ports = [int(text.split(":")[1].split(" ")[0]) for text in broker.broker.addresses()[:4]]
     clients: list[paho.Client] = []
-    # Each client has a thread of its own.
+    # Each client has its own thread.
     received: queue.Queue[str] = queue.Queue()
     all_subscribed = threading.Semaphore(0)
 

@@ -1,4 +1,4 @@
-"""The log: kinds of message, text and JSON, and lines that nobody can forge."""
+"""The log: kinds of messages, text and JSON, and lines that nobody can forge."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Put back what a test changes for the whole process."""
+    """Restore what a test changes for the whole process."""
     loggers = [logging.getLogger(name) for name in (log.ROOT, f"{log.ROOT}.clients", f"{log.ROOT}.subscriptions")]
     before = [(one.level, one.handlers, one.propagate) for one in loggers]
     yield
@@ -37,7 +37,7 @@ def logging_as_before() -> Iterator[None]:
 
 
 def logged(tmp_path: Path, *types: str, **settings: object) -> list[str]:
-    """Log a message of each kind and each about a client; returns the lines."""
+    """Log a message of each kind, and each message about a client; return the lines."""
     path = tmp_path / "log"
     log.start(LogConfig((("file", str(path)),), types, **settings))
     for kind, level in KINDS.items():
@@ -122,7 +122,7 @@ def test_a_message_that_nobody_wants_costs_less_than_a_microsecond() -> None:
         for _ in range(1000):
             log.log_subscribe(b"pump-7", b"a/#", 1)
 
-    # The best of many, in the thread's own time: others are at work on this machine.
+    # The best of many, in the thread's own CPU time: other programs may run on this machine.
     assert min(timeit.repeat(log_many, time.thread_time, number=1, repeat=50)) / 1000 < 3e-6
 
 

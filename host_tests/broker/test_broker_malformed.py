@@ -70,7 +70,7 @@ BROKEN_CONNECT = {
 
 
 def assert_nothing_is_left(broker: BrokerThread) -> None:
-    """No connection, session, subscription or message survives the clean sessions of these tests."""
+    """Assert that no connection, session, subscription or message survives the clean sessions of these tests."""
     broker.wait_until(lambda: broker.stats.connections == 0)
     stats = broker.call(broker.stats.as_dict)
     assert (stats["sessions"], stats["subscriptions"], stats["queued"]) == (0, 0, 0)
@@ -106,7 +106,7 @@ def test_a_broken_connect_is_closed_without_connack_and_counted(start_broker, na
 
 @pytest.mark.parametrize("name", VALID)
 def test_a_packet_cut_short_anywhere_closes_its_connection(start_broker, name: str) -> None:
-    """Cut inside the body, with a remaining length that says so: never taken for a whole packet."""
+    """It is cut inside the body, with a matching remaining length, and never taken for a complete packet."""
     broker = start_broker()
     packet = VALID[name]
     for size in range(2, len(packet)):
@@ -115,7 +115,7 @@ def test_a_packet_cut_short_anywhere_closes_its_connection(start_broker, name: s
             cut = encoder.encode(packet[0], packet[2:size])
             peer.send(cut)
             if (name == "UNSUBSCRIBE" and size == 2 + 2 + 5) or (name == "SUBSCRIBE" and size == 2 + 2 + 6):
-                peer.receive()  # cut between two filters: shorter, and whole
+                peer.receive()  # cut between two filters: shorter, and complete
                 continue
             assert peer.wait_closed() == [], (name, size)
     assert_nothing_is_left(broker)

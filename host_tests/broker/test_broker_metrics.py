@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: every one documented, named by its rules, true, and without unbounded labels."""
+"""Metrics for Prometheus: all documented, named by its rules, correct, and without unbounded labels."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from umqtt_broker.observation.metrics import FAMILIES, metric_names
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
 
-# Their values are few: constants of the code, states, and what the configuration names.
+# Labels with few values: constants of the code, states, and names from the configuration.
 LABELS = ("", "bridge", "reason", "listener", "state", "version", "waited_for")
 
 Samples = dict[tuple[str, str], float]
@@ -28,7 +28,7 @@ def broker(tmp_path: Path) -> Iterator[ObservedBroker]:
 
 
 def scrape(broker: ObservedBroker) -> Samples:
-    """Return (name, value of its label) to value, our own metrics only."""
+    """Return {(name, value of its label): value}, for our own metrics only."""
     reply = broker.request("GET", "/metrics", headers={"Accept": "text/plain"})
     assert reply.status == 200 and reply.headers["content-type"].startswith("text/plain")
     samples: Samples = {}
@@ -41,7 +41,7 @@ def scrape(broker: ObservedBroker) -> Samples:
 
 
 def test_every_metric_is_scraped_and_in_the_documents_table(tmp_path: Path) -> None:
-    # A bridge, and a broken packet: a value for every label.
+    # A bridge, and a broken packet, so that every label has a value.
     with (
         ObservedBroker(tmp_path, bridges=(bridge_config(1, "a out 1"),)) as broker,
         Peer(broker.port) as broken,

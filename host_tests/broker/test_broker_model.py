@@ -1,6 +1,6 @@
 """Sessions in every order of events, against a reference: hypothesis looks for the shortest story that goes wrong.
 
-A failure prints the story as a program, and what makes hypothesis run it again; UMQTT_FULL_SWEEPS=1 looks at many more
+A failure prints the story as a program, and how to make hypothesis run it again; UMQTT_FULL_SWEEPS=1 tries many more
 stories, and shortens the one that fails.
 """
 
@@ -36,7 +36,7 @@ _PUBLISH = {"qos": st.integers(0, 2), "topic_name": st.sampled_from(_TOPICS), "r
 
 
 class Sessions(RuleBasedStateMachine):
-    """Three clients do what clients do; after each step everyone has what the reference says, and nothing more."""
+    """Three clients act as clients do; after each step everyone has what the reference says, and nothing more."""
 
     store_on_disk = False
 
@@ -47,7 +47,7 @@ class Sessions(RuleBasedStateMachine):
         self.numbers = 0
         self.broker: BrokerThread | None = None
         self.start_broker()
-        # Most stories need somebody who is subscribed and stays the same; hypothesis would seldom come to it.
+        # Most stories need a subscriber that stays; hypothesis would seldom produce one.
         self.come(b"a", False, None)
         peer = self.reference.sessions[b"a"].peer
         assert peer is not None and peer.subscribe(b"#", 2) == 2
@@ -55,7 +55,7 @@ class Sessions(RuleBasedStateMachine):
 
     def start_broker(self) -> None:
         store = str(Path(self.folder.name) / "broker.db") if self.store_on_disk else ":memory:"
-        # A limit that nobody reaches: what waits is counted.
+        # A limit that is never reached, so that what waits is counted.
         config = BrokerConfig(
             port=0,
             store=store,
@@ -82,7 +82,7 @@ class Sessions(RuleBasedStateMachine):
     # Helpers
 
     def connected(self, data: st.DataObject) -> tuple[Session, Peer]:
-        """One of those who are connected."""
+        """Draw one of the connected clients."""
         session = self.reference.sessions[data.draw(st.sampled_from(self.reference.connected), "client")]
         assert session.peer is not None
         return session, session.peer
@@ -92,7 +92,7 @@ class Sessions(RuleBasedStateMachine):
         return b"%d" % self.numbers
 
     def wait_for_connections(self) -> None:
-        """The broker has noticed every end of a connection, and published every will."""
+        """Wait until the broker has noticed every end of a connection, and published every will."""
         broker, wanted = self.broker, len(self.reference.connected)
         assert broker is not None
         broker.wait_until(lambda: broker.stats.connections == wanted)
@@ -112,7 +112,7 @@ class Sessions(RuleBasedStateMachine):
         will_qos=st.none() | st.integers(0, 2),
     )
     def connect(self, client_id: bytes, clean: bool, will_qos: int | None) -> None:
-        """Also while connected: then it takes over."""
+        """Connect a client; if it is connected, the new connection takes over."""
         self.come(client_id, clean, will_qos)
 
     def come(self, client_id: bytes, clean: bool, will_qos: int | None) -> None:
@@ -200,7 +200,7 @@ class Sessions(RuleBasedStateMachine):
             if finish:
                 self.reference.settle()
                 self.finish(session, peer, packet_id)
-        # The publisher first: with its acknowledgement, everyone's copy is on its way.
+        # The publisher first: once it has its acknowledgement, everyone's copy is on its way.
         self.reference.settle()
 
     def finish(self, session: Session, peer: Peer, packet_id: int) -> None:
@@ -211,7 +211,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: any(each.peer and each.unfinished for each in self.reference.sessions.values()))
     @rule(data=st.data(), release=st.booleans())
     def go_on_with_unfinished(self, data: st.DataObject, release: bool) -> None:
-        """A QoS 2 message is sent again, which reaches nobody a second time, or released."""
+        """Repeat a QoS 2 message, which must not reach anybody twice, or release it."""
         sessions = self.reference.sessions
         with_some = [name for name in self.reference.connected if sessions[name].unfinished]
         session = sessions[data.draw(st.sampled_from(with_some), "client")]
@@ -229,7 +229,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(anyone_owes)
     @rule(data=st.data(), everything=st.booleans())
     def acknowledge(self, data: st.DataObject, everything: bool) -> None:
-        """One, or all that is unacknowledged of one client in one write."""
+        """Acknowledge one message, or in one write everything unacknowledged of one client."""
         session, peer = self.connected(data)
         owing = [*session.in_flight, *session.released]
         if not owing:
@@ -278,7 +278,7 @@ class DurableSessions(Sessions):
 @pytest.mark.parametrize("machine", [Sessions, DurableSessions])
 @pytest.mark.timeout(3600 if _FULL else 180)  # each step waits for the disk
 def test_sessions_behave_as_the_reference_does_in_every_story(machine: type[Sessions]) -> None:
-    # A failure in a full run is made as short as it gets; that takes minutes.
+    # A failure in a full run is shrunk as far as possible, which takes minutes.
     phases = set(Phase) - (set() if _FULL else {Phase.shrink, Phase.explain})
     examples, steps = (2000, 60) if _FULL else (20, 30)
     run_state_machine_as_test(

@@ -1,4 +1,4 @@
-"""Behind a mount point everything is as a client sees it: also what a wildcard does not reach [MQTT-4.7.2-1]."""
+"""Behind a mount point everything looks as without one, including what a wildcard does not match [MQTT-4.7.2-1]."""
 
 import pytest
 from broker_peer import BrokerThread, Peer, StartBroker
@@ -14,7 +14,7 @@ MAX_LENGTH = 65535
 
 @pytest.fixture
 def ports(start_broker: StartBroker) -> tuple[int, int]:
-    """Ports behind the mount point and outside of it."""
+    """Provide ports behind the mount point and outside it."""
     broker: BrokerThread = start_broker(listeners=(Listener(port=0, mount_point=MOUNT), Listener(port=0)))
     inside, outside = broker.view.listening_ports
     return inside, outside
@@ -41,7 +41,7 @@ def test_a_wildcard_at_the_start_does_not_reach_names_that_begin_with_dollar(
         assert client.subscribe(prefix + topic_filter, 1) == 1
         publisher.publish(b"$x/a", b"1", 0)
         assert names(client) == ([b"$x/a"] if is_reached else [])
-        # For who sees the whole name nothing is special about it.
+        # A client that sees the whole name sees nothing special in it.
         assert names(above) == [b"site/$x/a"]
         publisher.publish(b"y/a", b"1", 0)
         assert names(client) == ([] if is_reached else [b"y/a"])
@@ -76,7 +76,7 @@ def test_a_name_that_is_too_long_with_the_mount_point_closes_the_connection(port
     with Peer(ports[0]) as publisher:
         publisher.connect(b"publisher")
         publisher.publish(longest, b"fits", qos)
-        # Nobody has subscribed: it is refused for what it is.
+        # Nobody has subscribed: it is refused for its length alone.
         publisher.send(encoder.publish(longest + b"n", b"does not", qos, 7))
         assert publisher.wait_closed() == []
 

@@ -15,7 +15,7 @@ MakePeer = Callable[..., Peer]
 
 
 class Witness(Permission):
-    """Lets everyone in and keeps what CONNECT said."""
+    """Accepts everyone and keeps the content of CONNECT."""
 
     def __init__(self) -> None:
         self.seen = []
@@ -27,7 +27,7 @@ class Witness(Permission):
 
 
 def connect_with(flags: int, *fields: bytes) -> bytes:
-    """A CONNECT with these flags and fields, whether they fit or not."""
+    """Return a CONNECT with these flags and fields, whether they match or not."""
     return encoder.encode(
         0x10, b"\0\x04MQTT\x04" + struct.pack(">BH", flags, 0) + b"".join(encoder.string(field) for field in fields)
     )

@@ -12,7 +12,7 @@ from umqtt_testkit.encoder import CONNACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSU
 
 @pytest.fixture
 def connect(broker: BrokerThread) -> Iterator:
-    """Connect peers that speak 3.1: connect(client_id, clean_session=…, will=…)."""
+    """Provide connect(client_id, clean_session=…, will=…), which connects peers that speak 3.1."""
     peers: list[Peer] = []
 
     def connect(client_id: bytes, **options) -> Peer:

@@ -1,4 +1,4 @@
-"""Statements of MQTT 5 that other tests do not prove, by the numbers of broker-conformance-mqtt5.md."""
+"""Statements of MQTT 5 that no other test proves, by the numbers in broker-conformance-mqtt5.md."""
 
 from __future__ import annotations
 
@@ -60,20 +60,21 @@ Connect5 = Callable[..., Peer5]
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_packet_is_answered_with_its_reason_and_the_will_goes_out(peer5: Connect5, name: str) -> None:
-    # Planted: the flags of UNSUBSCRIBE taken as they come.
+    # Planted: the flags of UNSUBSCRIBE are not checked.
     packet, reason = BROKEN[name]
     watcher = peer5(b"watcher")
     watcher.subscribe5((b"w", 0))
     client = peer5(b"client", will=(b"w", b"gone", 0, False))
     client.send(packet + encoder.pingreq())
-    # Nothing follows the DISCONNECT, neither PINGRESP nor a session expiry interval.
+    # Nothing follows the DISCONNECT: no PINGRESP, and it has no session expiry interval.
     (last,) = client.wait_closed()
     assert last.reason_codes == bytes((reason,)) and set(last.properties) <= {"reason_string"}
     assert watcher.receive_message().payload == b"gone"
 
 
 def test_each_qos_has_its_answer_and_a_packet_identifier_is_a_message_until_it_is_complete(peer5: Connect5) -> None:
-    # Planted: PUBACK's identifier kept for copies; a copy at QoS 2 routed; DUP handed on.
+    # Planted: the identifier of an acknowledged QoS 1 message stays in use; a repeated QoS 2 message is routed again;
+    # DUP is passed on.
     client, other = peer5(b"client"), peer5(b"other")
     other.subscribe5((b"#", 2))
 
@@ -110,7 +111,7 @@ class _Limited(Permission):
 
 
 def test_an_identifier_that_a_pubrec_refused_is_free_again(start_broker: StartBroker) -> None:
-    # Planted: the identifier kept as if its message were here.
+    # Planted: the identifier is kept as if its message had been accepted.
     broker = start_broker(permission=_Limited())
     with Peer5(broker.port) as client, Peer5(broker.port) as other:
         other.connect5(b"other")
@@ -123,7 +124,7 @@ def test_an_identifier_that_a_pubrec_refused_is_free_again(start_broker: StartBr
 
 
 def test_what_is_unacknowledged_comes_again_in_order_and_at_no_other_time(peer5: Connect5) -> None:
-    # Planted: PUBLISH sent again after its PUBREC; new packet identifiers; no DUP.
+    # Planted: PUBLISH is sent again after its PUBREC; new packet identifiers; no DUP.
     options = {"session_expiry_interval": 100}
     client = peer5(b"client", **options)
     client.subscribe5((b"t", 2))
@@ -133,7 +134,7 @@ def test_what_is_unacknowledged_comes_again_in_order_and_at_no_other_time(peer5:
     first = [client.receive_message(acknowledge=False) for _ in range(6)]
     assert not any(one.dup for one in first) and client.flush() == []
     assert len({one.packet_id for one in first}) == 6
-    # The last message at QoS 2 first: PUBRELs come again in the order of the PUBRECs.
+    # The last QoS 2 message first: PUBRELs come again in the order of the PUBRECs.
     for one in (first[5], first[1]):
         client.send(encoder.acknowledgement(PUBREC, one.packet_id))
         assert client.expect(PUBREL, one.packet_id).reason_codes == b"\0"
@@ -150,7 +151,7 @@ def test_what_is_unacknowledged_comes_again_in_order_and_at_no_other_time(peer5:
 
 
 def test_everything_but_messages_is_processed_while_the_window_is_full(peer5: Connect5) -> None:
-    # Planted: the SUBACK kept behind the messages that wait.
+    # Planted: the SUBACK is kept back behind queued messages.
     client = peer5(b"client", receive_maximum=1)
     client.subscribe5((b"t", 1))
     sender = peer5(b"sender")
@@ -166,7 +167,7 @@ def test_everything_but_messages_is_processed_while_the_window_is_full(peer5: Co
 
 
 def test_every_password_and_user_name_may_stand_alone(broker: BrokerThread) -> None:
-    # Planted: MQTT 3.1.1's rule that there is no password without a user name.
+    # Planted: MQTT 3.1.1's rule that a password requires a user name.
     for options in ({"user_name": b"u"}, {"password": b"p"}, {"user_name": b"u", "password": b"p"}):
         with Peer5(broker.port) as peer:
             peer.connect5(b"client", **options)
@@ -179,8 +180,8 @@ def test_every_password_and_user_name_may_stand_alone(broker: BrokerThread) -> N
         b"\0\4MQTT\5\x22\0\0\0\0\1c",  # a retain flag without a will
         b"\0\4MQTT\5\x1e\0\0\0\0\1c\0\0\1w\0\0",  # a will at QoS 3
         b"\0\4MQTT\5\x03\0\0\0\0\1c",  # the reserved flag
-        b"\0\4MQTT\5\x82\0\0\0\0\1c\0\1\xff",  # a user name that is no UTF-8
-        b"\0\4MQTT\5\x06\0\0\0\0\1c\0\0\1\xff\0\0",  # a will topic that is no UTF-8
+        b"\0\4MQTT\5\x82\0\0\0\0\1c\0\1\xff",  # a user name that is not UTF-8
+        b"\0\4MQTT\5\x06\0\0\0\0\1c\0\0\1\xff\0\0",  # a will topic that is not UTF-8
     ):
         with Peer5(broker.port) as peer:
             peer.send(encoder.encode(0x10, data) + encoder.publish(b"t", b"", 1, 1, properties=NONE))
@@ -189,7 +190,7 @@ def test_every_password_and_user_name_may_stand_alone(broker: BrokerThread) -> N
 
 
 def test_another_protocol_is_refused(broker: BrokerThread) -> None:
-    # Planted: a level above 5 taken for 5.
+    # Planted: a level above 5 is treated as 5.
     for data, answer in ((b"\0\4MQTT\6\2\0\0\0\0\1c", b"\x20\2\0\1"), (b"\0\4QTTM\5\2\0\0\0\0\1c", b"")):
         with Peer(broker.port) as peer:
             peer.send(encoder.encode(0x10, data))
@@ -197,7 +198,7 @@ def test_another_protocol_is_refused(broker: BrokerThread) -> None:
 
 
 def test_connack_is_first_and_one_whatever_waits(broker: BrokerThread, peer5: Connect5) -> None:
-    # Planted: the queue opened before CONNACK; session present with Clean Start.
+    # Planted: the queue is opened before CONNACK; session present with Clean Start.
     options = {"session_expiry_interval": 100}
     peer5(b"client", **options).subscribe5((b"t", 1))
     peer5(b"sender").publish5(b"t", b"x", 1)
@@ -210,7 +211,7 @@ def test_connack_is_first_and_one_whatever_waits(broker: BrokerThread, peer5: Co
 def test_a_message_at_qos_2_ends_with_the_session_of_the_member_that_it_was_sent_to(
     broker: BrokerThread, peer5: Connect5
 ) -> None:
-    # Planted: what a session that ends has at QoS 2 given back to its group.
+    # Planted: QoS 2 messages of an ending session are given back to its group.
     ends, stays = peer5(b"ends"), peer5(b"stays")
     ends.subscribe5((b"$share/g/t", 2))
     peer5(b"sender").publish5(b"t", b"x", 2)
@@ -223,7 +224,7 @@ def test_a_message_at_qos_2_ends_with_the_session_of_the_member_that_it_was_sent
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_member_that_refuses_a_message_of_its_group_ends_it(peer5: Connect5, qos: int) -> None:
-    # Planted: the message given to the other member.
+    # Planted: the message is given to the other member.
     members = [peer5(name) for name in (b"one", b"two")]
     for member in members:
         member.subscribe5((b"$share/g/t", qos))

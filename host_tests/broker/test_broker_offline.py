@@ -1,6 +1,6 @@
-"""A steady producer, and a subscriber that leaves and returns: nothing lost, in order, nothing twice but with DUP.
+"""A steady producer, and a subscriber that leaves and returns: nothing lost, in order, nothing twice without DUP.
 
-The producer goes on while the subscriber is away. At QoS 2 nothing comes twice at all.
+The producer continues while the subscriber is away. At QoS 2 nothing comes twice at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOPIC = b"stream"
 
 
 class Producer:
-    """Sends numbered messages at a steady rate in a thread of its own."""
+    """Sends numbered messages at a steady rate in its own thread."""
 
     def __init__(self, peer: Peer, qos: int) -> None:
         self._peer, self._qos = peer, qos
@@ -36,7 +36,7 @@ class Producer:
         self._thread.start()
 
     def wait_for(self, number: int) -> None:
-        """Wait until so many messages are published."""
+        """Wait until that many messages are published."""
         with self._progress:
             assert self._progress.wait_for(lambda: self.published >= number or self.error, WAIT_LIMIT_S), self.published
         assert self.error is None, self.error
@@ -77,9 +77,9 @@ class Producer:
 
 @dataclass
 class Subscriber:
-    """Receives as section 4.3 has it, and keeps what it would have handed to an application.
+    """Receives as section 4.3 prescribes, and records what it would have passed to an application.
 
-    withheld: packets that it has not acknowledged, the oldest first, while it keeps some back.
+    withheld: packets not acknowledged yet, the oldest first, while it holds some back.
     """
 
     connect: Callable[[], Peer]
@@ -116,7 +116,7 @@ class Subscriber:
                 self.peer.send(encoder.acknowledgement(PUBACK if self.qos == 1 else PUBREC, self.withheld.pop(0)))
 
     def leave(self, *, politely: bool) -> None:
-        """With DISCONNECT, or by a connection that ends without one; what was acknowledged reaches the broker first."""
+        """Leave, with DISCONNECT or by dropping the connection; the acknowledgements reach the broker first."""
         if politely:
             self.peer.disconnect()
         else:
@@ -125,12 +125,12 @@ class Subscriber:
         self.withheld.clear()
 
     def come_back(self) -> None:
-        """A new connection to the same session."""
+        """Connect to the same session again."""
         self.peer = self.connect()
         assert self.peer.session_present
 
     def check(self, unacknowledged: int) -> None:
-        """Everything, in order; what came twice was unacknowledged and said so."""
+        """Check that everything came in order, and that repetitions were unacknowledged and marked with DUP."""
         assert self.handed_on == list(range(1, _TOTAL + 1))
         assert all(dup for _, dup in self.repeated), self.repeated
         assert len(self.repeated) <= (unacknowledged if self.qos == 1 else 0), self.repeated

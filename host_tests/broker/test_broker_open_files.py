@@ -1,4 +1,4 @@
-"""As many connections as are allowed may be open, and nothing stops for them to be."""
+"""As many connections as allowed may be open, and making room for them does not stop the others."""
 
 import subprocess
 import sys
@@ -19,8 +19,8 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], room[1])
 @pytest.mark.parametrize(
     ("soft", "hard", "connections", "limit", "room"),
     [
-        (256, 4096, 1000, 1200, 1200),  # raised as far as connections need
-        (256, 512, 1000, 512, 512),  # as far as it may be
+        (256, 4096, 1000, 1200, 1200),  # raised as far as the connections need
+        (256, 512, 1000, 512, 512),  # raised to the hard limit
         (2048, 4096, 10, 2048, 200),  # never lowered
     ],
 )

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tier(2)
 
 playwright = pytest.importorskip("playwright.sync_api")
 
-# Everything that happens once a second happens this many times as often: the tests wait for it again and again.
+# Events that happen once a second happen this many times as often, because the tests wait for them repeatedly.
 FASTER = 5
 
 
@@ -34,7 +34,10 @@ OpenPage = Callable[..., "playwright.Page"]
 
 @pytest.fixture
 def open_page(browser: "playwright.Browser", broker: ObservedBroker) -> Iterator[OpenPage]:
-    """Open the page, with the token unless told not to. Fails the test if a script failed or asked elsewhere."""
+    """Provide a function that opens the page, with the token unless told not to.
+
+    The test fails on a script error, a dialog, or a request to another address.
+    """
     wrong: list[str] = []
     contexts = []
     home = f"http://127.0.0.1:{broker.http_port}/"
@@ -84,14 +87,14 @@ def test_a_client_its_rate_and_the_totals_are_shown_and_follow(open_page: OpenPa
         rates = page.locator("#f-in"), row(page, "pump-7").locator(".rate").first
 
         def are_shown() -> bool:
-            # Between any two answers of the broker some of these fall.
+            # Some of these come between any two answers of the broker.
             for _ in range(5):
                 peer.publish(b"fleet/pump-7/telemetry", b"21.4")
             return all(re.search("[1-9]", rate.text_content() or "") for rate in rates)
 
         eventually(are_shown, lambda: [rate.text_content() for rate in rates])
         for rate in rates:
-            expect(rate).to_have_text("0")  # when nothing comes any more
+            expect(rate).to_have_text("0")  # once nothing comes any more
         total = page.locator("#f-in-note").text_content().split("· ")[1].removesuffix(" in all")
         assert int(total.replace(",", "")) >= 5
     expect(row(page, "pump-7")).to_have_count(0)
@@ -123,8 +126,8 @@ def test_a_kick_asks_first_and_then_cuts_the_connection(open_page: OpenPage, bro
         expect(page.locator("#confirm")).to_contain_text("Kick victim?")
         page.keyboard.press("Escape")
         expect(page.locator("#confirm")).to_be_hidden()
-        assert peer.flush() == []  # still connected
-        # By keyboard alone: the confirmation opens on Cancel.
+        assert peer.flush() == []  # it is still connected
+        # By keyboard alone: the confirmation opens with Cancel focused.
         row(page, "victim").get_by_role("button", name="Kick victim").focus()
         page.keyboard.press("Enter")
         expect(page.locator("#confirm button[value=no]")).to_be_focused()
@@ -133,7 +136,7 @@ def test_a_kick_asks_first_and_then_cuts_the_connection(open_page: OpenPage, bro
         peer.wait_closed()
         expect(page.locator("#toast")).to_contain_text("victim was kicked")
         expect(row(page, "victim")).to_contain_text("away")
-        # Details, and forgetting what is left of it.
+        # The details, and forgetting the rest of the session.
         row(page, "victim").get_by_role("button", name="victim", exact=True).click()
         expect(page.locator("#detail")).to_contain_text("kept while away")
         expect(page.locator("#detail-kick")).to_be_hidden()
@@ -144,7 +147,7 @@ def test_a_kick_asks_first_and_then_cuts_the_connection(open_page: OpenPage, bro
 
 
 def test_a_question_right_after_another_gets_its_own_answer(open_page: OpenPage, broker: ObservedBroker) -> None:
-    """Planted: that the first one was closed, which a browser tells late, counts as a no to the second."""
+    """Planted: the closing of the first dialog, which a browser reports late, counts as a no to the second."""
     with Peer(broker.port) as first, Peer(broker.port) as second:
         first.connect(b"first", clean_session=False)
         second.connect(b"second", clean_session=False)
@@ -158,7 +161,7 @@ def test_a_question_right_after_another_gets_its_own_answer(open_page: OpenPage,
         }""")
         page.locator("#confirm-yes").click()
         second.wait_closed()
-        assert first.flush() == []  # still connected
+        assert first.flush() == []  # it is still connected
 
 
 def test_names_with_markup_are_text(open_page: OpenPage, broker: ObservedBroker) -> None:
@@ -171,7 +174,7 @@ def test_names_with_markup_are_text(open_page: OpenPage, broker: ObservedBroker)
         expect(row(page, name)).to_be_visible()
         row(page, name).get_by_role("button", name=name, exact=True).click()
         expect(page.locator("#detail-title")).to_have_text(name)
-        # What would turn the text around is shown by its number.
+        # A character that would reverse the text is shown by its number.
         expect(page.locator("#detail-filters")).to_contain_text("<svg onload=alert(3)>/\\u{202e}gnp.</span>/+")
         page.click("#detail-kick")
         expect(page.locator("#confirm-title")).to_have_text(f"Kick {name}?")
@@ -187,11 +190,11 @@ def test_clients_with_awkward_names_can_be_kicked(open_page: OpenPage, broker: O
         with Peer(broker.port) as peer:
             peer.connect(name.encode())
             page = page or open_page()
-            page.fill("#search", name)  # asks at once
+            page.fill("#search", name)  # this sends a request at once
             page.locator("#rows .button.small").click()
             page.click("#confirm-yes")
             peer.wait_closed()
-        # Until the table has been asked for again, this row is there for the next to be mistaken for.
+        # Until the table has been fetched again, this row is there to be mistaken for the next one.
         expect(page.locator("#rows tr")).to_have_count(0)
 
 

@@ -1,4 +1,4 @@
-"""Password files: mosquitto's, both ways; checked without stopping the broker or telling who is known."""
+"""Password files, compatible with mosquitto's both ways; checked without blocking the broker or revealing users."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually_async
 pytestmark = pytest.mark.tier(0)
 
 ACCEPTED, BUSY, REFUSED = 0, 3, 4
-# Quick to compute; what the number means is the same.
+# Few iterations, quick to compute; the format is the same.
 FEW = 7
 
 
@@ -103,7 +103,7 @@ def test_keys_for_scram_survive_being_written_and_read(password: bytes, iteratio
 
 
 def test_a_password_for_scram_is_the_same_however_its_letters_are_composed() -> None:
-    # Planted: bytes that are hashed as they come.
+    # Planted: bytes are hashed without normalisation.
     assert ScramKeys.make("pa\u0308ss".encode(), 1).verify("p\u00e4ss".encode())
 
 
@@ -236,7 +236,7 @@ def test_the_right_password_is_accepted_and_every_other_refused() -> None:
 
 
 class Slow:
-    """Lets a test decide when a hash has been computed, and counts them."""
+    """Lets a test decide when a hash computation ends, and records the computations."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go = threading.Event()
@@ -308,7 +308,7 @@ def test_the_queue_is_bounded_and_known_clients_get_in_past_it(monkeypatch: pyte
         flood = [checker.check(b"bob", b"%d" % number) for number in range(10)]
         assert checker.check(b"bob", b"other") == BUSY and checker.refused_busy == 1
         assert checker.check(b"ada", b"secret") == ACCEPTED
-        # Who floods and leaves makes room at once, but for what a thread has begun.
+        # A flooding client that leaves makes room at once, except for what a thread has begun.
         for answer in flood:
             assert isinstance(answer, asyncio.Future)
             answer.cancel()
@@ -358,7 +358,7 @@ def test_a_password_that_was_taken_away_while_it_was_checked_lets_nobody_in(monk
 
 
 def test_an_unknown_user_costs_what_a_known_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten users with fast and ten with slow hashes a stranger's name is checked by each kind half the time."""
+    """Ten users have fast and ten slow hashes: an unknown name is checked by each kind half the time."""
     slow = Slow(monkeypatch)
     slow.go.set()
     users = {b"%d" % number: PasswordHash.make(b"x", 1 if number < 10 else 3) for number in range(20)}
@@ -380,7 +380,7 @@ def test_an_unknown_user_costs_what_a_known_one_does(monkeypatch: pytest.MonkeyP
 
 
 def _bytes_in(checker: PasswordChecker) -> list[bytes]:
-    """Every byte string that a checker holds, however deep."""
+    """Return every byte string that a checker holds, however deep."""
     found, pending = [], [vars(checker)]
     while pending:
         each = pending.pop()
@@ -398,14 +398,14 @@ def test_the_memory_of_right_passwords_holds_no_password_and_no_more_than_the_us
             await _answer(checker.check(b"ada", b"wrong %d" % number))
             await _answer(checker.check(b"stranger %d" % number, b"secret"))
         await _answer(checker.check(b"ada", b"secret"))
-        # Known at once: the right one; hashed again: every other.
+        # The right password is recognised at once; every other one is hashed again.
         assert checker.check(b"ada", b"secret") == ACCEPTED
         again = [checker.check(b"ada", b"wrong 1"), checker.check(b"stranger 1", b"secret")]
         assert all(isinstance(answer, asyncio.Future) for answer in again)
         assert set(await asyncio.gather(*map(_answer, again))) == {REFUSED}
         kept = set(_bytes_in(checker))
         assert not [each for each in kept if b"secret" in each or b"wrong" in each]
-        # A digest means nothing under the key of another process: the two have only the names in common.
+        # A digest is useless under the key of another process: the two have only the names in common.
         other = _checker(ada="secret")
         await _answer(other.check(b"ada", b"secret"))
         assert [each for each in kept & set(_bytes_in(other)) if len(each) > 8] == []

@@ -1,4 +1,4 @@
-"""Permission by files and hooks: who gets in, reloading, and the broker that asks."""
+"""Permission by files and hooks: who gets in, reloading, and how the broker asks."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "permission.md"
 
 
 def _documented(language: str) -> str:
-    """The only block of this language in the documentation."""
+    """Return the only block of this language in the documentation."""
     (block,) = re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL)
     return block
 
@@ -79,7 +79,7 @@ def test_only_the_right_password_lets_a_user_in(passwords: str) -> None:
 def test_clients_without_credentials_get_in_where_they_may(passwords: str) -> None:
     assert _ask(FilePermission(passwords, allow_anonymous=True)) == ACCEPTED
     assert _ask(FilePermission(passwords), listener=Listener(allow_anonymous=True)) == ACCEPTED
-    # To show a wrong password is not to show none.
+    # A wrong password is not the same as none.
     assert _ask(FilePermission(passwords, allow_anonymous=True), b"c", b"ada", b"x") == WRONG_PASSWORD
     assert _ask(FilePermission()) == NOT_AUTHORIZED
     assert _ask(FilePermission(), b"c", b"ada", b"x") == NOT_AUTHORIZED
@@ -91,13 +91,13 @@ def test_a_certificate_is_a_user_name_that_needs_no_password(passwords: str, tmp
     permission = FilePermission(passwords, blacklist_file=str(blacklist), client_id_pattern="%u*")
     tls = Listener(use_identity_as_username=True, allow_anonymous=True)
     assert _ask(permission, b"pump-7", identity="pump-7", listener=tls) == ACCEPTED
-    # What the client says of itself does not count beside it.
+    # With a certificate, the client's own claims do not count.
     assert _ask(permission, b"pump-7", b"ada", b"x", identity="pump-7", listener=tls) == ACCEPTED
     assert _ask(permission, b"ada", b"ada", b"secret of ada", identity="pump-7", listener=tls) == IDENTIFIER_REJECTED
     assert _ask(permission, b"stolen", identity="stolen", listener=tls) == NOT_AUTHORIZED
     assert _ask(permission, b"", identity=None, listener=tls) == NOT_AUTHORIZED
     assert _ask(permission, b"", b"ada", b"secret of ada", identity=None, listener=tls) == NOT_AUTHORIZED
-    # Where the listener does not ask for it, a certificate is no credential.
+    # On a listener that does not ask for it, a certificate is not a credential.
     assert _ask(permission, b"", identity="pump-7") == NOT_AUTHORIZED
 
 
@@ -154,7 +154,7 @@ def test_the_blacklist_refuses_names_and_addresses_and_nobody_else(tmp_path: Pat
         (b"c", None, "/run/broker.sock"),
     ):
         assert not blacklist.refuses(client_id, username, address), (client_id, username, address)
-    # Before the password is looked at: a stolen board has the right one.
+    # Before the password is checked: a stolen board has the right one.
     permission = FilePermission(passwords, blacklist_file=str(path))
     assert _ask(permission, b"c", b"bob", b"secret of bob") == NOT_AUTHORIZED
     assert _ask(permission, b"c", b"ada", b"secret of ada", address="192.0.2.1") == NOT_AUTHORIZED
@@ -183,7 +183,7 @@ def test_a_bad_file_leaves_all_rules_as_they_were(tmp_path: Path, passwords: str
     acl.write_text("topic a\n")
     blacklist.write_text("client_id x\n")
     permission = FilePermission(passwords, str(acl), True, blacklist_file=str(blacklist))
-    # All files change; one of them to nonsense.
+    # All files change, one of them to nonsense.
     PasswordFile(passwords).write()
     acl.write_text("topic b\n")
     blacklist.write_text("client_id y\n")
@@ -194,7 +194,7 @@ def test_a_bad_file_leaves_all_rules_as_they_were(tmp_path: Path, passwords: str
     assert _ask(permission, b"x") == NOT_AUTHORIZED and _ask(permission, b"y") == ACCEPTED
     rights = permission.rights(b"c", None)
     assert rights is not None and rights.may_read(b"a") and not rights.may_read(b"b")
-    # Mended, all of them count.
+    # Once repaired, all of them count.
     (tmp_path / bad).write_text({"passwords": "", "acl": "topic b\n", "blacklist": "client_id y\n"}[bad])
     permission.reload()
     assert _ask(permission, b"c", b"ada", b"secret of ada") == WRONG_PASSWORD
@@ -225,7 +225,7 @@ def test_unsafe_settings_are_said_in_the_log(tmp_path: Path, passwords: str, cap
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The example of the documentation as a module."""
+    """Provide the documentation's example as a module."""
     (tmp_path / "guests.py").write_text(_documented("python"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "guests", raising=False)
@@ -275,7 +275,7 @@ def test_a_hook_that_is_none_is_an_error_that_names_it(name: str, named: str) ->
         file_permission(permission_hook=name)
 
 
-# The broker that asks
+# The broker's questions
 
 
 def _connect_packet(client_id: bytes, username: bytes, password: bytes) -> bytes:
@@ -292,7 +292,7 @@ def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_p
         stranger.send(_connect_packet(b"stranger", b"ada", b"wrong"))
         assert stranger.expect(CONNACK).body == b"\0\x04"
         assert stranger.wait_closed() == []
-        # What comes right behind the CONNECT waits for the password, and is not lost.
+        # Packets right after the CONNECT wait for the password check, and are not lost.
         ada.send(_connect_packet(b"ada", b"ada", b"secret of ada") + encoder.publish(b"home/a", b"x", 1, 9))
         assert ada.expect(CONNACK).body == b"\0\0"
         ada.expect(PUBACK, 9)
@@ -304,7 +304,7 @@ def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_p
         assert bob.subscribe(b"bell", 0) == bob.subscribe(b"home/#", 0) == 0
         for topic_name in (b"home/safe", b"other/a", b"home/b", b"bell"):
             bob.send(encoder.publish(topic_name, b""))
-        # His own messages may come behind the answer to the first PINGREQ.
+        # His own messages may come after the answer to the first PINGREQ.
         his = bob.flush() + bob.flush()
         assert [packet.topic_name for packet in his] == [b"home/safe", b"home/b", b"bell"]
         assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
@@ -392,7 +392,7 @@ def test_a_device_is_known_by_its_certificate_until_it_is_revoked(start_broker, 
         assert broker.call(lambda: broker.stats.denied) == 1
         authority.revoke("pump-7")
         broker.call(broker.broker.reload)
-        pump.publish(b"fleet/pump-7/telemetry", b"", 1)  # who is connected stays
+        pump.publish(b"fleet/pump-7/telemetry", b"", 1)  # connected clients stay
     with pytest.raises((ssl.SSLError, ConnectionError, Closed)), _secure_peer(broker.port, folder, "pump-7") as pump:
         pump.connect(b"any")
     with _secure_peer(broker.port, folder, "pump-8") as pump:

@@ -1,4 +1,4 @@
-"""The broker as a process, and clients that others wrote."""
+"""The broker as a process, with other makers' clients."""
 
 import shutil
 import signal
@@ -82,7 +82,7 @@ def test_a_signal_ends_it_with_everything_committed_and_exit_code_0(tmp_path: Pa
     with BrokerProcess(store) as broker, Peer(broker.port) as peer:
         peer.connect(b"peer", clean_session=False)
         peer.subscribe(b"a", 1)
-        peer.send(b"\x30\x03\0\x01a")  # open when the signal comes
+        peer.send(b"\x30\x03\0\x01a")  # the connection is open when the signal comes
         broker.process.send_signal(number)
         assert broker.process.wait(WAIT_LIMIT_S) == 0
     with BrokerProcess(store) as broker, Peer(broker.port) as peer:

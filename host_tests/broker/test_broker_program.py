@@ -25,7 +25,7 @@ OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program where it ends before it begins to serve: in this process."""
+    """Run the program in this process, for cases in which it ends before it begins to serve."""
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         try:
@@ -36,7 +36,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own."""
+    """Run the program in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "umqtt_broker", *arguments],
         capture_output=True,
@@ -48,7 +48,7 @@ def start(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
-    """Where the test's configuration file is."""
+    """Provide the path of the test's configuration file."""
     return tmp_path / "broker.conf"
 
 
@@ -102,7 +102,7 @@ def test_a_check_says_what_it_found_and_opens_nothing(conf: Path, tmp_path: Path
     assert result.returncode == 2 and "there is no such user" in result.stderr
 
 
-# What a start trips over beyond the file itself, by a line of it; {} is the test's folder.
+# Causes of a failing start beyond the file itself, by a line of it; {} is the test's folder.
 TRIPS = {
     "log": "log_dest file {}/nowhere/log",
     "pid": "pid_file {}/nowhere/pid",
@@ -124,7 +124,7 @@ TRIPS = {
 
 @pytest.mark.parametrize("kind", TRIPS)
 def test_a_check_finds_what_a_start_would_find(conf: Path, tmp_path: Path, kind: str) -> None:
-    """Planted: a check that reads the file and no more."""
+    """Planted: a check that only reads the file."""
     (tmp_path / "text").write_text("no database, and no token that is long enough")
     if kind == "store lost its log":
         history = History(tmp_path / "history", 1)
@@ -192,7 +192,7 @@ def test_a_pid_file_that_cannot_be_written_is_one_line_and_no_broker(conf: Path)
 
 @pytest.fixture
 def folder_for_everybody(tmp_path: Path) -> Iterator[Path]:
-    """A folder that other users may enter. Those of pytest are shut to them whenever a run of it begins anywhere."""
+    """Provide a folder that other users may enter; pytest closes its own to them at the beginning of every run."""
     beside = next(parent for parent in tmp_path.parents if parent.name.startswith("pytest-of-")).parent
     with tempfile.TemporaryDirectory(dir=beside) as folder:
         Path(folder).chmod(0o711)

@@ -1,4 +1,4 @@
-"""What a broker says of a Redis that it cannot use, and of an address that is none: one line with the next step."""
+"""The broker's reports on a Redis that it cannot use, and on an invalid address: one line with the next step."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.redis_server import RedisServer
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
-# Of a test with both engines.
+# Runs a test with both engines.
 ENGINES = pytest.mark.parametrize("start_redis", ["redis", "valkey"], indirect=True)
 
 PROGRAM = (sys.executable, "-m", "umqtt_broker")
@@ -64,7 +64,7 @@ def test_an_address_has_its_parts() -> None:
 
 
 def refusal(url: str) -> str:
-    """Return what the broker says of a store."""
+    """Return the broker's message about a store."""
     backend = RedisBackend(parse_redis_url(url))
     with pytest.raises(StoreError) as refused:
         backend.acquire()
@@ -87,7 +87,7 @@ def refusal(url: str) -> str:
 def test_a_redis_that_could_lose_what_was_acknowledged_is_refused(
     start_redis: StartRedis, options: dict[str, str], said: str
 ) -> None:
-    """Planted: a setting left out of _SETTINGS."""
+    """Planted: a setting is missing from _SETTINGS."""
     assert said in refusal(start_redis(**options).url)
 
 
@@ -117,7 +117,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 @pytest.fixture(scope="module")
 def tls_redis(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[int]:
-    """A Redis that asks for a certificate; the port at which it speaks TLS."""
+    """Provide a Redis that asks for a certificate; return the port on which it speaks TLS."""
     port = reserved_port()
     options = {
         "bind": "127.0.0.1 127.0.0.2",
@@ -131,7 +131,7 @@ def tls_redis(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[in
 
 
 def tls_url(pki: Pki, port: int, cafile: str, certificate: str, host: str = "localhost") -> str:
-    """Return an address: authority and certificate are names of `pki`, "" for none."""
+    """Return an address; cafile and certificate are names in `pki`, "" for none."""
     options = [f"cafile={pki.path(cafile)}.pem"] if cafile else []
     if certificate:
         options.append(f"certfile={pki.path(certificate)}.pem&keyfile={pki.path(certificate)}.key")
@@ -141,7 +141,7 @@ def tls_url(pki: Pki, port: int, cafile: str, certificate: str, host: str = "loc
 def test_a_broker_keeps_its_store_in_a_redis_with_tls_that_knows_it_by_its_certificate(
     start_broker: StartBroker, pki: Pki, tls_redis: int
 ) -> None:
-    """Planted: RedisBackend._connect() that connects without TLS; a context without the certificate."""
+    """Planted: RedisBackend._connect() connects without TLS; a context without the certificate."""
     broker = start_broker(store=tls_url(pki, tls_redis, "ca", "good"))
     with Peer(broker.port) as peer:
         peer.connect(b"p", clean_session=False)
@@ -164,7 +164,7 @@ def test_a_broker_keeps_its_store_in_a_redis_with_tls_that_knows_it_by_its_certi
 def test_a_redis_with_tls_that_is_not_trusted_or_does_not_trust_is_refused(
     pki: Pki, tls_redis: int, cafile: str, certificate: str, host: str, said: str
 ) -> None:
-    """Planted: a context that compares no host name; OpenSSL that asks for the passphrase on the terminal."""
+    """Planted: a context that checks no host name; OpenSSL asks for the passphrase on the terminal."""
     lock(pki, "locked")
     line = refusal(tls_url(pki, tls_redis, cafile, certificate, host))
     assert said in line and "\n" not in line
@@ -173,7 +173,7 @@ def test_a_redis_with_tls_that_is_not_trusted_or_does_not_trust_is_refused(
 def test_whom_the_system_trusts_does_not_count_beside_a_cafile(
     pki: Pki, tls_redis: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: the context of redis-py, which adds the cafile to what the system trusts."""
+    """Planted: redis-py's context, which adds the cafile to the authorities that the system trusts."""
     monkeypatch.setenv("SSL_CERT_FILE", pki.path("ca.pem"))
     assert "is not trusted" in refusal(tls_url(pki, tls_redis, "other", "good"))
     trusting = RedisBackend(parse_redis_url(tls_url(pki, tls_redis, "", "good")))
@@ -219,7 +219,7 @@ def test_the_password_comes_from_a_file_or_from_the_environment(
 def test_a_batch_that_a_replica_must_have_counts_when_it_has_it(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: RedisBackend._execute() that does not wait for replicas."""
+    """Planted: RedisBackend._execute() does not wait for replicas."""
     primary = start_redis()
     replica = start_redis(replicaof=f"127.0.0.1 {primary.port}")
     eventually(lambda: "master_link_status:up" in replica.command("INFO", "replication"))
@@ -239,7 +239,7 @@ def test_a_batch_that_a_replica_must_have_counts_when_it_has_it(
 def test_a_start_reads_what_was_written_whatever_the_sizes_of_sessions(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: _recover() that takes the first part for all of a queue; _scan() that does so for a hash."""
+    """Planted: _recover() takes the first part for a whole queue; _scan() does so for a hash."""
     monkeypatch.setattr(redis_backend, "_SLICE", 8)
     monkeypatch.setattr(redis_backend, "_MANY", 4)
     monkeypatch.setattr(redis_backend, "_FEW", 2)
@@ -289,7 +289,7 @@ def test_a_start_reads_what_was_written_whatever_the_sizes_of_sessions(
     ],
 )
 def test_a_store_that_somebody_has_garbled_is_refused_in_a_line(start_redis: StartRedis, command: str) -> None:
-    """Planted: RedisBackend.open() that lets KeyError and ValueError through: a traceback, and no broker."""
+    """Planted: RedisBackend.open() lets KeyError and ValueError through: a traceback, and no broker."""
     redis = start_redis()
     backend = RedisBackend(parse_redis_url(redis.url))
     assert backend.acquire() == ""
@@ -309,7 +309,7 @@ def test_a_store_that_somebody_has_garbled_is_refused_in_a_line(start_redis: Sta
 
 
 def test_a_fleet_is_read_in_few_scripts(start_redis: StartRedis) -> None:
-    """Planted: _MANY of 1. 10,000 sessions took 40,000 round trips, longer than the failover itself."""
+    """Planted: _MANY of 1. Then 10,000 sessions take 40,000 round trips, longer than the failover itself."""
     redis = start_redis()
     backend = RedisBackend(parse_redis_url(redis.url))
     assert backend.acquire() == ""
@@ -326,14 +326,14 @@ def test_a_fleet_is_read_in_few_scripts(start_redis: StartRedis) -> None:
 
 
 def scripts_of(redis: RedisServer) -> int:
-    """Return how many scripts have run."""
+    """Return the number of scripts that have run."""
     found = re.search(r"cmdstat_evalsha:calls=(\d+)", redis.command("INFO", "commandstats"))
     assert found is not None
     return int(found[1])
 
 
 def test_a_program_ends_with_a_line_or_waits_as_standby(start_redis: StartRedis, tmp_path: Path) -> None:
-    """Planted: Process.run() that ends when another broker has the store."""
+    """Planted: Process.run() ends if another broker has the store."""
     redis = start_redis()
     refused = subprocess.run(
         [*PROGRAM, "--store", "redis://:secret@h/0"], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
@@ -355,7 +355,7 @@ def test_a_program_ends_with_a_line_or_waits_as_standby(start_redis: StartRedis,
 def test_a_standby_shows_who_has_the_store_and_ends_when_told(
     start_redis: StartRedis, start_broker: StartBroker, tmp_path: Path
 ) -> None:
-    """Planted: Guard that lets requests through to a standby."""
+    """Planted: Guard lets requests through to a standby."""
     redis, port = start_redis(), reserved_port()
     start_broker(store=redis.url)
     conf, token = tmp_path / "broker.conf", tmp_path / "token"
@@ -377,7 +377,7 @@ def test_a_standby_shows_who_has_the_store_and_ends_when_told(
 
 @contextmanager
 def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the broker as a program; hands it over with its first line, and ends it."""
+    """Run the broker as a program; yield it with its first line, and end it."""
     with subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -1,4 +1,4 @@
-"""New settings while the broker runs: what changes at once, what waits for a restart, what never happens."""
+"""New settings while the broker runs: which take effect at once, which at a restart, and which are refused."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
 
 @pytest.fixture
 def pki(tmp_path: Path) -> Pki:
-    """Certificates of this test, which it may replace."""
+    """Provide certificates for this test, which it may replace."""
     return Pki(tmp_path)
 
 
@@ -43,11 +43,11 @@ def is_alive(link: ssl.SSLSocket) -> bool:
     return link.recv(2) == b"\xd0\x00"
 
 
-# In a program
+# In the same process
 
 
 class Counting(Permission):
-    """Counts what is done to it."""
+    """Counts the calls that it gets."""
 
     def __init__(self, error: str = "") -> None:
         self.reads = self.reloads = self.closed = 0
@@ -74,7 +74,7 @@ def with_broker(config: BrokerConfig, check: object) -> None:
     asyncio.run(run())
 
 
-# What only a restart changes; everything else changes at once.
+# Settings that only a restart changes; all others change at once.
 AT_START = {"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"}
 OF_LISTENERS_AT_START = {"host", "port", "path", "protocol", "socket_domain", "mode", "mount_point"}
 
@@ -199,7 +199,7 @@ def test_of_several_permission_files_all_change_or_none_does(tmp_path: Path) -> 
     with_broker(BrokerConfig(listeners=listeners), check)
 
 
-# In a process, by SIGHUP
+# In a separate process, by SIGHUP
 
 
 def test_sighup_changes_the_certificate_and_revokes_without_dropping_anybody(pki: Pki) -> None:
@@ -298,12 +298,12 @@ def test_what_is_being_read_when_the_broker_is_told_to_stop_is_not_taken_over(tm
     ):
         deaf.connect(b"deaf")
         deaf.subscribe(b"a", 0)
-        # A while goes by until the broker gives up on a client that takes nothing.
+        # It takes a while until the broker gives up on a client that reads nothing.
         deaf.send(encoder.publish(b"a", bytes(10_000_000)))
         broker.path.unlink()
         os.mkfifo(broker.path)
         broker.process.send_signal(signal.SIGHUP)
-        with broker.path.open("w") as settings:  # opened when the broker has opened it
+        with broker.path.open("w") as settings:  # the pipe opens once the broker has opened it
             broker.process.terminate()
             broker.wait_for("stopping")
             settings.write(f"{OPEN}listener 0 127.0.0.2\n")
@@ -357,7 +357,7 @@ def connect_packet_of(client_id: bytes, name: str, password: str) -> bytes:
     return encoder.encode(0x10, body)
 
 
-# What clients that are connected already feel
+# Effects on connected clients
 
 
 def reloaded(broker: BrokerThread, **settings: object) -> None:
@@ -407,7 +407,7 @@ def test_a_window_that_grows_or_shrinks_counts_for_who_is_connected(start_broker
         first = [peer.expect(PUBLISH) for _ in range(2)]
         assert peer.flush() == []
         reloaded(broker, max_inflight_messages=5)
-        # At once: nobody need send anything first.
+        # At once: nobody has to send anything first.
         assert broker.call(lambda: list(broker.broker.router.dirty)) == []
         assert [peer.expect(PUBLISH).payload for _ in range(3)] == [bytes([number]) for number in range(2, 5)]
         peer.send(encoder.acknowledgement(PUBACK, first[0].packet_id))

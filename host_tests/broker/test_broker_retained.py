@@ -1,6 +1,6 @@
-"""Retained messages in great numbers: nobody else waits for them, and what changes meanwhile comes out right.
+"""Retained messages in large numbers: nobody else waits for them, and changes meanwhile have the right result.
 
-UMQTT_FULL_SWEEPS=1 takes a million topics instead of a sample.
+UMQTT_FULL_SWEEPS=1 uses a million topics instead of a sample.
 """
 
 import gc
@@ -23,16 +23,16 @@ MakePeer = Callable[..., Peer]
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 TOPICS = 1_000_000 if FULL else 40_000
 
-# Steps of a walk in one turn of the event loop, however long they take: after 100 it looks at the clock, and the slice
+# Steps of a walk in one turn of the event loop, however long they take: after 100 it checks the clock, and the slice
 # of the SUBSCRIBE itself may come in the same turn as the next.
 MOST_STEPS = 200
 
-# Seconds that a wildcard subscription may keep the event loop from everyone else.
+# Seconds for which a wildcard subscription may block the event loop.
 MOST_STALL = 0.05
 
 
 def matches(topic_filter: bytes, topic_name: bytes) -> bool:
-    """Say what the specification says, level by level."""
+    """Return whether a filter matches, by the specification's rules, level by level."""
     wanted, levels = topic_filter.split(b"/"), topic_name.split(b"/")
     if levels[0].startswith(b"$") and wanted[0] in (b"#", b"+"):
         return False
@@ -116,10 +116,10 @@ def test_a_retained_topic_takes_little_memory(form: bytes, most: int) -> None:
 
 
 class StallWatch:
-    """Measures from inside how long the event loop does one thing.
+    """Measures from inside how long the event loop spends on one thing.
 
-    In CPU time of its thread: what the client in this process and whatever else the machine runs take is not its own.
-    Neither is what other tests have left in this process: meanwhile the garbage collector does not look at it.
+    It counts CPU time of the loop's thread, so that the client in this process and other programs do not count.
+    Objects that other tests left in this process do not count either: the garbage collector ignores them meanwhile.
     """
 
     def __init__(self, broker: BrokerThread) -> None:
@@ -145,12 +145,12 @@ class StallWatch:
 
 
 def least(stall: Callable[[], float]) -> float:
-    """Return the least of three: what a virtual machine takes for itself counts as its thread's, but not each time."""
+    """Return the least of three: time that the virtual machine takes counts as the thread's, but not each time."""
     return min(stall() for _ in range(3))
 
 
 def fill(broker: BrokerThread, count: int, qos: int = 0, payload: bytes = b"x") -> None:
-    """Put retained messages in: wide/N, and N/x/deep for one in ten."""
+    """Add retained messages: wide/N, and N/x/deep for one in ten."""
 
     def put() -> None:
         for number in range(count):
@@ -171,10 +171,10 @@ def fill(broker: BrokerThread, count: int, qos: int = 0, payload: bytes = b"x") 
 def test_a_walk_through_retained_messages_lets_others_have_their_turn(
     start_broker, monkeypatch: pytest.MonkeyPatch, packets: bytes
 ) -> None:
-    """Planted: a RetainedDelivery that does not look at the clock, and one slice for each filter instead of for all."""
+    """Planted: a RetainedDelivery that does not check the clock; one slice for each filter instead of for all."""
     broker = start_broker(sys_interval=0)
     fill(broker, 3000)
-    # Each step takes a millisecond, and nothing else any time.
+    # Each step takes a millisecond, and nothing else takes any time.
     broker.stop_clock()
     retained = broker.broker.router.retained
     walk, in_this_turn, most, total = retained.walk, 0, 0, 0
@@ -295,7 +295,7 @@ def test_what_is_replaced_during_the_walk_never_comes_back_old(start_broker) -> 
         last: dict[bytes, Packet] = {}
         while len(last) < 4500:
             message = client.receive_message()
-            # Once the new one came, the old one does not.
+            # Once the new one has come, the old one does not.
             assert message.payload != b"old" or message.topic_name not in last
             last[message.topic_name] = message
         while more := [packet for packet in client.flush() if packet.kind == PUBLISH]:

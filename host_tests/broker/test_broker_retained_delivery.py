@@ -1,4 +1,4 @@
-"""The retained messages that a new subscription of a persistent session waits for outlive the broker's process."""
+"""Retained messages that a persistent session's new subscription still waits for outlive the broker's process."""
 
 import sqlite3
 from contextlib import closing
@@ -10,7 +10,7 @@ from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
 from umqtt_testkit.waiting import eventually
 
-# More than one slice and one window: the client takes the first of them only.
+# More than one slice and one window: the client takes only the first of them.
 COUNT = 3000
 TAKEN = 5
 
@@ -43,7 +43,7 @@ def subscribe_and_take_some(port: int, *topic_filters: bytes) -> None:
 
 
 def take_all(port: int, store: Path) -> set[bytes]:
-    """Receive and acknowledge until the store says that nothing is owed. Returns the topic names."""
+    """Receive and acknowledge until nothing is owed according to the store. Returns the topic names."""
     names: set[bytes] = set()
     with Peer(port) as client:
         assert client.connect(b"client", clean_session=False)
@@ -56,7 +56,7 @@ def take_all(port: int, store: Path) -> set[bytes]:
                 assert packet.kind == PUBLISH and packet.retain
                 names.add(packet.topic_name)
                 client.send(encoder.acknowledgement(PUBACK, packet.packet_id))
-            # What is owed no more may still be on its way.
+            # What is not owed any more may still be on its way.
             quiet = 0 if packets or owed(store) != [[]] else quiet + 1
             return quiet == 2
 
@@ -65,7 +65,7 @@ def take_all(port: int, store: Path) -> set[bytes]:
 
 
 def owed(store: Path) -> list[list[bytes]]:
-    """What the store says each session is owed."""
+    """Return what each session is owed according to the store."""
     with closing(sqlite3.connect(store)) as database:
         return [found.retained_pending for found in recover(database)[0].sessions]
 
@@ -76,15 +76,15 @@ def test_what_a_subscription_is_owed_comes_after_kill_9(tmp_path: Path) -> None:
         names = retain(broker.port)
         subscribe_and_take_some(broker.port, b"#", b"wide/1")
         broker.kill()
-    # The second waits behind the first.
+    # The second waits for the first.
     assert owed(store) == [[b"#", b"wide/1"]]
     with BrokerProcess(store) as broker:
-        # Once more, before anybody took it.
+        # Another kill, before anybody took it.
         broker.kill()
     with BrokerProcess(store) as broker:
         assert take_all(broker.port, store) == names
         broker.kill()
-    # Once it came, it is owed no more.
+    # Once it has come, it is not owed any more.
     assert owed(store) == [[]]
 
 

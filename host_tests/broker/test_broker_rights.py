@@ -1,4 +1,4 @@
-"""Rights, names and mount points: what a client may do follows it wherever its session goes. Mostly on both stores."""
+"""Rights, names and mount points: a client's rights follow it wherever its session goes. Mostly on both stores."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MakePeer = Callable[..., Peer]
 
 
 class Names(Rights):
-    """May read and write what is in a set, that counts how often it is asked."""
+    """Rights to read and write the names in a set; counts the questions."""
 
     def __init__(self, readable: set[bytes], writable: set[bytes]) -> None:
         self._readable = readable
@@ -95,7 +95,7 @@ def test_a_denied_message_is_acknowledged_counted_and_routed_to_nobody_nor_retai
         assert [packet.payload for packet in reader.flush()] == [b"allowed"] * 3
         assert broker.call(lambda: broker.stats.denied) == 3
         assert broker.call(lambda: broker.view.retained) == []
-        # A name that was allowed is not asked about again, one that was denied is.
+        # An allowed name is not asked about again, a denied one is.
         assert rights.asked == 4
         writer.send(encoder.publish(b"b/#", b"", 0))
         assert writer.wait_closed() == []
@@ -106,7 +106,7 @@ def test_a_reload_changes_rights_without_dropping_a_connection(start_broker, sto
     before: dict[bytes, Rights] = {b"reader": Names({b"a"}, {b"a"}), b"away": Names({b"a"}, set())}
     after: dict[bytes, Rights] = {b"reader": Names({b"b"}, {b"b"}), b"away": Names({b"b"}, set())}
     broker = start_broker(permission=ByName(before, after), store=store)
-    # A configuration file that is read again makes new permissions.
+    # Reading a configuration file again makes new permissions.
     new = BrokerConfig(port=0, sys_interval=0, store=store, permission=ByName(after)) if is_replaced else None
     with Peer(broker.port) as reader, Peer(broker.port) as away, Peer(broker.port) as publisher:
         reader.connect(b"reader")
@@ -211,7 +211,7 @@ def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its
                 assert (message.retain, message.qos) == (True, qos)
             while client.receive().kind != PUBLISH:
                 pass
-        # Only a bridge may say below $SYS that it is there.
+        # Only a bridge may announce itself below $SYS.
         state = b"$SYS/broker/connection/x/state"
         client.send(encoder.publish(state, b"1", 0))
         client.flush()
@@ -264,7 +264,7 @@ def test_bytes_behind_a_connect_wait_for_its_decision_and_nobody_else_does(start
         assert client.expect(CONNACK).body == b"\0\0"
         assert [client.expect(PUBACK).packet_id for _ in "12"] == [1, 2]
         assert [packet.payload for packet in watcher.flush()] == [b"1", b"2"]
-        # From now on it is read like every other.
+        # From now on it is read like every other connection.
         assert broker.call(lambda: broker.view.session(b"client").connection.backpressure) is None
 
 
@@ -333,13 +333,13 @@ def test_each_listener_has_its_own_permission_and_its_own_limit_of_connections(s
 
 
 def mounted_config(store: str = ":memory:") -> BrokerConfig:
-    """A plain listener and two behind mount points."""
+    """Return the configuration of a plain listener and two behind mount points."""
     mounts = (b"", b"north/", b"south/")
     return BrokerConfig(listeners=tuple(Listener(port=0, mount_point=mount) for mount in mounts), store=store)
 
 
 def ports(broker: BrokerThread) -> list[int]:
-    """Return where the listeners of a broker listen."""
+    """Return the ports of a broker's listeners."""
     return broker.view.listening_ports
 
 
@@ -354,7 +354,7 @@ def test_behind_a_mount_point_clients_see_only_each_other_and_no_prefix(store: s
     ):
         outside.connect(b"outside")
         inside.connect(b"same", clean_session=False)
-        other.connect(b"same", clean_session=False)  # takes nobody over
+        other.connect(b"same", clean_session=False)  # takes over nobody's session
         publisher.connect(b"publisher", will=(b"will", b"gone", 0, False))
         outside.subscribe(b"#", 0)
         for client in (inside, other):
@@ -442,7 +442,7 @@ def test_after_kill_9_the_wills_of_connected_clients_are_published(tmp_path: Pat
         polite.disconnect()
         dropped.reset()
         assert watcher.receive_message().topic_name == b"will/dropped"
-        # Its SUBACK leaves when everything until now is safe, and the will is not published once more.
+        # Its SUBACK leaves once everything so far is safe; the will is not published again.
         watcher.subscribe(b"will/+", 1)
         broker.kill()
         for peer in (watcher, connected, clean):
@@ -452,7 +452,8 @@ def test_after_kill_9_the_wills_of_connected_clients_are_published(tmp_path: Pat
             assert watcher.connect(b"watcher", clean_session=False)
             found = {watcher.receive_message().topic_name for _ in range(len(expected))}
             assert found == expected
-            # What the kill took of the acknowledgements comes again, marked as such; a will published twice would not.
+            # Acknowledgements lost by the kill cause repetitions, marked as such; a will published twice would not be
+            # marked.
             assert all(packet.dup for packet in watcher.flush())
             watcher.close()
             broker.kill()

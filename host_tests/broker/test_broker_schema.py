@@ -1,4 +1,4 @@
-"""The store's file: older versions are brought up, foreign and newer ones refused, shared messages never leak."""
+"""The store's file: older versions are upgraded, foreign and newer ones refused, shared messages never leak."""
 
 import random
 import sqlite3
@@ -37,7 +37,7 @@ VERSION_1 = """
 WILL_5 = Will(b"t", b"gone", 1, False, MessageProperties(30, b"\x03\0\1t"), 60)
 RETAINED_5 = RetainedMessage(b"r", b"kept", 1, b"\x03\0\1t", 1_795_000_060)
 
-# Sessions at a time in the random runs.
+# Concurrent sessions in the random runs.
 SESSIONS = 4
 
 
@@ -92,7 +92,7 @@ def test_a_store_of_version_1_is_brought_up_with_everything_in_it(tmp_path: Path
 
 
 def test_a_new_store_has_the_tables_of_an_old_one_that_was_brought_up_and_an_id_of_its_own(tmp_path: Path) -> None:
-    """Planted: the trigger left out; the id made once for all new stores."""
+    """Planted: the trigger is left out; all new stores get the same id."""
     stores = [schema.connect(str(tmp_path / name)) for name in ("one.db", "two.db")]
     with sqlite3.connect(tmp_path / "old.db") as old:
         for number in range(schema.VERSION):
@@ -140,7 +140,7 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     first.deliveries = [(2, position, 0, 2, 0, 0, 0, b"t", b"x" * position, 0) for position in (1, 2, 3)]
     sqlite.write_batch(database, first)
     move = Batch()
-    # One that is there, and one that the same transaction inserts and completes.
+    # One that exists, and one that the same transaction inserts and completes.
     move.deliveries = [(2, 4, 0, 2, 0, 0, 0, b"t", b"four", 0)]
     move.moves = [(1, 1, 77, 2, 2, 2), (1, 2, 78, 2, 2, 4)]
     move.acknowledged = {1: [2]}
@@ -157,11 +157,11 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     end = Batch()
     end.shares = {2: None}
     sqlite.write_batch(database, end)
-    # Not while messages remember it.
+    # Not while messages refer to it.
     assert recover(database)[1] == 3
     remove_leftovers(database)
     assert database.execute("SELECT session, count(*) FROM delivery").fetchall() == [(1, 1)]
-    # A number is not given to two, whatever ended.
+    # A number is never given to two, whatever has ended.
     assert recover(database)[1] == 2
 
 
@@ -217,7 +217,7 @@ def test_a_payload_that_many_sessions_wait_for_is_stored_once(tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", range(8))
 def test_when_every_delivery_is_gone_no_message_is_left_also_after_kills(tmp_path: Path, seed: int) -> None:
-    """Random batches: shared and single payloads, acknowledgements, sessions that end, transactions cut off."""
+    """Random batches: shared and single payloads, acknowledgements, ended sessions, transactions cut off."""
     rng = random.Random(seed)
     path = str(tmp_path / "broker.db")
     database = schema.connect(path)

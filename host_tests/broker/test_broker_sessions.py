@@ -115,7 +115,8 @@ def test_leaving_and_returning_under_load_loses_nothing_and_keeps_the_order(
 ) -> None:
     """A steady stream; the subscriber leaves about every 50 messages, some of them unacknowledged.
 
-    At QoS 2 the subscriber keeps packet identifiers as section 4.3.3 tells a receiver to; then nothing comes twice.
+    At QoS 2 the subscriber keeps packet identifiers as section 4.3.3 requires of a receiver; then nothing comes
+    twice.
     """
     rng = random.Random(seed)
     total, window = 600, 20
@@ -248,7 +249,7 @@ def test_a_long_queue_stays_on_disk_and_drains_in_order_while_more_is_published(
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_queue_of_large_messages_stays_on_disk(tmp_path, start_broker, monkeypatch, is_there: bool) -> None:
-    """Of a client that is away, and of one that does not read. Planted: a bound in messages alone, of queue or page."""
+    """Either the client is away, or it does not read. Planted: a bound of queue or page that counts only messages."""
     monkeypatch.setattr(durable, "_MOST_IN_MEMORY", 256 * 1024)
     broker = start_broker(store=str(tmp_path / "broker.db"), max_inflight_messages=4)
     size, total = 16 * 1024, 300
@@ -316,7 +317,7 @@ def test_a_client_that_never_reads_its_acknowledgements_is_not_read_from_for_eve
         batch = encoder.publish(b"nobody", b"", 1, 1) * 2000
         peer.socket.setblocking(False)
         (connection,) = broker.view.connections
-        # Else the kernel keeps a million acknowledgements.
+        # Otherwise the kernel buffers a million acknowledgements.
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         sent = 0
 
@@ -330,7 +331,7 @@ def test_a_client_that_never_reads_its_acknowledgements_is_not_read_from_for_eve
 
         eventually(is_read_no_more)
         peer.socket.settimeout(WAIT_LIMIT_S)
-        # It is alive all the same, and goes on when the peer reads.
+        # It is alive all the same, and continues when the peer reads.
         read = 0
         while read < 4 * (sent // len(encoder.publish(b"nobody", b"", 1, 1))):
             read += len(peer.socket.recv(1 << 20))

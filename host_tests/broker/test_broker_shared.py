@@ -1,4 +1,4 @@
-"""Shared subscriptions: one queue for a group, whose members take from it; nothing lost when they go."""
+"""Shared subscriptions: one queue for a group, from which its members take; nothing is lost when they go."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ JOBS = b"$share/workers/jobs/#"
 
 @pytest.fixture(params=[":memory:", "broker.db"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Each kind of store."""
+    """Provide each kind of store."""
     return request.param if request.param == ":memory:" else str(tmp_path / request.param)
 
 
 def payloads(packets: list[Packet]) -> list[bytes]:
-    """The messages among packets."""
+    """Return the payloads of the messages among packets."""
     return [packet.payload for packet in packets if packet.kind == PUBLISH]
 
 
 def take(peer: Peer, count: int = 0, *, acknowledge: bool = True) -> list[bytes]:
-    """Return the messages that are there for a peer, `count` at least, acknowledged unless told not to."""
+    """Return the messages waiting for a peer, `count` at least, acknowledged unless told not to."""
     got: list[bytes] = []
 
     def on_packet(packet: Packet) -> None:
@@ -46,7 +46,7 @@ def take(peer: Peer, count: int = 0, *, acknowledge: bool = True) -> list[bytes]
 
     while len(got) < count:
         on_packet(peer.receive())
-    # What answers the acknowledgements of one read may come behind the answer to the PINGREQ in it.
+    # Packets caused by the acknowledgements of one read may come after the answer to the PINGREQ in it.
     quiet = 0
     while quiet < 2:
         packets = peer.flush()
@@ -116,7 +116,7 @@ def test_each_message_goes_to_one_member_and_all_get_their_share(peer: Connect, 
     got = [take(member) for member in members]
     assert sorted(int(payload) for each in got for payload in each) == list(range(1, 91))
     assert all(len(each) >= 10 for each in got), [len(each) for each in got]
-    # In order for whoever looks at one member.
+    # In order, for each single member.
     assert all(each == sorted(each, key=int) for each in got)
 
 
@@ -127,7 +127,8 @@ def test_groups_filters_and_plain_subscriptions_are_each_served(peer: Connect) -
     other.subscribe(b"$share/others/jobs/#", 1)
     send(peer(b"p"), 1, 10)
     mine, theirs = take(one), take(other)
-    # Two of workers and the plain one are only mine; the group of both gives to the one with less in flight.
+    # Two for workers and the plain subscription are only mine; the group of both gives to the one with less in
+    # flight.
     assert {mine.count(payload) for payload in numbers(1, 10)} == {3}
     assert theirs == numbers(1, 10)
 
@@ -282,7 +283,7 @@ def test_what_departed_members_left_is_counted_once(start_broker: StartBroker, s
 
 
 def test_who_unsubscribes_may_finish_what_it_has(broker: BrokerThread, peer: Connect) -> None:
-    """[MQTT-3.10.4-3]; what it does not finish goes to the others when it leaves."""
+    """Allowed by [MQTT-3.10.4-3]; what it does not finish goes to the others when it leaves."""
     one, stays = peer(b"a"), peer(b"b")
     one.subscribe(JOBS, 1)
     send(peer(b"p"), 1, 4)
@@ -457,7 +458,7 @@ def test_a_message_goes_only_to_a_member_that_may_read_it(start_broker: StartBro
         for number, name in enumerate((b"jobs/a/1", b"jobs/b/2", b"jobs/a/3", b"jobs/c/4", b"jobs/b/5"), 1):
             send(publisher, number, 1, topic_name=name)
         assert (take(a), take(b)) == ([b"1", b"3"], [b"2", b"5"])
-        # Nobody who may read it is there: it waits, and what is for others passes by.
+        # Nobody who may read it is connected: it waits, and messages for others pass it.
         leave(broker, a)
         send(publisher, 6, 2, topic_name=b"jobs/a/x")
         send(publisher, 8, 2, topic_name=b"jobs/b/x")
@@ -561,7 +562,7 @@ def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
         assert figures == (17, 17, 0, 0)
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("SELECT count(*) FROM share").fetchone() == (0,)
-            # What is in flight is the member's own; the rest goes bit by bit.
+            # What is in flight is the member's own; the rest is removed in small steps.
             eventually(lambda: database.execute("SELECT count(*) FROM delivery").fetchone() == (2,))
 
 

@@ -1,7 +1,7 @@
-"""Two collectors share a subscription while the broker is stopped, killed, started again: nothing acknowledged is lost.
+"""Two collectors share a subscription over stops, kills and restarts of the broker: nothing acknowledged is lost.
 
-`python host_tests/broker/test_broker_shared_restarts.py [RESTARTS [SEED]]` tells the story with 20 restarts, or as many
-as it is told, and counts.
+`python host_tests/broker/test_broker_shared_restarts.py [RESTARTS [SEED]]` runs the story with 20 restarts, or as
+many as given, and counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESTARTS_BY_COMMAND = 20
 
 
 class Story:
-    """One publisher at QoS 1, two collectors with persistent sessions, and a broker that does not stay."""
+    """One publisher at QoS 1, two collectors with persistent sessions, and a broker that is restarted."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Story:
         self._store = folder / "broker.db"
 
     def run(self, restarts: int) -> int:
-        """Tell the story. Returns how many acknowledged messages no collector got."""
+        """Run the story. Returns the number of acknowledged messages that no collector got."""
         with BrokerProcess(self._store) as broker:
             for collector in self.collectors:
                 collector.subscribe(broker.port)
@@ -82,7 +82,7 @@ def test_two_collectors_lose_nothing_across_restarts_and_kills(tmp_path: Path, s
 
 
 def main(arguments: list[str]) -> int:
-    """Tell the story and count. Returns the exit code: 1 if anything was lost."""
+    """Run the story and count. Returns the exit code: 1 if anything was lost."""
     restarts = int(arguments[0]) if arguments else RESTARTS_BY_COMMAND
     seed = int(arguments[1]) if len(arguments) > 1 else random.randrange(1_000_000)
     with tempfile.TemporaryDirectory(prefix="umqtt-shared-") as folder:

@@ -1,4 +1,4 @@
-"""However the network cuts a client's bytes into reads, the broker answers the same bytes."""
+"""However the network cuts a client's bytes into reads, the broker gives the same answer."""
 
 import asyncio
 import random
@@ -9,8 +9,8 @@ from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 
-# Every packet a client sends, messages to itself at every QoS, a payload with a two-byte remaining length, and
-# something behind DISCONNECT that must have no effect.
+# Every packet that a client sends, messages to itself at every QoS, a payload with a two-byte remaining length, and
+# bytes after DISCONNECT that must have no effect.
 SESSION = b"".join(
     (
         encoder.connect(b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, False)),
@@ -32,7 +32,7 @@ SESSION = b"".join(
 )
 
 _PROPERTIES = encoder.properties(topic_alias=3, message_expiry_interval=600, user_property=[(b"name", b"value")])
-# The same in MQTT 5, with properties wherever they may stand.
+# The same in MQTT 5, with properties wherever they are allowed.
 SESSION_5 = b"".join(
     (
         encoder.connect(
@@ -65,7 +65,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.closed = False
-        # The connection to tell that it writes too much, at every write while set.
+        # The connection to which every write, while this is set, reports that too much is buffered.
         self.full_for: Connection | None = None
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -95,7 +95,7 @@ async def replay(cuts: list[int], session: bytes = SESSION) -> tuple[bytes, dict
     broker = Broker(BrokerConfig(port=0))
     async with broker:
         stop_time(broker.loop)
-        # What is left of an expiry is part of the answer.
+        # The rest of an expiry interval is part of the answer.
         broker.context.expiry.clock = lambda: 1_800_000_000.0
         transport = Transport()
         connection = Connection(broker, broker.config.all_listeners()[0])
@@ -125,7 +125,10 @@ def test_every_split_of_a_session_gives_the_same_answer(session: bytes) -> None:
 
 
 def same(one: tuple[bytes, dict[str, object]], other: tuple[bytes, dict[str, object]]) -> bool:
-    """The same packets and counts. Acknowledgements are joined per read, so they may move past messages."""
+    """Return whether packets and counts are the same.
+
+    Acknowledgements are joined per read, so they may move past messages.
+    """
     return sorted(packets(one[0])) == sorted(packets(other[0])) and one[1] == other[1]
 
 

@@ -1,8 +1,8 @@
 """A message that the disk garbled, or whose row is missing, is never delivered; all others are.
 
-SQLite has no checksums for what has left its log.
+SQLite has no checksums for pages outside its log.
 
-Planted: is_whole() that always says yes; a page with a garbled message that counts as the last of its queue.
+Planted: is_whole() always says yes; a page with a garbled message counts as the last of its queue.
 """
 
 import logging

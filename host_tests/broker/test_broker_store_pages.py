@@ -1,10 +1,10 @@
-"""A damaged page costs what lies on it: the broker says so, starts if told to, and goes on if it is running.
+"""A damaged page costs what is on it: the broker reports it, starts if told to, and continues if it is running.
 
 Each page of a database, garbled at random: never a traceback, never a message that was not published.
 UMQTT_FULL_SWEEPS=1 garbles each page in several ways.
 
 Planted: a salvage that stops at the first damaged page; numbers of lost sessions that are given away again; a store
-that does not look at what it reads; a transaction that a damaged page fails again and again.
+that does not check what it reads; a transaction that fails again and again at a damaged page.
 """
 
 import os
@@ -31,13 +31,13 @@ SESSIONS = 3
 COUNT = 200
 SIZE = 300
 STATES = 30
-# The messages of all sessions: the first one's filter matches a topic that the others' does not.
+# The messages of all sessions: the first one's filter matches a topic that the others' filters do not.
 TOTAL = 200 + 150 + 150
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with three sessions of 200 messages, some of them shared, and 30 retained messages."""
+    """Provide a store with three sessions of 200 messages, some of them shared, and 30 retained messages."""
     path = tmp_path_factory.mktemp("whole") / "broker.db"
     with BrokerThread(BrokerConfig(port=0, store=str(path), sys_interval=0)) as broker:
         for number in range(SESSIONS):
@@ -60,7 +60,7 @@ def copy(whole: Path, folder: Path) -> Path:
 
 
 def garble(path: Path, page: int, how: int, chance: random.Random) -> str:
-    """Damage a page; how: 0 a byte, 1 some bytes at its head, 2 all of it. Returns what was done."""
+    """Damage a page; how: 0 a byte, 1 some bytes at its head, 2 all of it. Returns a description."""
     content = bytearray(path.read_bytes())
     start = (page - 1) * PAGE
     if how == 0:
@@ -77,7 +77,7 @@ def garble(path: Path, page: int, how: int, chance: random.Random) -> str:
 
 
 def check_served(port: int, where: str) -> int:
-    """Look at what the keepers and a newcomer get, and publish. Returns how many messages the keepers got."""
+    """Check what the keepers and a newcomer get, and publish. Returns the number of the keepers' messages."""
     true = {payload_of(number, SIZE) for number in range(COUNT)} | {b"after"}
     with Peer(port) as publisher:
         publisher.connect(b"publisher")
@@ -126,7 +126,7 @@ def test_a_page_garbled_at_random_is_a_line_and_never_a_message(
             except StoreError as error:
                 assert "\n" not in str(error), (where, str(error))
                 refused += 1
-                # Only the first page tells what kind of file it is, and where its tables are.
+                # Only the first page says what kind of file it is, and where its tables are.
                 assert not accept_loss or page == 1, (where, str(error))
         tracebacks = [record for record in caplog.records if record.exc_info]
         assert not tracebacks, (where, tracebacks)
@@ -154,7 +154,7 @@ def test_a_damaged_page_of_messages_costs_the_messages_on_it(
     damaged = path.read_bytes()
     with BrokerThread(BrokerConfig(port=0, store=str(path), accept_loss=True)) as broker:
         found = check_served(broker.port, "a leaf")
-    # Each got another one.
+    # Each got one more message.
     assert TOTAL - PAGE // 20 < found - SESSIONS < TOTAL
     (line,) = [record.message for record in caplog.records if "was damaged" in record.message]
     assert f"3 sessions and {found - SESSIONS} messages are left; lost are rows of delivery behind" in line
@@ -168,7 +168,7 @@ def test_a_broker_that_meets_a_damaged_page_goes_on(whole: Path, tmp_path: Path)
     with BrokerProcess(path) as broker:
         zero_leaf(path, "delivery")
         with closing(sqlite3.connect(path)) as other, other:
-            # Whoever else writes makes SQLite forget the pages in its memory.
+            # Another writer makes SQLite forget the pages in its memory.
             other.execute("INSERT INTO quarantine (what) VALUES ('something')")
         found = check_served(broker.port, "a leaf")
         assert TOTAL - PAGE // 20 < found - SESSIONS < TOTAL
@@ -196,7 +196,7 @@ def test_check_finds_every_kind_of_damage_and_nothing_else(
         return code, capsys.readouterr().out
 
     def content(path: Path) -> dict[str, bytes]:
-        # SQLite makes an index of the log for whoever reads it.
+        # SQLite creates an index of the log for every reader.
         return {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
 
     path = copy(whole, tmp_path / "copy")
@@ -214,7 +214,7 @@ def test_check_finds_every_kind_of_damage_and_nothing_else(
         path = copy(whole, tmp_path / "copy")
         with closing(sqlite3.connect(path)) as database, database:
             assert database.execute(statement).rowcount == 1
-        # No log is left behind by this connection either.
+        # This connection leaves no log behind either.
         code, lines = checked(path)
         assert code == 1 and lines.endswith(f"{expected}\n") and lines.count("\n") == 1, lines
     path = History(tmp_path / "history", 3).copy(tmp_path / "copy")

@@ -1,6 +1,6 @@
-"""The end of a session with a long queue: its messages are removed in slices, whatever comes between.
+"""The end of a session with a long queue: its messages are removed in slices, whatever comes in between.
 
-Planted: one DELETE for all of them; a start that leaves what a crash left; a slice that takes messages of another
+Planted: one DELETE for all of them; a start that keeps what a crash left; a slice that takes messages of another
 session.
 """
 
@@ -25,7 +25,7 @@ FEW = 10
 
 @pytest.fixture
 def changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows that each transaction has changed; they follow each other quickly."""
+    """Provide the numbers of rows changed by each transaction, with no pause between transactions."""
     counted: list[int] = []
     write = sqlite.write_batch
 
@@ -51,7 +51,7 @@ async def opened(path: Path) -> AsyncIterator[Store]:
 
 
 async def fill(store: Store) -> None:
-    """Make session 1 with a long queue, half of it shared with session 2, which has a few messages of its own."""
+    """Make session 1 with a long queue, whose first messages session 2 shares."""
     for client_id in (b"long", b"few"):
         store.new_session(client_id)
     for number in range(1, LONG + 1):
@@ -63,7 +63,7 @@ async def fill(store: Store) -> None:
 
 
 def left(path: Path) -> tuple[int, int, int]:
-    """Messages of session 1 and of session 2, and shared payloads."""
+    """Return the numbers of messages of session 1 and of session 2, and of shared payloads."""
     with sqlite3.connect(path) as database:
         query = "SELECT sum(session = 1), sum(session = 2), (SELECT count(*) FROM message) FROM delivery"
         return database.execute(query).fetchone()
@@ -84,7 +84,7 @@ def test_a_long_queue_goes_in_slices_that_hold_nobody_up(tmp_path: Path, changes
                 store.add_delivery((2, number, number, 1, 0, 0, 0, TOPIC, payload_of(number, 200), 0))
                 await committed(store)
             await eventually_async(lambda: left(path)[0] == 0)
-            # With each shared message its row changes, and goes with the last.
+            # A shared message's row changes with each delivery, and is removed with the last.
             assert max(changes) < sqlite.SLICE + 3 * FEW
 
     asyncio.run(play())
@@ -99,7 +99,7 @@ def test_what_a_crash_left_is_removed_after_the_next_start(
     write = sqlite.write_batch
 
     def copy_and_write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
-        # In the thread that writes: nothing changes meanwhile, as nothing does after a crash.
+        # Copied in the writing thread, so that nothing changes meanwhile, as after a crash.
         if not (tmp_path / "killed").exists() and sum(changes) > LONG + FEW + sqlite.SLICE:
             shutil.copytree(tmp_path, tmp_path / "killed", ignore=shutil.ignore_patterns("killed", "*-shm"))
         return write(database, batch)
@@ -115,7 +115,7 @@ def test_what_a_crash_left_is_removed_after_the_next_start(
 
     async def go_on(path: Path) -> None:
         async with opened(path) as store:
-            # Its number is not given to somebody else meanwhile.
+            # Its number is not given to another session meanwhile.
             assert store.new_session(b"new") == 3
             await eventually_async(lambda: left(path)[0] in (0, None))
 

@@ -1,6 +1,6 @@
-"""A log that lost its end after it was acknowledged is noticed; one that a power cut tore is not taken for it.
+"""A log that lost its end after it was acknowledged is noticed; one torn by a power cut is not mistaken for it.
 
-SQLite ends a log at the first frame that is not whole, without a word. UMQTT_FULL_SWEEPS=1 makes a longer log.
+SQLite silently ends a log at the first incomplete frame. UMQTT_FULL_SWEEPS=1 makes a longer log.
 
 Planted: a lock file that is not written after a commit; one that is written before it; a store that opens in spite of
 the loss.
@@ -29,7 +29,7 @@ DAMAGES = ("flipped", "zeroed", "cut")
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """A store with a few messages to a commit, all of them in its log."""
+    """Provide a store with a few messages per commit, all of them in its log."""
     return History(tmp_path_factory.mktemp("history"), COMMITS, each=3)
 
 
@@ -58,24 +58,24 @@ def test_a_log_damaged_at_any_frame_is_noticed_and_what_is_cut_is_counted(
         path = history.copy(tmp_path / "copy")
         damage(path.with_name(WAL), kind, at, chance)
         if path.with_name(WAL).read_bytes() == (history.folder / WAL).read_bytes():
-            continue  # what was zeroed was nothing but zeros
+            continue  # the zeroed bytes were zeros before
         where = f"{kind} at byte {at}, frame {frame}, seed {SEED}"
         before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
         with pytest.raises(StoreError) as refused:
             Found(path)
-        # Refused, it is left for whoever knows better.
+        # A refused store is left unchanged, for somebody to inspect.
         after = {name: path.with_name(name).read_bytes() for name in before}
         assert before == after, where
         caplog.clear()
         with caplog.at_level(logging.ERROR, "umqtt_broker.store"):
             found = Found(path, accept_loss=True)
-        # What is left is a beginning, and the messages that are said to be cut are those that are not there.
+        # The remaining messages are the oldest ones, and those reported as cut are those that are missing.
         left = len(found.payloads)
         assert found.payloads == [payload_of(number) for number in range(1, left + 1)], where
         cut = f"which stored {history.messages - left} messages"
         assert cut in str(refused.value) and "\n" not in str(refused.value), (where, str(refused.value))
         assert [cut in record.message for record in caplog.records] == [True], where
-        # Said once: what is gone is gone.
+        # The loss is reported only once.
         assert len(Found(path).payloads) == left, where
 
 
@@ -92,7 +92,7 @@ def test_a_log_that_is_gone_is_noticed(tmp_path: Path, history: History, kind: s
 
 
 def test_a_power_cut_at_any_byte_of_a_commit_is_no_alarm(tmp_path: Path, history: History) -> None:
-    """The log holds all that was synced and any part of what was not; the lock file is of now or of any time before."""
+    """The log has all that was synced and any part of the rest; the lock file is current or of any earlier time."""
     chance = random.Random(SEED)
     whole = (history.folder / WAL).read_bytes()
     for commit in range(COMMITS):

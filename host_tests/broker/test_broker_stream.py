@@ -1,4 +1,4 @@
-"""The transport of plain sockets: what a protocol is told, and that no byte is lost, whatever the socket does."""
+"""The transport of plain sockets: its calls of the protocol, and that no byte is lost, whatever the socket does."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually_async
 
 @pytest.fixture(params=["the broker's", "asyncio's"], autouse=True)
 def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[selectors.BaseSelector]:
-    """Every law holds in the broker's event loop and in any other. Holds the selector of the loop that runs."""
+    """Run every test in the broker's event loop and in asyncio's. Provide the selectors of the loops."""
     used: list[selectors.BaseSelector] = []
 
     def new_loop() -> asyncio.AbstractEventLoop:
@@ -39,18 +39,18 @@ def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return used
 
 
-# The broker tries again to accept after less than this.
+# Longer than the broker's pause before it tries to accept again.
 PAUSE_S = 1.1
 
 
 async def end_of_turn() -> None:
-    """Return when the loop has looked at its sockets, and done what it found there."""
+    """Return once the loop has checked its sockets, and done what it found there."""
     for _ in range(3):
         await asyncio.sleep(0)
 
 
 class Told(asyncio.Protocol):
-    """Writes down what it is told, and what it reads."""
+    """Records the calls it gets, and the data it reads."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -133,7 +133,7 @@ def test_what_is_written_arrives_whole_and_in_order_however_little_the_socket_ta
         told.transport.close()
         assert await _read(peer, sum(map(len, pieces)) + 1) == b"".join(pieces)
         assert await told.lost is None
-        # One for one, and the end last: nothing is written to a protocol that believes it is congested.
+        # One resume per pause, and the end last: a protocol that believes it is congested writes nothing.
         assert told.told[:-1] == ["pause", "resume"] * (len(told.told) // 2) and told.told[-1] == "lost"
 
     run(scenario)
@@ -247,7 +247,7 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
 
 
 class Refusing(socket.socket):
-    """A listening socket whose accept() fails: errors[0] until it is taken away."""
+    """A listening socket whose accept() fails with errors[0] as long as there is one."""
 
     errors: tuple[int, ...] = ()
     accepts = 0
@@ -281,7 +281,7 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(caplog: pytest.
         try:
             for tries in range(1, 10):
                 await eventually_async(lambda tries=tries: listening.accepts == tries)
-                # Not at once, although the socket stays readable: each try after a pause.
+                # Not at once, although the socket stays readable: each try comes after a pause.
                 await end_of_turn()
                 assert listening.accepts == tries
                 ahead += PAUSE_S
@@ -314,12 +314,12 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(caplog: pytest.LogC
             return made[-1]
 
         server = StreamServer(loop, listening, new_protocol, lambda: True)
-        # What other tests have left open would be closed at any moment, and make room for one more.
+        # Sockets that other tests left open could be closed at any moment, and make room for one more.
         gc.collect()
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         client = socket.create_connection(listening.getsockname())
         try:
-            # As many as are open: not one more.
+            # As many as are open, and not one more.
             resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
             await eventually_async(lambda: "cannot accept clients" in caplog.text)
             assert not made
@@ -353,7 +353,7 @@ def test_a_connection_that_is_not_read_and_has_failed_costs_nothing(
             return look(timeout)
 
         monkeypatch.setattr(selector[-1], "select", count)
-        # Nothing is due before: a loop that is told of the socket looks some thousand times until then.
+        # Nothing is due earlier: a loop that still watches the socket would check it some thousand times until then.
         await asyncio.sleep(0.02)
         assert looks < 10, "the socket is reported again and again"
         told.transport.resume_reading()

@@ -1,4 +1,4 @@
-"""The `$SYS` topics: mosquitto's names, true values, only what changed, never in the store, never matched by `#`."""
+"""The `$SYS` topics: mosquitto's names, true values, only changes, never in the store, never matched by `#`."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerThread]:
 
 
 def published(peer: Peer) -> dict[str, str]:
-    """Return what a peer has been sent since it last looked."""
+    """Return what a peer has been sent since the last call."""
     return {packet.topic_name.decode(): packet.payload.decode() for packet in peer.flush()}
 
 
@@ -37,7 +37,7 @@ def watcher(broker: BrokerThread, topic_filter: bytes = b"$SYS/#") -> tuple[Peer
     """Return a peer that has subscribed, and the retained messages it got."""
     peer = Peer(broker.port)
     peer.connect(b"watcher")
-    # The first publication is the broker's first act, but an act of its own.
+    # The first publication is the broker's first action, but it is separate from the start.
     broker.wait_until(lambda: list(broker.broker.router.retained.match(b"$SYS/broker/version")))
     assert peer.subscribe(topic_filter) == 0
     return peer, published(peer)
@@ -70,7 +70,7 @@ def test_only_what_changed_is_published_again(broker: BrokerThread) -> None:
         topics = SysTopics(broker.broker.router, broker.broker.stats)
         everything = broker.call(lambda: topics.publish(Totals(connected=1), 7, 10.0))
         assert everything == len(published(peer)) > 40
-        # Nothing but what that very publication moved: packets and bytes sent, and their averages.
+        # Only what that very publication changed: packets and bytes sent, and their averages.
         broker.call(lambda: topics.publish(Totals(connected=1), 7, 10.0))
         changed = published(peer)
         assert "$SYS/broker/version" not in changed and "$SYS/broker/clients/connected" not in changed
@@ -152,7 +152,7 @@ def test_names_are_mosquittos_but_for_those_the_document_lists(tmp_path: Path) -
     assert missing == set(re.findall(r"`(\$SYS/[^`]+)`", text))
 
 
-# What the figures are computed with
+# How the figures are computed
 
 
 @pytest.mark.tier(0)
@@ -185,10 +185,10 @@ def test_client_rates_count_from_the_last_question_and_stay_few() -> None:
     assert rates.rates(b"a", 100.0, 110.0, 20, 50) == (2.0, 5.0)
     assert rates.rates(b"a", 100.0, 110.5, 99, 99) == (2.0, 5.0)  # too soon for another answer
     assert rates.rates(b"a", 100.0, 112.0, 24, 50) == (2.0, 0.0)
-    assert rates.rates(b"a", 112.0, 114.0, 6, 0) == (3.0, 0.0)  # a new connection counts afresh
+    assert rates.rates(b"a", 112.0, 114.0, 6, 0) == (3.0, 0.0)  # a new connection counts from the start
     for name in (b"b", b"c", b"d"):
         rates.rates(name, 0.0, 10.0, 1, 1)
-    # "a" is forgotten, so that its rates are counted from its connection again, and "d" is not.
+    # "a" is forgotten, so its rates are counted from its connection again; "d" is not.
     assert rates.rates(b"d", 0.0, 10.5, 99, 99) == (0.1, 0.1)
     assert rates.rates(b"a", 112.0, 116.0, 8, 0) == (2.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""TLS: who is let in, what a certificate says, and what is said about files that cannot be used."""
+"""TLS: who is accepted, what a certificate identifies, and the messages about unusable files."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ CONNACK = b"\x20\x02\x00\x00"
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Certificates, made once."""
+    """Provide certificates, made once."""
     return Pki(tmp_path_factory.mktemp("certificates"))
 
 
@@ -76,7 +76,7 @@ def test_a_client_over_tls_costs_the_broker_no_more_than_64_kb(start_broker: Sta
 def test_a_chain_that_cafile_completes_is_sent(
     start_broker: StartBroker, pki: Pki, tmp_path: Path, require_certificate: bool
 ) -> None:
-    """certfile holds the leaf alone, cafile who signed it. Planted: a cafile that only require_certificate reads."""
+    """certfile contains only the leaf, cafile its issuers. Planted: cafile is read only with require_certificate."""
     between = Authority(tmp_path, "between", pki.authority)
     between.sign("leaf")
     cafile = tmp_path / "chain.pem"
@@ -84,7 +84,7 @@ def test_a_chain_that_cafile_completes_is_sent(
     leaf, key = str(tmp_path / "leaf.pem"), str(tmp_path / "leaf.key")
     tls = Tls(certfile=leaf, keyfile=key, cafile=str(cafile), require_certificate=require_certificate)
     broker = start_broker(listeners=(Listener(port=0, tls=tls),))
-    # The client knows the root alone.
+    # The client knows only the root.
     assert answer(broker.port, pki.context("good" if require_certificate else "")) == CONNACK
 
 
@@ -117,7 +117,7 @@ def test_only_a_valid_certificate_that_is_not_revoked_lets_in(
     if is_let_in:
         assert answer(broker.port, pki.context(certificate), packet)[:4] in (CONNACK, b"HTTP")
         return
-    # With TLS 1.3 the client learns that it was refused when it reads.
+    # With TLS 1.3 the client learns of the refusal when it reads.
     with pytest.raises((ssl.SSLError, ConnectionError)):
         assert answer(broker.port, pki.context(certificate), packet) == b""
         raise ConnectionError
@@ -134,7 +134,7 @@ def test_a_client_that_never_shakes_hands_is_cut_in_time(start_broker: StartBrok
 def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: Pki) -> None:
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
     with ExitStack() as stack:
-        # More than there may be handshakes at once.
+        # More than the limit of concurrent handshakes.
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S))
         assert answer(broker.port, pki.context()) == CONNACK
@@ -152,7 +152,7 @@ def test_the_oldest_of_very_many_that_say_nothing_makes_room_for_the_newest(
         assert silent[0].recv(1) == b""
         assert answer(broker.port, pki.context()) == CONNACK
         assert silent[1].recv(1) == b""
-        # The others still may begin.
+        # Other clients can still begin.
         with pki.context().wrap_socket(silent[3], server_hostname="localhost") as link:
             link.sendall(encoder.connect(b"late"))
             assert link.recv(4) == CONNACK
@@ -241,7 +241,7 @@ def test_a_key_that_others_can_read_is_warned_of(pki: Pki, tmp_path: Path) -> No
         assert bool(warnings_of(Tls(keyfile=str(key)))) == is_warned, oct(mode)
 
 
-# Who a certificate names
+# Whom a certificate identifies
 
 
 class _Transport(asyncio.Transport):
@@ -305,7 +305,7 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
         return await accept(listening)
 
     monkeypatch.setattr(loop, "sock_accept", fail_at_first)
-    # One is waited for already.
+    # One handshake is waited for already.
     assert [answer(broker.port, pki.context()) for _ in "12"] == [CONNACK, CONNACK]
     told = [record.message.partition(" at ")[0] for record in caplog.records if record.levelname != "INFO"]
     assert told == ["cannot accept clients", "accepting clients"]

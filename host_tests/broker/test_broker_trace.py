@@ -1,6 +1,6 @@
 """A traced run: no PUBACK, PUBREC, PUBCOMP, SUBACK, PUBREL or CONNACK leaves before the fdatasync that covers it.
 
-One planted mistake of trace_load.MISTAKES is seen in it; with UMQTT_FULL_SWEEPS=1 every one.
+One planted mistake of trace_load.MISTAKES is found in it; with UMQTT_FULL_SWEEPS=1 every one.
 """
 
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace i
 def test_nothing_leaves_before_the_fdatasync_that_covers_it(tmp_path: Path) -> None:
     law = trace(tmp_path, seed=1)
     assert law.violations == []
-    # The law was put to the question, each part of it.
+    # Every part of the law was exercised.
     assert all(law.checked[kind] > 3 for kind in (CONNACK, PUBACK, PUBREC, PUBCOMP, SUBACK, PUBREL, PUBLISH)), (
         law.checked
     )

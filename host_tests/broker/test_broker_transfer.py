@@ -1,4 +1,4 @@
-"""What a lost broker had acknowledged moves to another one: all of it or nothing, once, as its clients know it."""
+"""What a lost broker had acknowledged moves to another one: all of it or nothing, once, in its clients' sessions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL
 
 _FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 LARGE = b"x" * 500
-# Where a process dies: so many hundredths of its way.
+# Where a process dies: percent of its steps.
 CUTS = range(1, 101) if _FULL else (30, 75, 100)
 
 
 def make_store(path: Path, version: int = schema.VERSION) -> str:
-    """A store with one of everything: the lost broker's."""
+    """Make a store with one of everything: the lost broker's."""
     batch = Batch()
     batch.sessions = {1: (b"both", Owner()), 2: (b"moves", Owner(b"anna", 5, 60)), 3: (b"pub\0c", Owner())}
     batch.shares = {4: b"\0$share/g/t"}
@@ -66,7 +66,7 @@ def make_store(path: Path, version: int = schema.VERSION) -> str:
 
 
 def make_other(path: Path) -> str:
-    """The store of the broker that stays: `both` is here already."""
+    """Make the store of the remaining broker: `both` is here already."""
     batch = Batch()
     batch.sessions = {1: (b"here", Owner()), 5: (b"both", Owner())}
     batch.subscriptions = {(5, b"a/#"): (0, 0)}
@@ -96,7 +96,7 @@ def file(tmp_path: Path, lost: str) -> str:
 
 
 def content(path: str) -> dict[str, list[Any]]:
-    """Every row that matters."""
+    """Return every row that matters."""
     tables = ("session", "share", "subscription", "delivery", "message", "inbound", "retained", "will", "quarantine")
     with closing(schema.connect(path)) as database:
         found = {table: database.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables}
@@ -105,7 +105,7 @@ def content(path: str) -> dict[str, list[Any]]:
 
 
 def queue(path: str, client_id: bytes) -> list[Any]:
-    """(packet_id, qos, flags, sent, is_released, payload, expires_at) of each message of a session, in order."""
+    """Return (packet_id, qos, flags, sent, is_released, payload, expires_at) of a session's messages, in order."""
     with closing(schema.connect(path)) as database:
         return database.execute(
             "SELECT packet_id, qos, flags, sent, released > 0, coalesce((SELECT m.payload FROM message m"
@@ -117,9 +117,10 @@ def queue(path: str, client_id: bytes) -> list[Any]:
 
 @pytest.mark.tier(0)
 def test_a_session_moves_as_it_is_and_one_that_is_there_already_gets_what_waited(file: str, other: str) -> None:
-    """Planted: of a session that is there, sent messages keep their DUP; its inbound identifiers come too; released
-    ones come again; wills of clients that have come since; the file's retained message replaces the newer one; numbers
-    of shared messages are not shifted."""
+    """Planted: in a session that exists already, sent messages keep their DUP; its inbound identifiers come too;
+    released ones come again; wills of clients that have come since; the file's retained message replaces the newer
+    one; numbers of shared messages are not shifted.
+    """
     before = queue(other, b"both")
     assert transfer.import_(file, other) == transfer.Imported(3, 7, 1, 1, 0)
     assert queue(other, b"moves") == [
@@ -143,7 +144,7 @@ def test_a_session_moves_as_it_is_and_one_that_is_there_already_gets_what_waited
     assert (moved.inbound, both.inbound) == ({8}, set())
     assert moved.subscriptions == [(b"$share/g/t", 1, 0), (b"b", 10, 7)]
     assert both.subscriptions == [(b"a/#", 0, 0)]
-    assert both.last_position > 80  # behind what the other broker may have sent
+    assert both.last_position > 80  # after what the other broker may have sent
     assert [(share.client_id, share.queued) for share in found.shares] == [(b"\0$share/g/t", 1)]
     assert sorted(message[:2] for message in found.retained) == [(b"alone", b"kept"), (b"state", b"new")]
     assert list(found.wills) == [b"moves"]
@@ -153,7 +154,8 @@ def test_a_session_moves_as_it_is_and_one_that_is_there_already_gets_what_waited
 def test_clients_of_a_lost_broker_go_on_at_another_one(tmp_path: Path) -> None:
     """Kill -9, export, import: every acknowledged message is there, at QoS 2 once.
 
-    Planted: packet identifiers are given anew; inbound identifiers stay behind."""
+    Planted: packet identifiers are assigned anew; inbound identifiers are left behind.
+    """
     lost, other, file = (str(tmp_path / name) for name in ("lost.db", "other.db", "file"))
     with BrokerProcess(lost) as broker:
         keeper, sender = Peer(broker.port), Peer(broker.port)
@@ -224,14 +226,17 @@ print(-left)
 
 
 def cut(at: int, function: str, *arguments: str) -> int:
-    """Run a function in a process that dies at its n-th step on a database or the disk; 0: not. Returns its steps."""
+    """Run a function in a process that dies at its n-th step on a database or the disk (0: never).
+
+    Returns the number of its steps.
+    """
     command = [sys.executable, "-c", DIES, str(at), function, *arguments]
     return int(subprocess.run(command, capture_output=True, text=True, check=False).stdout or 0)
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """How many steps each takes."""
+    """Provide the number of steps of each function."""
     folder = tmp_path_factory.mktemp("steps")
     lost, other, file = make_store(folder / "lost.db"), make_other(folder / "other.db"), str(folder / "file")
     return {"export": cut(0, "export", lost, file), "import_": cut(0, "import_", file, other)}
@@ -241,7 +246,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 def test_an_import_that_is_cut_off_anywhere_has_done_all_or_nothing_and_can_be_repeated(
     file: str, other: str, tmp_path: Path, steps: dict[str, int], percent: int
 ) -> None:
-    # Planted: a commit after each table; the identity of the file's broker is not looked at.
+    # Planted: a commit after each table; the identity of the file's broker is not checked.
     whole = make_other(tmp_path / "whole.db")
     transfer.import_(file, whole)
     states = [content(other), content(whole)]
@@ -258,7 +263,7 @@ def test_an_import_that_is_cut_off_anywhere_has_done_all_or_nothing_and_can_be_r
 def test_an_export_that_is_cut_off_anywhere_leaves_the_store_or_a_whole_file(
     lost: str, other: str, tmp_path: Path, steps: dict[str, int], percent: int
 ) -> None:
-    # Planted: the store gets its other name before the file is whole.
+    # Planted: the store is renamed before the file is complete.
     file = str(tmp_path / "file")
     assert not cut(max(1, steps["export"] * percent // 100), "export", lost, file)
     if os.path.exists(lost):
@@ -268,7 +273,7 @@ def test_an_export_that_is_cut_off_anywhere_leaves_the_store_or_a_whole_file(
 
 @pytest.mark.tier(0)
 def test_nothing_is_imported_twice_by_whatever_way(tmp_path: Path, lost: str, file: str, other: str) -> None:
-    # Planted: the identities that the file's broker had taken in are not passed on.
+    # Planted: the identities that the file's broker had imported are not passed on.
     assert not os.path.exists(lost)
     transfer.import_(file, other)
     once = content(other)
@@ -295,7 +300,7 @@ def test_stores_of_every_version_are_exported(tmp_path: Path, other: str, versio
     assert queue(other, b"a") == [(1, 1, 0, 0, 0, b"one", 0)]
 
 
-# What is done to a file, and what is said of it.
+# Damage to a file, and the message about it.
 HOSTILE = {
     "UPDATE session SET client_id = x'ff' WHERE number = 1": "a session that no broker writes",
     "UPDATE session SET client_id = x'0061' WHERE number = 1": "a session that no broker writes",
@@ -347,7 +352,7 @@ def test_a_hostile_file_is_refused_in_one_line_and_changes_nothing(file: str, ot
 def test_flipped_bytes_are_refused_or_set_aside_and_never_leave_half_an_import(
     file: str, other: str, tmp_path: Path
 ) -> None:
-    """Planted: messages are not compared with their checksums; SQLite's messages are passed on as they are."""
+    """Planted: messages are not compared with their checksums; SQLite's error messages are passed on unchanged."""
     rng = random.Random(20)
     good = Path(file).read_bytes()
     before = content(other)

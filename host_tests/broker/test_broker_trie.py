@@ -52,7 +52,7 @@ def test_subscriptions_match_as_brute_force_does_and_leave_an_empty_trie(seed: i
             found = trie.match(topic_name)
             assert len(found) == len(dict(found)), (seed, step)
             assert dict(found) == expected, (seed, step, topic_name)
-            # Planted: _join() that does nothing.
+            # Planted: _join() does nothing.
             filters = {topic_filter for topic_filter, _ in model}
             assert trie.node_count() < 2 * len(filters) + (not filters), (seed, step)
     keys = list(model)
@@ -83,7 +83,7 @@ def test_very_many_subscribes_and_unsubscribes_in_any_order_leave_an_empty_trie(
     made = {(rng.choice(fleets), random_filter(rng), rng.randrange(20)) for _ in range(count * 6 // 5)}
     keys = [(fleet + rest, subscriber) for fleet, rest, subscriber in made][:count]
     of_fleet: dict[bytes, set[tuple[bytes, int]]] = {fleet: set() for fleet in fleets}
-    # Every subscription has its end somewhere behind its beginning.
+    # Every subscription ends some time after its beginning.
     moments = sorted((moment, number) for number in range(count) for moment in (rng.random(), rng.random()))
     model: dict[tuple[bytes, int], int] = {}
     for step, (_, number) in enumerate(moments):
@@ -98,7 +98,7 @@ def test_very_many_subscribes_and_unsubscribes_in_any_order_leave_an_empty_trie(
             model[key] = number % 3
             of_fleet[fleet].add(key)
         if step % 100 == 0:
-            # Only filters of its own fleet can match: they all begin with two plain levels.
+            # Only filters of the name's own fleet can match: they all begin with two plain levels.
             fleet = rng.choice(fleets)
             topic_name = fleet + random_name(rng)
             expected: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""Whatever one client sends is worked off in turns; others are served in between; nothing is lost, doubled or moved.
+"""Whatever one client sends is processed in turns; others are served in between; nothing is lost, doubled or moved.
 
-The clock is the test's: each look at it takes so many milliseconds, so that turns end where the test wants.
+The test owns the clock: each reading of it takes some milliseconds, so that turns end where the test wants.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.tier(1)
 
 
 class LookedAtLoop(VirtualLoop):
-    """Time passes only by being looked at. look: how long a look takes, in seconds."""
+    """A loop whose time passes only when its clock is read. look: the seconds that a reading takes."""
 
     def __init__(self) -> None:
         self.look: Callable[[], float] = lambda: 0.0
@@ -67,7 +67,7 @@ class Client:
 
 
 def in_broker(scenario: Callable[[Broker, LookedAtLoop], Awaitable[None]], **settings: object) -> None:
-    """Run a scenario in the event loop of a broker that looks at the test's clock."""
+    """Run a scenario in the event loop of a broker that uses the test's clock."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -85,7 +85,7 @@ def a_millisecond() -> float:
 
 
 async def until_done(*clients: Client) -> int:
-    """Let the event loop run until nothing waits for a turn. Returns the rounds it took."""
+    """Let the event loop run until nothing waits for a turn. Returns the number of rounds."""
     rounds = 0
     while any(client.connection.is_waiting for client in clients):
         await asyncio.sleep(0)
@@ -103,13 +103,13 @@ def many_filters(kind: str) -> bytes:
 @pytest.mark.parametrize(("kind", "answer"), [("SUBSCRIBE", SUBACK), ("UNSUBSCRIBE", UNSUBACK)])
 @pytest.mark.parametrize("rate", [0, 1000])
 def test_a_packet_of_very_many_filters_takes_turns(kind: str, answer: int, rate: int) -> None:
-    # Planted: do_job() that goes on without a look at the clock.
+    # Planted: do_job() continues without reading the clock.
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
         attacker, bystander = Client(broker, b"attacker"), Client(broker, b"bystander")
         loop.look = a_millisecond
         attacker.send(many_filters(kind) + encoder.pingreq())
         if rate:
-            # Never waits for what is held back.
+            # This answer never waits for what is held back.
             assert [packet.kind for packet in attacker.take()] == [PINGRESP]
         served = 0
         while attacker.connection.is_waiting:
@@ -117,14 +117,14 @@ def test_a_packet_of_very_many_filters_takes_turns(kind: str, answer: int, rate:
             bystander.send(encoder.pingreq())
             served += [packet.kind for packet in bystander.take()] == [PINGRESP]
             await asyncio.sleep(0)
-        assert served >= 2000 / 10  # a filter is looked at twice, and each look is a fifth of a slice
+        assert served >= 2000 / 10  # a filter is visited twice, and each reading of the clock is a fifth of a slice
         assert [packet.kind for packet in attacker.take()] == ([answer] if rate else [answer, PINGRESP])
 
     in_broker(scenario, max_receive_rate=rate)
 
 
 def test_a_broken_subscribe_of_very_many_filters_leaves_nothing() -> None:
-    # Planted: a SUBSCRIBE that is carried out while it is checked.
+    # Planted: a SUBSCRIBE is carried out while it is checked.
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
         attacker = Client(broker, b"attacker", clean_session=False)
         loop.look = a_millisecond
@@ -136,7 +136,7 @@ def test_a_broken_subscribe_of_very_many_filters_leaves_nothing() -> None:
 
 
 def test_a_session_with_very_many_subscriptions_ends_in_slices_and_gets_nothing_meanwhile() -> None:
-    """Planted: remove_session() that does it all at once; an ended session that is still matched."""
+    """Planted: remove_session() does it all at once; an ended session is still matched."""
 
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
         leaver, bystander = Client(broker, b"leaver"), Client(broker, b"bystander")
@@ -155,7 +155,7 @@ def test_a_session_with_very_many_subscriptions_ends_in_slices_and_gets_nothing_
             bystander.send(encoder.acknowledgement(PUBACK, rounds + 1))
             await asyncio.sleep(0)
             rounds += 1
-        assert rounds >= 2000 / 10  # a look at the clock for each, and each is a fifth of a slice
+        assert rounds >= 2000 / 10  # the clock is read for each, and each reading is a fifth of a slice
         assert broker.view.subscription_nodes == 1 and not broker.view.groups and broker.stats.dropped == 0
         assert broker.context.limits is not None and broker.context.limits.messages == 0
 
@@ -163,7 +163,7 @@ def test_a_session_with_very_many_subscriptions_ends_in_slices_and_gets_nothing_
 
 
 def test_those_who_send_much_take_turns_with_each_other() -> None:
-    # Planted: Turns.wait() that goes on with the same connection first.
+    # Planted: Turns.wait() continues with the same connection first.
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
         watcher = Client(broker, b"watcher")
         watcher.send(encoder.subscribe(1, (b"#", 0)))
@@ -181,7 +181,7 @@ def test_those_who_send_much_take_turns_with_each_other() -> None:
 
 
 def random_packets(rng: random.Random) -> bytes:
-    """What a client may send in one read, QoS 2 to the end."""
+    """Return what a client may send in one read, including complete QoS 2 exchanges."""
     packets = b""
     for number in range(1, 60):
         name, payload = b"t/%d" % rng.randrange(3), b"%d" % number + bytes(rng.choice((0, 30, 3000)))
@@ -205,7 +205,7 @@ def random_packets(rng: random.Random) -> bytes:
 def test_turns_change_nothing_of_what_is_answered_and_delivered(
     seed: int, settings: dict[str, int], is_lost: bool
 ) -> None:
-    # Planted: a process() that forgets the rest; a connection_lost() that ends before it has had its turns.
+    # Planted: process() forgets the rest; connection_lost() ends before the connection has had its turns.
     answers: list[object] = []
     for is_slow in (False, True):
         rng, rng_of_time = random.Random(seed), random.Random(seed)
@@ -234,12 +234,13 @@ def test_turns_change_nothing_of_what_is_answered_and_delivered(
                 assert broker.view.session(b"client") is not None
             else:
                 assert client.connection not in broker.view.connections
-            # Messages to the client itself and answers have no order between them that turns may not change.
+            # Turns may not change the order of messages to the client itself, nor that of answers; between them there
+            # is none.
             kinds = [(packet.kind, packet.packet_id) for packet in client_got if packet.kind != PUBLISH]
             messages = [packet.payload for packet in client_got if packet.kind == PUBLISH and not packet.retain]
             answers.append(
                 (
-                    # What is held back is overtaken by what never waits.
+                    # What never waits overtakes what is held back.
                     [] if is_lost else sorted(kinds) if settings else kinds,
                     [] if is_lost or settings else messages,
                     [(packet.topic_name, packet.payload) for packet in watcher_got if packet.kind == PUBLISH],
@@ -257,7 +258,7 @@ def waits(client: Client) -> bool:
 
 
 def test_the_end_of_a_large_packet_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Planted: Backpressure.feed() for every byte.
+    # Planted: Backpressure.feed() runs for every byte.
     fed: list[int] = []
     feed = Backpressure.feed
     monkeypatch.setattr(Backpressure, "feed", lambda self, data: (fed.append(len(data)), feed(self, data)))

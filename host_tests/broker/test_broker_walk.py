@@ -1,4 +1,4 @@
-"""The way of a QoS 1 message through the broker to its PUBACK is the one that docs/architecture.md describes."""
+"""The path of a QoS 1 message through the broker to its PUBACK is the one that docs/architecture.md describes."""
 
 import asyncio
 import re
@@ -17,12 +17,12 @@ _PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 _ROW = re.compile(r"^\| `([a-z_/]+\.py)` \| (?!asked)", re.MULTILINE)
 _ASKED = re.compile(r"^\| `([a-z_/]+\.py)` \| asked", re.MULTILINE)
 
-# Files that pass the message on.
+# Limit for the files that pass the message on.
 MOST_FILES = 8
 
 
 class Recorder:
-    """Notes the files of the broker in the order in which they are entered, in every thread that begins meanwhile."""
+    """Records the broker's files in the order in which they are entered, in every thread that begins meanwhile."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []
@@ -44,7 +44,7 @@ class Recorder:
         above: FrameType | None = frame
         while above is not None:
             if above.f_code.co_name == "_tick":
-                return  # the broker looks at its clock: no part of the way
+                return  # reading the clock is not part of the path
             above = above.f_back
         name = path.relative_to(_FOLDER).as_posix()
         if name not in self.entered:
@@ -58,7 +58,7 @@ async def _client(port: int, client_id: bytes) -> tuple[asyncio.StreamReader, as
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, packet: bytes, size: int) -> None:
-    """Send a packet and take its answer, of so many bytes."""
+    """Send a packet and read its answer, of `size` bytes."""
     writer.write(packet)
     await asyncio.wait_for(reader.readexactly(size), WAIT_LIMIT_S)
 
@@ -71,7 +71,7 @@ async def _walk(store: Path, recorder: Recorder) -> None:
         await asyncio.wait_for(reader.read(), WAIT_LIMIT_S)
         writer.close()
         reader, writer = await _client(broker.port, b"publisher")
-        # The first finds out who wants the topic, and makes the queue.
+        # The first message finds out who wants the topic, and creates the queue.
         await _ask(reader, writer, encoder.publish(b"a", b"1", 1, 1), 4)
         recorder.records = True
         await _ask(reader, writer, encoder.publish(b"a", b"2", 1, 2), 4)
@@ -80,7 +80,7 @@ async def _walk(store: Path, recorder: Recorder) -> None:
 
 
 def test_the_way_of_a_durable_message_to_its_puback_is_as_documented_and_short(tmp_path: Path) -> None:
-    """Planted: a call of core.clock in GroupCommitStore._done(); a row of the page left out."""
+    """Planted: a call of core.clock in GroupCommitStore._done(); a missing row on the page."""
     page = _PAGE.read_text().partition("## The broker")[2].partition("\n## ")[0]
     with Recorder() as recorder:
         asyncio.run(_walk(tmp_path / "broker.db", recorder))

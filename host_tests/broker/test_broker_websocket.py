@@ -1,4 +1,4 @@
-"""MQTT over WebSocket: frames in every shape, requests that are refused, clients that others wrote."""
+"""MQTT over WebSocket: frames in every shape, refused requests, other makers' clients."""
 
 import asyncio
 import random
@@ -27,13 +27,13 @@ CONNACK = b"\x20\x02\x00\x00"
 
 @pytest.fixture
 def port(start_broker: StartBroker) -> int:
-    """A broker's WebSocket listener."""
+    """Provide the port of a broker's WebSocket listener."""
     return start_broker(listeners=(Listener(port=0, protocol="websockets"),)).port
 
 
 @pytest.fixture
 def peer(port: int) -> Iterator[WebSocketPeer]:
-    """An open WebSocket."""
+    """Provide an open WebSocket."""
     with WebSocketPeer(port) as peer:
         peer.upgrade()
         yield peer
@@ -232,7 +232,7 @@ def test_one_that_has_said_nothing_does_not_keep_a_broker_from_stopping(start_br
     with WebSocketPeer(broker.port) as silent:
         broker.wait_until(lambda: broker.stats.connections == 1)
         broker.call(lambda: [connection.close() for connection in broker.view.connections])
-        # Closed, and without a frame that it could not know.
+        # Closed, and without a frame, which the client could not understand.
         assert silent.socket.recv(1) == b""
         broker.wait_until(lambda: broker.stats.connections == 0)
 
@@ -323,7 +323,7 @@ def test_a_client_that_pings_and_reads_nothing_fills_no_memory(start_broker: Sta
             assert found is not None and found[0] == BINARY
 
 
-# Clients that others wrote
+# Other makers' clients
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -1,9 +1,9 @@
-"""What a traced run of the broker must show: nothing leaves before the fdatasync that covers it.
+"""The law that a traced run of the broker must satisfy: nothing leaves before the fdatasync that covers it.
 
 A killed process proves nothing about fsync: the page cache survives it. So the system calls themselves are read, as
-strace saw them: what the broker received, wrote to its store, synced, and sent, in that order. The one exception to
-the rule is stated as precisely: a message delivered at QoS 1 need not be on the disk once every persistent session
-subscribed to it has acknowledged it.
+strace saw them: what the broker received, wrote to its store, synced, and sent, in that order. The law has one exact
+exception: a message delivered at QoS 1 need not be on the disk once every persistent session subscribed to it has
+acknowledged it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Wire:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, Packet]]:
-        """Return the first byte and the packet of each packet that is whole now."""
+        """Return the first byte and the packet of each packet that is now complete."""
         self._buffer += data
         packets = []
         while True:
@@ -52,7 +52,8 @@ class _Connection:
         self.received, self.sent = _Wire(), _Wire()
         self.client_id = b""
         self.is_persistent = False
-        # What the client waits for, by kind of the answer and packet identifier: when it asked, and what about.
+        # What the client waits for, by kind of answer and packet identifier: the line of its request, and the
+        # request.
         self.asked: dict[tuple[int, int], tuple[int, Packet]] = {}
         self.delivered: dict[int, bytes] = {}
 
@@ -60,9 +61,10 @@ class _Connection:
 class TraceLaw:
     """Reads a trace line by line and keeps what broke the law in `violations`.
 
-    subscribers: by topic name, the persistent sessions that get its QoS 1 and 2 messages. Payloads must be unique, and
-        no part of another. checked: packets looked at, by kind. needless: PUBACKs that left with no fdatasync because
-        every subscriber had acknowledged.
+    subscribers: by topic name, the persistent sessions that get its QoS 1 and 2 messages.
+    checked: number of packets checked, by kind.
+    needless: PUBACKs that left with no fdatasync because every subscriber had acknowledged.
+    Payloads must be unique, and none a part of another.
     """
 
     def __init__(self, subscribers: dict[bytes, set[bytes]]) -> None:
@@ -72,7 +74,7 @@ class TraceLaw:
         self._subscribers = subscribers
         self._connections: dict[int, _Connection] = {}
         self._line = 0
-        # What was written to files, by line; fdatasyncs that ended, as (begin, end) lines, in order of their ends.
+        # What was written to files, by line; completed fdatasyncs, as (begin, end) lines, in order of their ends.
         self._write_lines: list[int] = []
         self._writes: list[bytes] = []
         self._syncs: list[tuple[int, int]] = []
@@ -85,7 +87,7 @@ class TraceLaw:
             self._line = event.line
             if event.result is not None:
                 self._end_call(event)
-            # What is sent counts when the call begins: from then on it may leave.
+            # Data counts as sent when the call begins: from then on it may leave.
             elif event.name in ("sendto", "sendmsg", "write", "writev", "pwrite64"):
                 self._begin_output(event)
 
@@ -110,7 +112,7 @@ class TraceLaw:
                 for first_byte, packet in connection.received.feed(event.data):
                     self._on_received(connection, first_byte >> 4, packet)
 
-    # What the client said
+    # What the client sent
 
     def _on_received(self, connection: _Connection, kind: int, packet: Packet) -> None:
         if kind == CONNECT:
@@ -147,7 +149,7 @@ class TraceLaw:
         elif not connection.is_persistent:
             return  # nothing of it outlives the connection
         elif kind == CONNACK:
-            if not packet.body[0]:  # a session found was made, and safe, before
+            if not packet.body[0]:  # a session that was found was created, and safe, before
                 self._require(kind, connection.client_id, when, connection.client_id)
         elif kind == SUBACK:
             size = question.body[2] << 8 | question.body[3]
@@ -163,11 +165,11 @@ class TraceLaw:
             if waiting and not self._is_safe(when, question.payload):
                 self.needless += 1
             return
-        # PUBREC also says that the packet identifier is safe: something was written, if not the message.
+        # PUBREC also says that the packet identifier is safe: something was written, even if not the message.
         self._require(kind, question.payload, when, question.payload if missing or question.retain else b"")
 
     def _require(self, kind: int, what: bytes, since: int, data: bytes) -> None:
-        """Demand that `data`, written after line `since`, is on the disk now."""
+        """Require that `data`, written after line `since`, is on the disk now."""
         self.checked[kind] += 1
         if not self._is_safe(since, data):
             self.violations.append(f"line {self._line}: packet {kind} for {what!r}, asked in line {since}: not synced")

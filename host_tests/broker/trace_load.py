@@ -1,4 +1,4 @@
-"""A load that puts every rule of `trace_law` to the question, and the traced broker it runs against."""
+"""A load that exercises every rule of `trace_law`, and the traced broker it runs against."""
 
 import random
 import subprocess
@@ -44,7 +44,7 @@ def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
     finally:
         process.terminate()
         process.wait(WAIT_LIMIT_S)
-        # strace holds the pipe too: its end is the end of the trace.
+        # strace has the pipe open too: its end is the end of the trace.
         process.stdout.read()
         process.stdout.close()
     law = TraceLaw(SUBSCRIBERS)
@@ -70,7 +70,7 @@ def load(port: int, rng: random.Random) -> None:
         publisher.connect(b"publisher", clean_session=False)
         number = 0
         while number < MESSAGES:
-            # One topic a round: what comes back to whom is known.
+            # One topic per round, so that the recipients are known.
             topic_name = rng.choice(sorted(SUBSCRIBERS))
             count = rng.randint(1, 5)
             qos = 2 if topic_name == b"twice" else rng.choice([1, 1, 2])
@@ -78,7 +78,7 @@ def load(port: int, rng: random.Random) -> None:
             for _ in range(count):
                 number += 1
                 retain = topic_name == b"retained"
-                # Of two retained messages of one topic in one transaction only the later is written.
+                # Of two retained messages of one topic in one transaction, only the later is written.
                 name = b"retained/%d" % number if retain else topic_name
                 packets.append(encoder.publish(name, b"<%d>" % number, qos, number, retain=retain))
             publisher.send(b"".join(packets))
@@ -94,7 +94,7 @@ def load(port: int, rng: random.Random) -> None:
 
 
 def take(reader: Peer, count: int, rng: random.Random) -> None:
-    """Receive `count` messages to the end, the acknowledgements one by one or together."""
+    """Receive `count` messages to the end, with acknowledgements one by one or together."""
     messages: list[Packet] = []
     while len(messages) < count:
         packet = reader.receive()
@@ -114,7 +114,7 @@ def take(reader: Peer, count: int, rng: random.Random) -> None:
 
 
 def finish(publisher: Peer, count: int, qos: int) -> None:
-    """Wait until the broker is done with `count` messages."""
+    """Wait until the broker has completed `count` messages."""
     completed = 0
     while completed < count:
         packet = publisher.receive()

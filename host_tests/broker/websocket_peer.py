@@ -1,4 +1,4 @@
-"""A WebSocket client for tests that hides nothing: frames are made and read by hand."""
+"""A WebSocket client for tests that hides nothing: frames are built and parsed by hand."""
 
 import base64
 import os
@@ -31,7 +31,10 @@ def frame(
 
 
 def request(path: str = "/mqtt", remove: str = "", **headers: str) -> bytes:
-    """Return an upgrade request; headers replace those of the same name (`_` for `-`), remove leaves one out."""
+    """Return an upgrade request.
+
+    headers: these replace those of the same name (`_` for `-`). remove: the header to leave out.
+    """
     fields = {
         "host": "127.0.0.1",
         "upgrade": "websocket",
@@ -48,7 +51,7 @@ def request(path: str = "/mqtt", remove: str = "", **headers: str) -> bytes:
 
 
 class WebSocketPeer:
-    """A connection: raw bytes out, (opcode, payload) in."""
+    """A WebSocket connection: raw bytes out, (opcode, payload) in."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S)
@@ -64,7 +67,7 @@ class WebSocketPeer:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self.socket.sendall(data)
 
     def answer(self) -> bytes:
@@ -78,7 +81,7 @@ class WebSocketPeer:
         return head
 
     def upgrade(self, **headers: str) -> bytes:
-        """Become a WebSocket; returns the answer."""
+        """Upgrade to a WebSocket; return the answer."""
         self.send(request(**headers))
         head = self.answer()
         assert head.startswith(b"HTTP/1.1 101 "), head
@@ -94,7 +97,7 @@ class WebSocketPeer:
         return found
 
     def receive_payload(self, size: int) -> bytes:
-        """Return so many bytes of binary frames."""
+        """Return `size` bytes of binary frames."""
         payload = b""
         while len(payload) < size:
             found = self.receive()
@@ -103,7 +106,7 @@ class WebSocketPeer:
         return payload
 
     def close_code(self) -> int:
-        """Expect a close frame and the end; returns the code."""
+        """Expect a close frame and the end; return the code."""
         found = self.receive()
         assert found is not None and found[0] == CLOSE, found
         return struct.unpack(">H", found[1][:2])[0]
@@ -125,5 +128,5 @@ class WebSocketPeer:
 
 
 def random_mask() -> bytes:
-    """Return a mask as a client should choose it."""
+    """Return a random mask, as a client should choose it."""
     return os.urandom(4)

@@ -1,4 +1,4 @@
-"""A paired broker in a thread of the tests' own process: there at once, where no law is about its process."""
+"""A paired broker in a thread of the tests' own process: it starts at once, for tests that need no broker process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 @contextlib.contextmanager
 def broker_here() -> Iterator[int]:
-    """The port of 127.0.0.1 that it listens on; it keeps its sessions in memory."""
+    """Run a broker that keeps its sessions in memory; yield its port of 127.0.0.1."""
     started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of commands over the cable share: virtual boards that `umqtt --device NAME` finds, and a broker."""
+"""Shared by the tests of commands over the cable: virtual boards that `umqtt --device NAME` finds, and a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 @dataclass(frozen=True)
 class Answer:
-    """A command that ran in this process."""
+    """The result of a command that ran in this process."""
 
     code: int
     stdout: str
@@ -38,7 +38,7 @@ class Answer:
 
 @cache
 def deployed() -> dict[str, bytes]:
-    """What `umqtt deploy` leaves on a virtual board, for tests of what comes after it."""
+    """Return the files that `umqtt deploy` leaves on a virtual board, for tests of later steps."""
     made = build("UNIX", ())
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in made.files.items()}
     return {**made.files, RECORD: record_text(made, hashes, complete=True)}
@@ -54,7 +54,7 @@ class Cable:
         runtime.mkdir(mode=0o700)
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
         monkeypatch.setenv("UMQTT_KEYS", str(folder / "keys.json"))
-        # Whatever is plugged into this computer is none of a test's business.
+        # What is plugged into this computer must not affect a test.
         monkeypatch.setattr("serial.tools.list_ports.comports", list)
 
     @contextlib.contextmanager
@@ -77,7 +77,10 @@ class Cable:
 
 @contextlib.contextmanager
 def broker(folder: Path, *lines: str) -> Iterator[int]:
-    """The port of a paired broker of its own. lines: of its configuration; with them it is a process."""
+    """Run a separate paired broker; yield its port.
+
+    lines: lines of its configuration; with them it is a process.
+    """
     if not lines:
         with broker_here() as port:
             yield port

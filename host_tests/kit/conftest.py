@@ -23,7 +23,7 @@ def _builds_made_once() -> Iterator[None]:
 
 @pytest.fixture
 def umqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """umqtt("demo", "--help", env={…}) runs the command to its end in this process, in an empty folder."""
+    """Provide umqtt("demo", "--help", env={…}), which runs the command in this process, in an empty folder."""
 
     def replaced(*_: object) -> None:
         raise AssertionError("the command would become another program")
@@ -43,7 +43,7 @@ def umqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.fixture
 def umqtt_process(tmp_path: Path) -> Callable[..., Ended]:
-    """As `umqtt`, in a process of its own."""
+    """Provide the same as `umqtt`, in a separate process."""
 
     def run_apart(*arguments: str, env: Mapping[str, str] | None = None) -> Ended:
         ended = subprocess.run(
@@ -69,5 +69,5 @@ def family(tmp_path: Path) -> Family:
 
 @pytest.fixture
 def cable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cable:
-    """Virtual boards by name, and the command in this process."""
+    """Provide virtual boards by name, and the command in this process."""
     return Cable(tmp_path, monkeypatch, capsys)

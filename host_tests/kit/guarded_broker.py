@@ -16,7 +16,7 @@ PASSWORD = "correct horse"
 
 @contextlib.contextmanager
 def guarded_broker(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Its address and the certificate of its authority. Raises AssertionError when it does not start."""
+    """Run it; yield its address and the certificate of its authority. Raises AssertionError if it does not start."""
     for arguments, given in (
         (("passwd", "passwords", "me", "--stdin", "--iterations", "10"), PASSWORD + "\n"),
         (("certs", "ca"), ""),

@@ -1,4 +1,4 @@
-"""The firmware without its waits: a crash restarts at once, and the trial of a version lasts half a second."""
+"""The firmware without its waits: a crash restarts at once, and a new version is on trial for half a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAITS = {
 
 
 def impatient_firmware(target: Path, version: str) -> Path:
-    """A copy of the firmware in the folder `target`, of that version."""
+    """Copy the firmware into the folder `target`, as that version; return the folder."""
     for source in firmware_folder().rglob("*.py"):
         file = target / source.relative_to(firmware_folder())
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def impatient_firmware(target: Path, version: str) -> Path:
 
 
 def builds_impatient(folder: Path, version: str) -> Iterator[None]:
-    """For a fixture: what is built in this process is built from impatient_firmware() meanwhile."""
+    """For a fixture: build from impatient_firmware() whatever this process builds within this context."""
     firmware = impatient_firmware(folder, version)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("umqtt_kit.deploy.build.firmware_folder", lambda: firmware)

@@ -1,4 +1,4 @@
-"""The command `umqtt`, run as a user runs it; and who is left of the processes it started."""
+"""The command `umqtt`, run as a user runs it; and a check for processes that it left behind."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MARK = "UMQTT_TEST_FAMILY"
 
 @dataclass(frozen=True)
 class Ended:
-    """A finished command."""
+    """The result of a finished command."""
 
     code: int
     stdout: str
     stderr: str
 
     def only_error(self) -> str:
-        """The one line of stderr. Fails when there is none or more, or something on stdout."""
+        """Return the one line of stderr. Fails if there is none or more, or something on stdout."""
         assert self.stdout == "", self.stdout
         lines = self.stderr.splitlines()
         assert len(lines) == 1, f"not one line but {len(lines)}:\n{self.stderr}"
@@ -54,7 +54,7 @@ def umqtt_here(folder: Path, *arguments: str, given: str = "") -> Ended:
 
 
 class Family:
-    """A command and everything it starts, recognised by a variable that every descendant inherits."""
+    """A command and everything it starts, recognised by an environment variable that every descendant inherits."""
 
     def __init__(self, cwd: Path) -> None:
         self._cwd = cwd
@@ -62,7 +62,7 @@ class Family:
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         name, _, value = self._mark.partition("=")
-        # What is killed leaves something behind.
+        # Killed processes leave temporary files behind.
         temporary = self._cwd / "temporary"
         temporary.mkdir(exist_ok=True)
         return subprocess.Popen(
@@ -76,7 +76,7 @@ class Family:
         )
 
     def alive(self) -> list[str]:
-        """`PID COMMAND` of every process of the family that has not ended."""
+        """Return `PID COMMAND` of every process of the family that has not ended."""
         found = []
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():
@@ -86,9 +86,9 @@ class Family:
                     command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     found.append(f"{folder.name} {command}")
             except OSError:
-                continue  # ended meanwhile, or not ours
+                continue  # it ended meanwhile, or is not ours
         return found
 
     def wait_for(self, condition: Callable[[list[str]], bool]) -> None:
-        """The kernel tells nobody about grandchildren, so they are looked for again and again until the condition."""
+        """Poll until a condition on the running processes holds; the kernel does not report grandchildren."""
         eventually(lambda: condition(self.alive()), lambda: [process[:120] for process in self.alive()])

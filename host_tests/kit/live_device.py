@@ -1,4 +1,4 @@
-"""The device's end of a conversation, played with paho: what it is told, it answers as the test says."""
+"""A device played with paho: it answers each command as the test says."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class PlayedDevice:
-    """answer(command) -> replies to publish. until(n): what came, in order, by its persistent QoS 2
-    subscription, once there were n."""
+    """A device that answers commands over a persistent QoS 2 subscription.
+
+    answer(command) returns the replies to publish. until(n) waits for n commands and returns those received, in
+    order.
+    """
 
     def __init__(self, port: int, device_id: str, answer: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> None:
         self._commands: list[dict[str, Any]] = []

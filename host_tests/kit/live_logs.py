@@ -1,4 +1,4 @@
-"""`umqtt logs` as a process, with what it has printed so far."""
+"""A running `umqtt logs` process, with what it has printed so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class Following:
-    """`umqtt logs`, or another command that goes on, as a process; its lines of stdout and stderr as they come."""
+    """A process of `umqtt logs`, or of another command that keeps running, and its lines as they come."""
 
     def __init__(self, *arguments: str, command: str = "logs") -> None:
         pipe = subprocess.PIPE
@@ -33,7 +33,7 @@ class Following:
         return self._err.decode()
 
     def until(self, wanted: str, *, times: int = 1) -> None:
-        """Until this text (a regular expression) was printed so often, on either stream."""
+        """Wait until this text (a regular expression) was printed `times` times, on either stream."""
         while len(re.findall(wanted, self.out + self.err)) < times:
             ready = select.select(list(self._streams), [], [], WAIT_LIMIT_S)[0]
             assert ready, f"{wanted!r} did not come {times} times in:\n{self.out[-2000:]}\n{self.err}"
@@ -43,7 +43,7 @@ class Following:
                 self._streams[descriptor] += data
 
     def interrupt(self) -> int:
-        """Ctrl-C; returns the exit code."""
+        """Send Ctrl-C; return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(WAIT_LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""What a deployment is made of, made once for all tests of a process: the same sources always give the same files."""
+"""Caches the parts of a deployment for all tests of a process: the same sources always give the same files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from umqtt_kit.deploy import build as build_module
 
 @contextlib.contextmanager
 def builds_made_once() -> Iterator[None]:
-    """Within it umqtt_kit.deploy.build joins and compiles nothing a second time, in this process."""
+    """Within this context, umqtt_kit.deploy.build joins and compiles each source only once in this process."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AppBundle", "Bundle"):
             patch.setattr(build_module, name, _bundle_once(getattr(build_module, name)))

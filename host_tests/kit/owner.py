@@ -1,4 +1,4 @@
-"""The owner of a test's board: the file of keys by which umqtt signs, and what the board has of it."""
+"""The owner of a test's board: the file of keys with which umqtt signs, and the board's copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEY = "5a" * 32
 
 
 def own(device_id: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
-    """Give umqtt a key of this device too; returns the section of the device's secrets.json."""
+    """Give umqtt a key for this device too; return the section of the device's secrets.json."""
     file = folder / "keys.json"
     entries = json.loads(file.read_text()) if file.exists() else {}
     entries[device_id] = {"key": _KEY, "counter": 0, "made": "2026-01-01T00:00:00+00:00"}

@@ -1,4 +1,4 @@
-"""umqtt certs: handshakes prove who may speak to whom: by ssl, the broker's own TLS and real MicroPython."""
+"""umqtt certs: handshakes prove who may speak to whom, by ssl, the broker's own TLS and real MicroPython."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _certs(folder: Path, *arguments: str) -> Ended:
 
 
 def _broker_context(authority: Authority) -> ssl.SSLContext:
-    """The context of a listener of the broker with the files of the authority."""
+    """Return the context of a listener of the broker with the authority's files."""
     folder = authority.folder
     return make_context(
         Tls(
@@ -56,7 +56,7 @@ def _broker_context(authority: Authority) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _serving(context: ssl.SSLContext) -> Iterator[tuple[int, list[str]]]:
-    """Answer one connection with what it says. Yields the port, and what the server saw: a name or an error."""
+    """Answer one connection by echoing. Yields the port, and what the server saw: a name or an error."""
     seen: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(WAIT_LIMIT_S)
@@ -82,15 +82,15 @@ def _serving(context: ssl.SSLContext) -> Iterator[tuple[int, list[str]]]:
 
 
 def _speak(authority: Authority, device: Path | None, server_name: str = "localhost") -> list[str]:
-    """Connect as a device; what the broker saw of it. Raises ssl.SSLError if the broker is not who it should be."""
+    """Connect as a device; return what the broker saw of it. Raises ssl.SSLError if the broker is not genuine."""
     client = ssl.create_default_context(cafile=authority.folder / "ca.pem")
-    # As strict as a client can be: what other libraries ask of a certificate is asked too.
+    # As strict as a client can be, because other libraries check these properties of a certificate too.
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
     if device is not None:
         client.load_cert_chain(device / "cert.pem", device / "key.pem")
     with _serving(_broker_context(authority)) as (port, seen):
         link = socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S)
-        # What the broker makes of it is in `seen`.
+        # The broker's view of it is in `seen`.
         with client.wrap_socket(link, server_hostname=server_name) as secure, contextlib.suppress(OSError):
             secure.sendall(b"hello")
             secure.recv(100)
@@ -109,7 +109,7 @@ def test_a_device_and_the_broker_know_each_other(authority: Authority, server_na
 def test_a_device_finds_out_that_this_is_not_its_broker(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         _speak(authority, authority.folder / "devices" / "pump-7", "elsewhere.example")
-    # A device of the same authority is no broker, whatever it calls itself.
+    # A device of the same authority is not a broker, whatever name it uses.
     pump = authority.folder / "devices" / "pump-7"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pump / "cert.pem", pump / "key.pem")
@@ -140,14 +140,14 @@ def test_a_revoked_device_is_refused_with_every_certificate_it_ever_had(authorit
     for folder in (pump, stolen):
         assert "certificate revoked" in _speak(authority, folder)[0]
     assert _speak(authority, authority.folder / "devices" / "pump-8") == ["pump-8"]
-    # Later revocations keep the earlier ones, in a list that says it is newer.
+    # Later revocations keep the earlier ones, in a list with a higher number.
     before = _crl(authority).extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     assert authority.revoke("pump-8") == 1 and authority.revoke("pump-7") == 0
     assert _crl(authority).extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == before + 2
     assert "certificate revoked" in _speak(authority, stolen)[0]
     with pytest.raises(KitError, match="revoked"):
         authority.renew("pump-7")
-    # The board came back: it gets a new certificate, the stolen one stays revoked.
+    # The board was found: it gets a new certificate, and the stolen one stays revoked.
     authority.issue_device("pump-7", force=True)
     assert _speak(authority, pump) == ["pump-7"]
     assert "certificate revoked" in _speak(authority, stolen)[0]
@@ -265,7 +265,7 @@ def test_the_commands_make_list_renew_and_revoke(tmp_path: Path) -> None:
     assert all(after[path] != before[path] for path in before), "a new key too"
     table = _certs(tmp_path, "ls").stdout.splitlines()
     assert "revoked" in table[3] and "valid" in table[1] and len(table) == 4
-    # Another authority under the old name: whoever the first one knew is a stranger.
+    # Another authority under the old name: certificates of the first one are no longer trusted.
     assert _certs(tmp_path, "ca", "--force").code == 0
     assert _certs(tmp_path, "ls", "--json").stdout == ""
 
@@ -296,7 +296,7 @@ def test_garbage_in_the_folder_is_named_in_one_line(
         file.write_bytes(content)
     code = run(["certs", *arguments, "--dir", str(authority.folder)])
     out, error = capsys.readouterr()
-    # A command that does not need the file goes on without it.
+    # A command that does not need the file works without it.
     if code:
         assert (code, out, error.count("\n")) == (2, "", 1)
         assert str(file) in error and "—" in error

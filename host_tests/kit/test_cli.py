@@ -1,4 +1,4 @@
-"""What a user gives wrongly, or has not installed, is answered in one line that says what to do, with the exit code."""
+"""Wrong input or a missing installation is answered in one line that says what to do, with the right exit code."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def test_no_command_takes_nan_or_infinity_for_a_time(name):
                         option.type.convert(value, option, None)
 
 
-# A service says when it is ready; the prompt of a board is talked to by a person.
+# A service says when it is ready; a person talks to a board's prompt.
 _WITHOUT_JSON = {"broker", "collect", "serial", "shell"}
 
 
 @pytest.mark.parametrize("name", sorted(set(_COMMANDS) - _WITHOUT_JSON))
 def test_every_command_with_a_result_can_give_it_as_json(name, capsys):
     command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
-    # Of a group of commands at least those that list or make something.
+    # Of a group of commands, at least those that list or make something.
     members = command.commands.values() if isinstance(command, click.Group) else [command]
     assert any("--json" in option.opts for member in members for option in member.params)
 
@@ -114,7 +114,7 @@ def test_no_password_can_be_given_on_the_command_line(name):
 
 
 def test_help_gives_every_command_one_whole_line_in_one_group(capsys, monkeypatch):
-    """Planted: a command in no group; a first sentence that an 80 column terminal breaks."""
+    """Planted: a command in no group; a first sentence that breaks on an 80-column terminal."""
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out
@@ -128,13 +128,13 @@ def test_help_gives_every_command_one_whole_line_in_one_group(capsys, monkeypatc
 
 
 def test_help_names_every_environment_variable_that_the_commands_read(capsys):
-    """Planted: UMQTT_BOARDS is read and not listed."""
+    """Planted: UMQTT_BOARDS is read but not listed."""
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out
     kit = Path(commands.__file__).parents[1]
     read = {name for file in kit.rglob("*.py") for name in re.findall(r"\bUMQTT_[A-Z0-9_]+", file.read_text())}
     assert len(read) > 5
-    read.remove("UMQTT_WITNESS")  # set by `umqtt demo` for its boards
+    read.remove("UMQTT_WITNESS")  # `umqtt demo` sets it for its boards
     assert read == set(re.findall(r"^  (UMQTT_[A-Z0-9_]+)  ", shown, re.MULTILINE))
 
 
@@ -182,7 +182,7 @@ def test_an_occupied_port_asked_for_is_refused_with_the_way_out(umqtt):
 
 @pytest.mark.parametrize("command", ["demo", "collect", "ingest"])
 def test_a_folder_that_cannot_be_written_is_refused_by_name(umqtt, command):
-    # Below a file no folder can be made, whoever asks: the tests may run as root.
+    # Nobody can make a folder below a file, not even root, as whom the tests may run.
     folder = "/dev/null/demo"
     arguments = {
         "demo": ["--out", folder],
@@ -213,7 +213,7 @@ def test_a_folder_in_use_by_another_demo_is_refused(umqtt, tmp_path):
 
 
 def _java(folder: Path, script: str) -> Path:
-    """A JAVA_HOME whose java is a shell script."""
+    """Return a JAVA_HOME whose java is a shell script."""
     java = folder / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\n" + script)
@@ -252,7 +252,7 @@ def test_boards_alone_without_micropython_are_exit_code_6(umqtt):
 
 def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt_process):
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # not listening, and nobody else's meanwhile
+        closed.bind(("127.0.0.1", 0))  # bound but not listening, so that nobody else gets the port meanwhile
         port = closed.getsockname()[1]
         ended = umqtt_process(
             "fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.3", "--drain-seconds", "0.3",
@@ -262,7 +262,7 @@ def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt_process):
     assert f"127.0.0.1:{port}" in ended.only_error()
 
 
-# By click and by rich, as text and as JSON; what is printed before a command runs.
+# Output by click and by rich, as text and as JSON; output before a command runs.
 _PRINTS = [
     ["--help"],
     ["--version"],
@@ -274,7 +274,7 @@ _PRINTS = [
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with certificates to list."""
+    """Provide a folder with certificates to list."""
     folder = tmp_path_factory.mktemp("authority")
     made = Authority(folder / "certs")
     made.create("fleet")
@@ -305,7 +305,7 @@ def test_a_result_that_cannot_be_written_is_one_line_and_exit_code_2(arguments, 
 
 
 def _into(stdout: int, arguments: list[str], folder: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
-    """The command to its end, its results written to this descriptor."""
+    """Run the command to its end, with its results written to this descriptor."""
     command, pipe = umqtt_command(*arguments), subprocess.PIPE
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     options = {"cwd": folder, "env": env, "text": True, "timeout": WAIT_LIMIT_S}
@@ -338,7 +338,7 @@ def test_the_commands_ready_line_is_the_brokers_own(family):
     process = family.start([*_installed("broker"), "-p", "0", "--store", ":memory:"])
     assert process.stdout is not None
     assert process.stdout.readline().startswith("listening on 127.0.0.1:")
-    # The command has become the broker: one process, which ends in order when told.
+    # The command has become the broker: one process, which ends cleanly when told to.
     assert len(family.alive()) == 1
     process.terminate()
     process.communicate(timeout=WAIT_LIMIT_S)

@@ -1,4 +1,4 @@
-"""The count finds every reading that was lost, stored twice, or never made: on tables written for the purpose."""
+"""The count finds every reading that was lost, stored twice, or never made, in tables written for the purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that only look leave a program that runs alone; those that must restart it let it say goodbye first."""
+"""Commands that only look leave a running program alone; those that must restart it let it say goodbye first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK = (("devices",), ("doctor",), ("provision", "--show"), ("deploy", "--dry-r
 
 
 class Heard:
-    """What a device publishes, by the last part of its topic; heard while the commands run."""
+    """Collects what a device publishes while the commands run, by the last part of its topic."""
 
     def __init__(self, port: int) -> None:
         self._said: list[tuple[str, dict]] = []
@@ -63,7 +63,7 @@ class Heard:
 
 @contextlib.contextmanager
 def at_work(cable: Cable, folder: Path) -> Iterator[tuple[VirtualBoard, Heard]]:
-    """A board that was deployed to and publishes, and what it publishes."""
+    """Run a deployed board that publishes; yield it, and what it publishes."""
     with broker(folder) as port:
         settings = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 100, "wifi": ["hall"]}
         files = {
@@ -76,7 +76,7 @@ def at_work(cable: Cable, folder: Path) -> Iterator[tuple[VirtualBoard, Heard]]:
 
 
 def test_what_only_looks_restarts_nothing_and_costs_no_reading(cable: Cable, tmp_path: Path):
-    """Planted: one of the commands interrupts the board, as all did."""
+    """Planted: one of the commands interrupts the board, as all once did."""
     with at_work(cable, tmp_path) as (board, heard):
         lives = board.lives
         for command in _LOOK:
@@ -91,7 +91,7 @@ def test_what_only_looks_restarts_nothing_and_costs_no_reading(cable: Cable, tmp
 
 
 def test_what_must_restart_lets_the_firmware_say_so(cable: Cable, tmp_path: Path):
-    """Planted: the firmware is interrupted without a word, and its will says that the connection was lost."""
+    """Planted: the firmware is interrupted silently, and its will says that the connection was lost."""
     with at_work(cable, tmp_path) as (_, heard):
         answer = cable.umqtt("provision", "--set", "interval_ms=50")
         assert answer.code == 0, answer.stderr
@@ -122,8 +122,8 @@ _FOREIGN = b"import time\nprint('mine')\nwhile True: time.sleep_ms(20)\n"
 
 
 def test_a_program_that_cannot_be_asked_is_left_alone_until_told(cable: Cable, monkeypatch: pytest.MonkeyPatch):
-    """Planted: what does not answer is interrupted."""
-    # It never answers, however long it is given.
+    """Planted: a program that does not answer is interrupted."""
+    # The program never answers, however long the tool waits.
     monkeypatch.setattr(running_module, "_ASKED", 1)
     monkeypatch.setattr(running_module, "_ASKED_AGAIN_AFTER_S", 0.1)
     with cable.board(files={"main.py": _FOREIGN}) as board:
@@ -141,7 +141,7 @@ def test_a_program_that_cannot_be_asked_is_left_alone_until_told(cable: Cable, m
 def test_a_question_that_a_restart_swallows_or_that_is_answered_late_is_asked_again(
     cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted: it is asked once; what is asked again in the middle of a program ends it."""
+    """Planted: the question is asked only once; repeating it in the middle of a program ends the program."""
     monkeypatch.setattr(running_module, "_ASKED_AGAIN_AFTER_S", 0.1)
     monkeypatch.setattr(running_module, "_ASKED", 100)
     write, asked = Line.write, 0
@@ -164,7 +164,7 @@ def test_a_question_that_a_restart_swallows_or_that_is_answered_late_is_asked_ag
 
 
 def test_whoever_is_at_the_prompt_finds_it_as_it_was(cable: Cable):
-    """Planted: a watchdog of the settings is started there; the board is reset in the end."""
+    """Planted: a watchdog from the settings is started there; the board is reset in the end."""
     with cable.board(files={"settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
         with Board(board.port, manner=Manner.BESIDE) as first:
             first.exec("mine = 42\nimport machine\nmachine.WDT = lambda timeout: print(started)")
@@ -177,7 +177,9 @@ def test_whoever_is_at_the_prompt_finds_it_as_it_was(cable: Cable):
 
 
 def test_a_board_that_waits_after_a_crash_is_asked_without_a_word_and_started_again(cable: Cable):
-    """Planted: the pause after a crash answers nothing, so that the board counts as one that cannot be asked."""
+    """Planted: the firmware does not answer in the pause after a crash, so the board counts as one that cannot be
+    asked.
+    """
     files = {**deployed(), "settings.json": b'{"device_id": "x", "brokers": ["mqtt://127.0.0.1:1"]}'}
     del files["/app/start.mpy"]
     with cable.board(files=files) as board:

@@ -1,4 +1,4 @@
-"""One layer over mpremote: whatever is done to a board ends in time, whole, or with one line and an exit code."""
+"""One layer over mpremote: every operation on a board ends in time, completely, or with one line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 20
 _CHUNK = 768
-# A board that prints must do so in the second half of this, also where processes stand still for half a second.
+# A board that prints must do so in the second half of this, even if processes stand still for half a second.
 _GIVEN_UP_AFTER_S = 1.5
 MAIN = b"import time\nprint('main runs')\nwhile True: time.sleep(1)\n"
-# The two kinds of a program that a Ctrl-C does not stop.
+# Two kinds of programs that a Ctrl-C does not stop.
 DEAF = b"""
 import time
 while True:
@@ -63,7 +63,7 @@ def virtual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualBoard]:
 def test_a_program_on_the_board_is_interrupted_and_runs_again_afterwards(
     virtual: VirtualBoard, monkeypatch: pytest.MonkeyPatch
 ):
-    # Of a board that answers late the prompt would be asked for again, and each time is a soft reset.
+    # A board that answers late would be asked for the prompt again, and each time is a soft reset.
     monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (WAIT_LIMIT_S,))
     lives = virtual.lives
     with Board(virtual.port) as board:
@@ -174,7 +174,7 @@ def test_an_application_that_fails_or_is_none_leaves_a_board_that_can_be_asked(v
     ("body", "said"), [("print('x' * 50)", "goes on printing"), ("time.sleep(1)", "does not answer")]
 )
 def test_a_program_that_never_ends_is_given_up_in_time(tmp_path: Path, body: str, said: str):
-    # A board of its own: it is left in that program.
+    # A separate board, because it is left in that program.
     with VirtualBoard(tmp_path / "flash.img") as virtual:
         virtual.start()
         board = Board(virtual.port, restart=False)
@@ -210,7 +210,7 @@ def test_a_board_that_printed_while_the_tool_was_stopped_is_one_that_talks():
         line = Line(port, "bench")
         os.write(board, b"x")
         assert select.select([port.fileno()], [], [], WAIT_LIMIT_S)[0]
-        line.allow(0)  # over before the first look
+        line.allow(0)  # over before the first check
         with pytest.raises(Late) as caught:
             line.read(2)
         assert caught.value.talking
@@ -258,7 +258,7 @@ def test_a_port_that_a_child_still_has_on_its_way_to_its_own_program_is_waited_f
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        # Until the parent has found the port taken.
+        # Wait until the parent has found the port taken.
         os.close(writer)
         os.read(reader, 1)
         os._exit(0)
@@ -284,7 +284,7 @@ def test_a_port_that_a_child_still_has_on_its_way_to_its_own_program_is_waited_f
 
 
 def test_a_port_of_others_names_the_group_to_join(tmp_path: Path):
-    # root may open every port, so the system's refusal is not provoked but given.
+    # root may open every port, so the system's refusal is simulated.
     port = tmp_path / "ttyUSB0"
     port.touch()
     refusal = why_not_open(str(port), PermissionError(errno.EACCES, "Permission denied"))
@@ -304,7 +304,7 @@ def test_a_watchdog_of_the_interrupted_program_does_not_bite_a_tool_at_work(tmp_
                 board.exec("import time\ntime.sleep_ms(700)")
                 board.put("/file", b"x")
             assert virtual.lives == lives
-            # The watchdog is there: it bites whoever does not feed it.
+            # The watchdog was started: it bites if it is not fed.
             with pytest.raises(KitError):
                 board.exec("import time\ntime.sleep_ms(60000)", 1)
             virtual.wait_for("main runs")

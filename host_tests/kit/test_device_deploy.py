@@ -1,4 +1,4 @@
-"""umqtt deploy: sends what changed, removes what is gone, and may be interrupted anywhere."""
+"""umqtt deploy sends what changed, removes what is gone, and may be interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _PROMPT = ">>> "
 
 
 def small_set(version: str, *names: str) -> Build:
-    """A firmware of a few files which prints whose they all are: a mixture shows."""
+    """Return a firmware of a few files that prints the version of each file, so that a mixture shows."""
     files = {f"/app/{name}.py": f"version = {version!r}\n".encode() + b"#" * 900 for name in names}
-    files["/zone.py"] = f"version = {version!r}\n".encode()  # sent after main.py, went it by the alphabet
+    files["/zone.py"] = f"version = {version!r}\n".encode()  # in alphabetical order it would be sent after main.py
     imports = "import zone\n" + "".join(f"from app import {name}\n" for name in names)
     shown = " + ' ' + ".join(f"{name}.version" for name in ("zone", *names))
     files["/boot.py"] = f"# boot of {version}\n".encode()
@@ -54,7 +54,7 @@ RUNS_OLD, RUNS_NEW = "runs 1 1 1 1 1", "runs 2 2 2 2 2"
 
 
 def deploy_set(port: str, build: Build, *, replace_files: bool = False) -> list[str]:
-    """Returns the paths that were sent."""
+    """Deploy a build; return the paths that were sent."""
     with Board(port, restart=False) as board:
         plan = make_plan(board, read_record(board), build, replace=replace_files)
         apply(board, plan)
@@ -72,7 +72,7 @@ def virtual(tmp_path: Path) -> Iterator[VirtualBoard]:
 
 
 def said_after_power_cycle(virtual: VirtualBoard) -> str:
-    """What the board prints from being switched on to the prompt."""
+    """Return what the board prints from being switched on to the prompt."""
     virtual.kill()
     before = len(virtual.output)
     virtual.start()
@@ -97,7 +97,7 @@ def test_only_what_changed_is_sent_and_what_is_gone_is_removed(virtual: VirtualB
         assert record.complete and record.files == {
             path: hashlib.sha256(content).hexdigest() for path, content in NEW.files.items()
         }
-        # Damage that no deployment did is found by hashing, whatever the record says.
+        # Damage by something other than a deployment is found by hashing, whatever the record says.
         board.put("/app/b.py", b"version = 'damaged'")
     assert deploy_set(virtual.port, NEW) == ["/app/b.py"]
     assert RUNS_NEW in said_after_power_cycle(virtual)
@@ -141,7 +141,7 @@ def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deploy
         seen.add(state)
         if ended:
             break
-        # Going on and going back find, each in its turn, what the other half of the files was.
+        # Continuing with NEW (every other time) and going back to OLD each remove the other version's leftover file.
         for build, left_over in ((NEW, "/app/gone.py"), (OLD, "/app/fresh.py"))[limit % 2 :]:
             with Board(virtual.port, restart=False) as board:
                 apply(board, make_plan(board, read_record(board), build, replace=False))
@@ -163,7 +163,7 @@ def test_the_power_cut_at_any_moment_is_no_different(virtual: VirtualBoard, monk
         deploy_set(virtual.port, OLD)
         cut_after_s = chance.uniform(0, takes_s)
         with monkeypatch.context() as patch:
-            # Nothing answers any more; that needs no ten seconds to find out.
+            # Nothing answers any more; finding that out does not need ten seconds.
             patch.setattr(Board, "exec", lambda self, source, timeout_s=0.5: execute(self, source, min(timeout_s, 0.5)))
             patch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (0.5,))
             power = threading.Timer(cut_after_s, virtual.kill)
@@ -182,9 +182,9 @@ def test_a_killed_command_is_simply_run_again(cable: Cable):
     with cable.board("bench") as virtual:
         command = [sys.executable, "-m", "umqtt_kit", "deploy", "--no-wait"]
         with subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            # Sending has begun when the board says that it is in its raw REPL and executes the first write.
+            # Sending has begun when the board reports its raw REPL and executes the first write.
             virtual.wait_for("raw REPL", WAIT_LIMIT_S)
-            virtual.wait_for("False", WAIT_LIMIT_S)  # the answer to the question whether there is anything: none
+            virtual.wait_for("False", WAIT_LIMIT_S)  # the answer to whether any file exists: none
             process.send_signal(signal.SIGKILL)
         answer = cable.umqtt("deploy", "--no-wait", "--json")
         assert answer.code == 0, answer.stderr
@@ -206,7 +206,7 @@ def test_the_watchdog_of_the_board_does_not_bite_while_the_firmware_is_compiled(
         return done
 
     def slowly(*_: object, **__: object) -> Build:
-        # Three feedings, a second apart: longer than the watchdog waits.
+        # Three feedings, a second apart: longer than the watchdog's timeout.
         assert all(fed.acquire(timeout=WAIT_LIMIT_S) for _ in range(3))
         return OLD
 
@@ -234,7 +234,7 @@ def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(
     assert deploy_set(virtual.port, compiled, replace_files=True) == list(compiled.files)
     with Board(virtual.port, restart=False) as board:
         assert board.get("/app/lib.py") is None
-        # Each is reason enough.
+        # Each of them alone is a reason.
         for path in (RECORD, "/main.py"):
             board.remove([path])
         board.put("/app/lib.py", b"version = 'mine'")
@@ -290,7 +290,7 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
             assert first.code == 0, first.stderr
             assert first.json["send"] == plan["send"], "a dry run changes nothing, and tells the truth"
             assert first.json["reading"]["id"] == "pump-7"
-            # The outbox of the old boot empties first; the reading that counts is of the new one.
+            # The outbox of the old boot is sent first; the reading that counts is of the new boot.
             second = cable.umqtt("deploy", "--json", "--timeout", "60")
             assert (second.code, second.json["changed"]) == (0, False)
             boots = [int(answer.json["reading"]["boot"].partition("-")[0]) for answer in (first, second)]
@@ -299,7 +299,7 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
 
 
 def test_deploy_goes_on_as_logs_until_ctrl_c(cable: Cable):
-    """Planted: the log is shown before the deployment has let go of the port."""
+    """Planted: the log is shown before the deployment has released the port."""
     settings = {"device_id": "pump-7", "brokers": ["mqtt://127.0.0.1:1"]}
     with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):
         with following("--no-wait", "--logs", command="deploy") as deployed:
@@ -315,7 +315,7 @@ def test_a_firmware_that_stops_at_once_is_told_at_once(cable: Cable, tmp_path: P
     with broker(tmp_path) as port:
         settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"]}
         with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):
-            # Longer than this test may take.
+            # Longer than this test may run.
             answer = cable.umqtt("deploy", "--timeout", "1000")
             assert answer.code == 5, answer.stderr
             assert "the firmware stopped: ImportError: no module named 'nothing_there'" in answer.stderr

@@ -1,4 +1,4 @@
-"""umqtt doctor: each fault is found, named with what to do, and decides the exit code."""
+"""umqtt doctor finds each fault and says what to do; faults decide the exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_fresh_board_lacks_application_and_settings(cable: Cable):
     ids=["restarts", "crashes"],
 )
 def test_a_board_that_restarts_or_crashes_while_it_is_asked_is_a_finding(cable: Cable, program: bytes, said: str):
-    # Imported on the board when it is asked whether it reaches its broker.
+    # The board imports this when it is asked whether it reaches its broker.
     with cable.board(files={"settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}', "socket.py": program}):
         answer = cable.umqtt("doctor", "--json")
     assert (answer.code, answer.stderr) == (5, "")
@@ -63,12 +63,12 @@ for size in (65536, 4096, 64):
 
 
 def test_a_flash_that_is_full_is_said_to_be_full(cable: Cable):
-    # With what is deployed littlefs counts more blocks than there are.
+    # With a deployed firmware, littlefs counts more blocks than exist.
     with cable.board(files={**deployed(), "settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
         with Board(board.port) as connected:
             connected.exec(_FILL, 60)
             assert connected.info().flash_free < 8192
-        # A start takes long where littlefs looks for room in vain, and nobody answers meanwhile.
+        # A start takes long while littlefs searches for space in vain, and nothing answers meanwhile.
         answer = eventually(
             lambda: "flash" in checks(asked := cable.umqtt("doctor", "--json")) and asked, "the firmware answers"
         )
@@ -90,7 +90,7 @@ def test_a_port_that_does_not_answer_ends_it_with_3(cable: Cable, tmp_path: Path
 def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Cable, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("umqtt_kit.doctor.checks._JOIN_WITHIN_MS", 300)
     with broker(tmp_path) as port, socket.socket() as refused:
-        refused.bind(("127.0.0.1", 0))  # not listening: whoever connects is refused
+        refused.bind(("127.0.0.1", 0))  # not listening: connections are refused
         closed = f"mqtt://127.0.0.1:{refused.getsockname()[1]}"
         settings = {"brokers": [f"mqtt://127.0.0.1:{port}", closed], "wifi": ["workshop"]}
         secrets = {"wifi": {"workshop": "right-password"}}
@@ -153,7 +153,7 @@ def _files(port: int, **more: object) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("runs", [True, False], ids=["beside the firmware", "at the prompt"])
 def test_a_sensor_that_is_missing_or_given_a_wrong_argument_is_a_failure(cable: Cable, tmp_path: Path, runs: bool):
-    """Planted: only the settings are checked, and what they name is not tried."""
+    """Planted: only the settings are checked, and the sensors they name are not tried."""
     door = {"/sensors/door.py": b"class Sensor:\n    def read(self): return {'open': 1}\n"}
     with (
         broker(tmp_path) as port,
@@ -174,7 +174,7 @@ def test_a_sensor_that_is_missing_or_given_a_wrong_argument_is_a_failure(cable: 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["beside the firmware", "at the prompt"])
 def test_a_wrong_mqtt_password_is_a_failure_of_the_board_and_no_remark(cable: Cable, tmp_path: Path, runs: bool):
-    """Planted: what this computer is refused with the board's credentials is a warning."""
+    """Planted: a refusal of the board's credentials on this computer is only a warning."""
     made = umqtt_here(tmp_path, "passwd", "passwords", "pump-7", "--stdin", "--iterations", "10", given="right\n")
     assert made.code == 0, made.stderr
     secrets = b'{"mqtt": {"username": "pump-7", "password": "wrong-horse"}}'
@@ -196,7 +196,7 @@ def test_a_wrong_mqtt_password_is_a_failure_of_the_board_and_no_remark(cable: Ca
 
 
 def test_a_hidden_network_that_can_be_joined_is_no_warning(cable: Cable):
-    """Planted: a network is warned about when no scan shows it."""
+    """Planted: a network that no scan shows always gives a warning."""
     files = {
         "settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"], "wifi": ["hidden"]}',
         "secrets.json": b'{"wifi": {"hidden": "right-password"}}',
@@ -208,7 +208,7 @@ def test_a_hidden_network_that_can_be_joined_is_no_warning(cable: Cable):
 
 
 def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, tmp_path: Path):
-    """Planted: failed starts are looked at only when they have led to safe mode."""
+    """Planted: failed starts are checked only after they have led to safe mode."""
     with broker(tmp_path) as port, cable.board(files={**deployed(), **_files(port), "/main.py": _CRASHES}) as board:
         board.wait_for("Ctrl-C for the prompt")
         answer = cable.umqtt("doctor", "--json")
@@ -233,7 +233,7 @@ except BaseException as error:
 
 
 def test_the_files_of_another_board_are_a_failure_and_refused_by_deploy(cable: Cable, tmp_path: Path):
-    """Planted: what deployed.json names is believed, and --board is."""
+    """Planted: the board named in deployed.json, or by --board, is believed."""
     with broker(tmp_path) as port, cable.board("pico", board="RPI_PICO_W", files=_files(port)) as board:
         answer = cable.umqtt("deploy", "--no-wait", "--board", "ESP32_GENERIC")
         assert (answer.code, answer.stderr.count("\n")) == (5, 1)

@@ -19,7 +19,7 @@ from umqtt_testkit.waiting import eventually
 
 _CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9, "esp32c6": 13}
 
-# Notes how it was called; fails when told to.
+# Records its arguments; fails when told to.
 ESPTOOL = """#!/bin/sh
 if [ "$1" = version ]; then echo "esptool v{version}"; exit 0; fi
 echo "$@" >> {log}
@@ -41,7 +41,7 @@ def esp_image(chip: str) -> bytes:
 
 @pytest.fixture
 def esptool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Put a fake esptool of that version on PATH; returns how it was called so far."""
+    """Provide a function that puts a fake esptool of that version on PATH; it returns the log of its calls."""
     log = tmp_path / "esptool.log"
 
     def install(version: str = "5.1.0") -> Path:
@@ -58,7 +58,7 @@ def esptool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def port(cable: Cable, monkeypatch: pytest.MonkeyPatch):
-    """One USB port with an ESP32-S3 or -C3, which have the same USB id."""
+    """Provide one USB port with an ESP32-S3 or -C3, which have the same USB id."""
     found = SimpleNamespace(
         device="/dev/ttyACM0", vid=0x303A, pid=0x1001, serial_number="x", description="USB JTAG/serial debug unit"
     )
@@ -149,7 +149,7 @@ class Terminal(io.StringIO):
 def test_an_esp32_is_erased_or_not_as_somebody_said(
     cable: Cable, tmp_path, port, esptool, monkeypatch: pytest.MonkeyPatch, answer: str
 ):
-    """Planted: without a word the flash is not erased, and a new board loops in MicroPython's set-up."""
+    """Planted: without an answer the flash is not erased, and a new board loops in MicroPython's set-up."""
     log = esptool()
     file = image_file(tmp_path, esp_image("esp32s3"))
     monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))
@@ -178,7 +178,7 @@ def test_an_rp2350_image_may_begin_with_a_block_that_says_nothing(tmp_path: Path
 
 
 class Drive:
-    """A boot loader: takes a file, and is gone when it is whole."""
+    """A boot loader's drive: it takes a file, and disappears once the file is complete."""
 
     def __init__(self, folder: Path, chip: str = "RPI-RP2") -> None:
         self.folder = folder
@@ -232,7 +232,7 @@ def test_without_a_boot_loader_or_a_board_the_button_is_named(cable: Cable, tmp_
 
 
 def test_a_virtual_board_has_nothing_to_flash(cable: Cable, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    """Planted: with a UF2 image it is sent into a boot loader that it does not have, whose drive is waited for."""
+    """Planted: with a UF2 image it is sent to a boot loader that it does not have, and the drive is waited for."""
     monkeypatch.setattr("umqtt_kit.flash.uf2._APPEARS_WITHIN_S", 0.1)
     with cable.board() as board:
         for image, device in ((esp_image("esp32"), ()), (uf2_image(RP2040), ("--device", board.port))):

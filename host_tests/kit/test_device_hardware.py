@@ -1,4 +1,4 @@
-"""umqtt doctor --hardware: every trial runs on a board, and tells a chip that is not as it is assumed to be."""
+"""umqtt doctor --hardware: every trial runs on a board, and finds a chip that differs from the assumptions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from umqtt_testkit.board import VirtualBoard
 
 @pytest.fixture(autouse=True)
 def _in_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchdog and the sleep of a virtual board take as long as those of a real one.
+    """Shorten the trials: the watchdog and the sleep of a virtual board take as long as those of a real one.
 
-    What runs here is no firmware, so it answers no question, however long it is given.
+    What runs here is not the firmware, so it never answers a question, however long the tool waits.
     """
     monkeypatch.setattr(running, "_ASKED_AGAIN_AFTER_S", 0.1)
     for name, value in (("_WATCHDOG_MS", 600), ("_SLEEP_MS", 600), ("_WRITES_FOR_S", 0.3), ("_FLASH_KB", 8)):
@@ -29,7 +29,7 @@ def tried(cut: Callable[[], None] | None) -> dict[str, Finding]:
 
 
 class Cut:
-    """Cuts the power once some replacements are told; meanwhile(board) happens while it is off."""
+    """Cuts the power after some replacements were reported; meanwhile(board) runs while it is off."""
 
     def __init__(self, board: VirtualBoard, meanwhile: Callable[[VirtualBoard], None] = lambda board: None) -> None:
         self._board = board
@@ -70,14 +70,14 @@ def test_a_flash_that_forgets_what_was_told_is_found(cable: Cable):
 
 
 def test_numbers_that_were_lost_on_their_way_here_are_no_loss_of_the_flash(cable: Cable):
-    """Planted: only the next number counts; a USB port drops what it holds when the power goes."""
+    """Planted: only the next number counts, although a USB port drops buffered output when the power goes."""
     with cable.board() as board:
         found = tried(Cut(board, lambda board: board.install({"umqtt-try": b"5000000"})))
     assert found["power cut"].state == "ok"
 
 
 def test_a_watchdog_that_does_not_bite_is_found(cable: Cable, monkeypatch: pytest.MonkeyPatch):
-    # One that is not there: the program goes on for as long as anybody looks.
+    # A watchdog that does not exist: the program continues for as long as anybody looks.
     monkeypatch.setattr(hardware.scripts, "STARVE", "import time\nprint(1)\ntime.sleep_ms({timeout_ms})")
     with cable.board():
         found = tried(None)

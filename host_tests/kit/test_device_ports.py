@@ -1,4 +1,4 @@
-"""Which board a command means: found by USB id or registry, and never guessed between two."""
+"""How a command finds its board: by USB id or registry, and it never guesses between two."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _info(machine: str, platform: str) -> Info:
         ("Generic ESP32S3 module with ESP32S3", "esp32", "ESP32_GENERIC_S3"),
         ("Some maker's board with ESP32C3", "esp32", "ESP32_GENERIC_C3"),
         ("ESP32C6 module with ESP32C6", "esp32", "ESP32_GENERIC_C6"),
-        # As newer images say it.
+        # The form that newer images use.
         ("ESP32C6 module with ESP32-C6", "esp32", "ESP32_GENERIC_C6"),
         ("linux [GCC 14.2.1] version", "linux", "UNIX"),
     ],

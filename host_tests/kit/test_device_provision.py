@@ -1,4 +1,4 @@
-"""umqtt provision: what a board is told is checked before, hidden always, and whole at any moment."""
+"""umqtt provision checks what it sends beforehand, always hides secrets, and writes all of it or nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from umqtt_kit.provision.write import write
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# Each unmistakable, so that it can be looked for in everything that was printed.
+# Each is unmistakable, so that it can be searched for in everything that was printed.
 WIFI_SECRET, MQTT_SECRET = "wifi-Geheim-1", "mqtt-Geheim-2"
 BROKER = "mqtt://127.0.0.1:1883"
 VALUES = {
@@ -149,7 +149,9 @@ def test_a_broken_file_is_refused_without_showing_what_is_in_it(cable: Cable, tm
 def test_an_image_without_a_network_is_told_before_anything_is_sent(
     cable: Cable, tmp_path: Path, network: str, wifi: list[str] | None, why: str | None
 ):
-    """Planted: the image is not asked, or only whether it has sockets; doctor, which sends nothing, says so."""
+    """Planted: the image is not asked, or only whether it has sockets; only doctor, which sends nothing, reports
+    it.
+    """
     environment = {"UMQTT_BOARD_NETWORK": network, "UMQTT_BOARD_MACHINE": "Raspberry Pi Pico with RP2040"}
     settings = {"device_id": "pump-7", "brokers": [BROKER]}
     values = {"settings": settings, "wifi": [{"ssid": ssid, "password": WIFI_SECRET} for ssid in wifi or ()]}
@@ -233,7 +235,7 @@ def test_at_every_step_settings_and_secrets_go_together(cable: Cable, monkeypatc
 def test_a_person_is_asked_and_passwords_are_not_shown(cable: Cable, tmp_path: Path):
     with cable.board() as board:
         answers = [
-            ("Device id", "pump 7"),  # refused: a space
+            ("Device id", "pump 7"),  # refused: it contains a space
             ("only letters, digits", None),
             ("Device id", "pump-7"),
             ("Wi-Fi network 1", "workshop"),
@@ -252,7 +254,7 @@ def test_a_person_is_asked_and_passwords_are_not_shown(cable: Cable, tmp_path: P
         settings, secrets = on_board(board.port)
         assert settings == {"device_id": "pump-7", "wifi": ["workshop"], "brokers": [BROKER]}
         assert secrets == {"wifi": {"workshop": WIFI_SECRET}, "mqtt": VALUES["mqtt"]}
-        # Enter keeps everything, the passwords as well.
+        # Enter keeps everything, including the passwords.
         kept = [(question, "") for question, answer in answers if answer and answer not in ("pump 7", "short")]
         questions = [*kept[:3], ("Wi-Fi network 2", ""), ("Broker 1", ""), ("Broker 2", ""), *kept[-2:]]
         shown, code = _typed(questions)
@@ -270,7 +272,7 @@ def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cabl
     ]  # fmt: skip
     with cable.board(files=files) as board:
         shown, code = _typed(list(answers))
-        # Written, or refused for what was not asked about.
+        # Written, or refused because of something that was not asked about.
         assert code == 0 or (code == 2 and "nothing was written" in shown), shown
         answer = cable.umqtt("provision", "--from", private(tmp_path / "pump.json", json.dumps(VALUES)))
         assert answer.code == 0 or (answer.code == 2 and answer.stderr.count("\n") == 1), answer
@@ -279,7 +281,7 @@ def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cabl
 
 
 def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
-    """Run `umqtt provision` on a terminal; each answer is typed when its question has been shown."""
+    """Run `umqtt provision` on a terminal; type each answer once its question is shown."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "umqtt_kit", "provision"]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
@@ -361,7 +363,7 @@ def test_brokers_are_given_as_text_and_the_board_by_its_name(cable: Cable):
 
 @pytest.mark.parametrize(("name", "button"), [("UNIX", None), ("ESP32_GENERIC_C3", 9), ("RPI_PICO_W", "bootsel")])
 def test_portal_gives_a_board_a_code_that_is_shown_once(cable: Cable, name: str, button: object):
-    """Planted: the code of the run before is written again."""
+    """Planted: the code of the previous run is written again."""
     with cable.board(board=name) as board:
         first = cable.umqtt("provision", "--portal", "--json").json
         told = cable.umqtt("provision", "--portal")

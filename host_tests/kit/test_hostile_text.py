@@ -1,4 +1,4 @@
-"""What devices, brokers and clients choose reaches no terminal as it is, by whatever way it is printed."""
+"""Text chosen by devices, brokers and clients never reaches a terminal unescaped, however it is printed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def from_broker(leaf: str, record: object, device: str = "pump") -> None:
 
 
 def one_line(text: str) -> str:
-    """For what has lines of its own, such as a traceback."""
+    """Return the text on one line, for output that has lines of its own, such as a traceback."""
     return " ".join(text.splitlines())
 
 
@@ -151,14 +151,14 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
 @pytest.mark.parametrize("what", HOSTILE)
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_no_way_out_obeys_what_others_say(output: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Planted: one of the ways prints what it is given."""
+    """Planted: one of the ways prints its text unescaped."""
     OUTPUTS[output]("x")
     plain = capsys.readouterr()
     OUTPUTS[output](HOSTILE[what])
     shown = capsys.readouterr()
     for before, after in ((plain.out, shown.out), (plain.err, shown.err)):
         lines = after.split("\n")
-        # JSON's encoder leaves DEL as it is, which moves nothing.
+        # JSON's encoder leaves DEL unescaped, which moves no cursor.
         harmless = "[\t\x7f]" if "json" in output else "\t"
         assert [line for line in lines if not re.sub(harmless, "", line).isprintable()] == []
         # The cells of a table are wrapped.
@@ -168,7 +168,7 @@ def test_no_way_out_obeys_what_others_say(output: str, what: str, capsys: pytest
 
 
 _WAYS = re.compile(r"(click\.s?echo|(?<![.\w])print|sys\.std\w+\.write)\(|from rich\.console import Console$", re.M)
-# One JSON value; and `umqtt spool cat`, which does not flush each line, and is among OUTPUTS.
+# One JSON value; and `umqtt spool cat`, which does not flush each line, and is in OUTPUTS.
 _ALLOWED = re.compile(r"click\.echo\(\s*json\.dumps\(|sys\.stdout\.write\(\(_as_json\(view, message\)")
 
 
@@ -178,7 +178,7 @@ def test_the_tools_print_by_the_ways_of_their_console_alone() -> None:
     own = {"console.py", "__main__.py", "entry.py"}  # the last runs where the console cannot be imported
     found = []
     for file in sorted(folder.rglob("*.py")):
-        # What these have in quotes runs on a board, or on another Python.
+        # The quoted programs in these files run on a board, or on another Python.
         if file.name in own or file.name in ("scripts.py", "sizes.py"):
             continue
         text = re.sub(r'"""(?s:.*?)"""|f?"(?:[^"\\\n]|\\.)*"', '""', file.read_text())

@@ -1,4 +1,4 @@
-"""A demo that is interrupted, terminated or killed leaves no process behind, at whatever step that happens.
+"""A demo that is interrupted, terminated or killed at any step leaves no process behind.
 
 `make test` interrupts it at the last step, UMQTT_FULL_SWEEPS=1 at every one.
 """
@@ -14,8 +14,8 @@ import pytest
 from kit_command import umqtt_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# What shows that the demo has come to a step: a word in the command line of the process started there. The last one is
-# Spark's Java, which the demo did not start itself.
+# A demo has reached a step when a process started there has this word in its command line. The last one is Spark's
+# Java, which the demo did not start itself.
 _STEPS = ["umqtt_broker", "umqtt_kit fleet", "SparkSubmit"]
 
 

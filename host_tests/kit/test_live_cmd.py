@@ -1,4 +1,4 @@
-"""umqtt cmd against a played device: its words on stdout or in one line, asked once, answered late or never.
+"""umqtt cmd with a played device: answers on stdout or in one line, and commands sent once, answered late or never.
 
 What the firmware makes of each command is in test_story.py.
 """
@@ -34,7 +34,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def played(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedDevice]]:
-    """played(result, ok=True) plays a device that gives this answer to everything."""
+    """Provide played(result, ok=True), which plays a device that gives this answer to everything."""
     monkeypatch.setenv("UMQTT_BROKER", f"mqtt://127.0.0.1:{port}")
     devices: list[PlayedDevice] = []
 
@@ -52,7 +52,7 @@ def played(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
 @contextlib.contextmanager
 def killed_at_the_end(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """A test that fails does not wait for a command that waits for ever."""
+    """Kill the process in the end, so that a failing test does not wait for a command that waits for ever."""
     try:
         yield process
     finally:
@@ -174,7 +174,7 @@ def test_a_device_that_goes_to_sleep_while_it_is_waited_for_is_told_as_well(play
     command = umqtt_command("cmd", _ID, "ping", "--wait")
     with killed_at_the_end(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)) as process:
         (sent,) = device.until(1)
-        # The second time it is no news.
+        # The second time it is not reported as new.
         for _ in range(2):
             device.say("status", {"online": False, "reason": "sleeping"}, retain=True)
         device.say("reply", {"id": sent["id"], "ok": True, "result": "awake"})

@@ -26,7 +26,7 @@ from umqtt_kit.logs.lines import Lines
 from umqtt_kit.logs.published import entry_of
 
 SEED = 31
-# Counts while nobody listens too, so that what was missed while the port was closed can be told.
+# It counts even if nobody listens, so that lines missed while the port was closed can be noticed.
 COUNTER = b"""
 import time
 print("boot", __import__("machine").reset_cause())
@@ -58,7 +58,7 @@ def test_lines_are_the_same_however_the_bytes_were_split():
             found += lines.take(data[begin:end], start)
         assert [(entry.text, entry.level) for entry in found] == shown, cuts
         assert lines.unfinished(start) == []
-        # A prompt has no end of line.
+        # A prompt does not end its line.
         assert [entry.text for entry in lines.unfinished(start + timedelta(seconds=1))] == [">>> "]
         assert lines.unfinished(start + timedelta(seconds=9)) == []
 
@@ -81,10 +81,10 @@ def test_two_boards_at_once_each_line_with_its_name_and_none_missing(cable: Cabl
             assert logs.interrupt() == 0
         found = [json.loads(line) for line in logs.out.splitlines()]
     for name in ("cellar", "roof"):
-        # A line that is half a second old is shown without its end: the rest comes as one of its own.
+        # A line that is half a second old is shown without its end; the rest comes as a separate line.
         shown = "".join(one.get("text", "") for one in found if one["device"] == name)
         numbers = [int(number) for number in _NUMBERED.findall(shown)]
-        # The first may have been cut by the opening of the port.
+        # Opening the port may have cut the first one.
         assert numbers[1:] == list(range(numbers[1], numbers[1] + len(numbers) - 1))
         times = [one["time"] for one in found if one["device"] == name]
         assert times == sorted(times)
@@ -98,7 +98,7 @@ def test_a_reset_and_a_pulled_cable_are_waited_out(cable: Cable):
         with cable.board(files={"main.py": COUNTER}) as board:
             logs = running.enter_context(following("--device", "bench"))
             logs.until("line", times=3)
-            board.kill()  # the power, not the cable: the port stays
+            board.kill()  # the power fails, not the cable: the port stays
             board.start()
             logs.until("boot 1")
             assert gone not in logs.err
@@ -108,7 +108,7 @@ def test_a_reset_and_a_pulled_cable_are_waited_out(cable: Cable):
             logs.until("bench: connected", times=2)
             # Its first lines may be over before the port is open again.
             logs.until("bench line", times=before + 3)
-            # Told once, however long it took.
+            # Reported once, however long it took.
             assert logs.err.count(gone) == 1
             assert logs.interrupt() == 0
 
@@ -133,7 +133,7 @@ def test_a_command_that_talks_to_the_board_has_the_port_meanwhile(cable: Cable):
         logs.until("bench: connected", times=2)
         before = logs.out.count("bench line")
         logs.until("bench line", times=before + 3)
-        # What only opens the port by another program, as `umqtt shell` does.
+        # The case where another program only opens the port, as with `umqtt shell`.
         with borrowed(board.port):
             open_serial(board.port).close()
             logs.until("waiting for it", times=2)
@@ -144,7 +144,10 @@ def test_a_command_that_talks_to_the_board_has_the_port_meanwhile(cable: Cable):
 
 @contextlib.contextmanager
 def _nobody(program: str, port: str) -> Iterator[IO[str]]:
-    """Another user's process, in which `s` is a socket and `name` the one of a port; what it prints."""
+    """Run a program as another user; yield its output.
+
+    In the program, `s` is a socket and `name` the name of a port's socket.
+    """
     begin = (
         "import os, socket, sys; name = chr(0) + 'umqtt-port-%d-%s' % (os.getuid(), os.path.realpath(sys.argv[1])); "
         "os.setuid(65534); s = socket.socket(socket.AF_UNIX); "
@@ -160,7 +163,7 @@ def _nobody(program: str, port: str) -> Iterator[IO[str]]:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_neither_gets_a_port_nor_gives_one(cable: Cable):
-    """Planted: nobody looks at who is at the other end."""
+    """Planted: nobody checks which user is at the other end."""
     with cable.board(files={"main.py": COUNTER}) as board:
         with following("--device", "bench") as logs:
             logs.until("line")

@@ -1,4 +1,4 @@
-"""umqtt pub and cmd at a broker that takes QoS 2 for QoS 1, as RabbitMQ does: a relay before a broker plays it."""
+"""umqtt pub and cmd with a broker that treats QoS 2 as QoS 1, as RabbitMQ does; a relay before a broker plays it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.tier(1)
 
 
 def without_qos_2(head: int, body: bytes) -> bytes:
-    """A packet of a client, as a broker without QoS 2 understands it."""
+    """Return a client's packet as a broker without QoS 2 understands it."""
     kind = head >> 4
     assert kind not in (PUBREC, PUBREL, PUBCOMP), "a step of QoS 2"
     if kind == PUBLISH and head & 6 == 4:
@@ -31,7 +31,7 @@ def without_qos_2(head: int, body: bytes) -> bytes:
 
 @contextlib.contextmanager
 def broker_without_qos_2() -> Iterator[int]:
-    """Its port."""
+    """Run such a broker; yield its port."""
     ends: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -41,7 +41,7 @@ def broker_without_qos_2() -> Iterator[int]:
             while data := source.recv(65536):
                 packets, rest = split_packets(rest + data) if translated else ([], b"")
                 sink.sendall(b"".join(without_qos_2(*packet) for packet in packets) if translated else data)
-        for end in (source, sink):  # after a mistake too: the client sees that the link is gone
+        for end in (source, sink):  # after an error too, so that the client sees that the link is gone
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 

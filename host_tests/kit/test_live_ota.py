@@ -1,4 +1,4 @@
-"""umqtt ota over TLS, with an authority of `umqtt certs`: to the broker, and from the web server of the command."""
+"""umqtt ota over TLS, with an authority of `umqtt certs`: to the broker, and from the command's own web server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _guarded(url: str, ca: Path, owned: dict[str, dict[str, str]]) -> dict[str, bytes]:
-    """The files of a board that trusts this authority, and knows the user of that broker."""
+    """Return the files of a board that trusts this authority and has that broker's user."""
     settings = {"device_id": _ID, "brokers": [url], "interval_ms": 100, "board": "UNIX"}
     secrets = {"mqtt": {"username": "me", "password": PASSWORD}, "tls": {"ca": "/ca.pem"}, **owned}
     return {
@@ -46,7 +46,7 @@ def _guarded(url: str, ca: Path, owned: dict[str, dict[str, str]]) -> dict[str, 
 
 
 def _is_on(access: Access) -> None:
-    # A command that comes before the board's first subscription ever is nobody's: it is sent again.
+    # A command that comes before the board's very first subscription reaches nobody: it is sent again.
     with Updater(access, _ID) as updater:
         for _ in range(60):
             with contextlib.suppress(NoReply):
@@ -81,7 +81,7 @@ def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
 
 
 def _a_stranger_is_sent_nothing(access: Access, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Signed by somebody else: the board does not even ask, and goes on.
+    # Signed by somebody else: the board does not even ask for it, and continues.
     other = folder / "other"
     other.mkdir()
     for words in (("ca",), ("broker", "127.0.0.1")):
@@ -95,14 +95,14 @@ def _a_stranger_is_sent_nothing(access: Access, folder: Path, monkeypatch: pytes
     with Updater(access, _ID) as updater, web.serve(release, sent.append) as url:
         before = updater.result("ping", {}, WAIT_LIMIT_S)
         updater.send("update", {"url": url, "sha256": release.manifest, "version": "6.6.6"}, new_id())
-        # The board shakes hands, and no more.
+        # The board shakes hands, and nothing more.
         assert refused.acquire(timeout=WAIT_LIMIT_S)
         after = updater.result("ping", {}, WAIT_LIMIT_S)
         assert (sent, after["slot"], after["boot"]) == ([], "a", before["boot"])
 
 
 class _Context:
-    """For ssl.SSLContext in the server: notes every handshake that fails."""
+    """Replaces ssl.SSLContext in the server and records every failed handshake."""
 
     def __init__(self, cert: Path | None, key: Path | None, refused: threading.Semaphore) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

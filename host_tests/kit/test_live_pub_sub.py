@@ -1,4 +1,4 @@
-"""umqtt pub and umqtt sub against the paired broker: every message once, in order; what goes wrong is one line."""
+"""umqtt pub and umqtt sub with the paired broker: every message once, in order; every error in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def at(port: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The broker's address, which the commands know."""
+    """Provide the broker's address, which the commands know."""
     monkeypatch.setenv("UMQTT_BROKER", f"mqtt://127.0.0.1:{port}")
     return f"mqtt://127.0.0.1:{port}"
 
@@ -55,7 +55,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def kept(topic: str, at: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The name of a session that has subscribed to `topic`, and is away."""
+    """Provide the name of a session that has subscribed to `topic` and is disconnected."""
     assert run(["sub", topic, "--session", topic, "--timeout", "0.1"]) == 0
     assert capsys.readouterr() == ("", "")
     return topic
@@ -74,7 +74,10 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
 
 @contextlib.contextmanager
 def listening(topic: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`umqtt sub` that prints payloads, and has subscribed: the retained message has come, as after each reconnect."""
+    """Run `umqtt sub` that prints payloads; yield it once it has subscribed.
+
+    The retained message shows that, as after each reconnect.
+    """
     assert run(["pub", topic, "ready", "--retain"]) == 0
     with start("sub", topic, "--fields", "payload", *arguments) as process:
         try:
@@ -90,7 +93,7 @@ def line_of(process: subprocess.Popen[bytes]) -> str:
 
 
 def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a command says which ends with this code."""
+    """Run a command that fails with this code; return its one line of error."""
     assert run(arguments) == code
     out, error = capsys.readouterr()
     assert out == ""
@@ -107,7 +110,7 @@ def test_what_is_published_and_retained_comes_as_it_was_at_every_qos(at, topic, 
     found = json.loads(received(capsys, topic, "--json", "--qos", "2", "-n", "1")[0])
     assert found.pop("time")
     assert found == {"topic": topic, "qos": int(qos), "retain": True, "payload": payload}
-    # A terminal is told what would happen, and it does not happen.
+    # A terminal shows what the sequence would do, without executing it.
     assert received(capsys, topic, "-n", "1") == [f"{topic} 21.4 °C\\x1b[2J\\n"]
     assert received(capsys, topic, "-n", "1", "--format", "hex", "--fields", "payload") == [payload.encode().hex()]
     fields = received(capsys, topic, "-n", "1", "--fields", "qos,retain,topic")
@@ -144,7 +147,7 @@ def test_a_link_that_breaks_between_two_lines_is_made_again(at, port, topic):
         process.stdin.write(b"first\n")
         process.stdin.flush()
         assert line_of(listener) == "first"
-        # While stdin says nothing the link is watched all the same.
+        # The link is watched even while stdin is silent.
         proxy.cut()
         assert b"connecting again" in process.stderr.readline()
         process.stdin.write(b"second\n")
@@ -170,7 +173,7 @@ def test_what_came_while_the_process_was_stopped_counts_though_the_time_is_over(
 
     def stopped() -> bool:
         nonlocal ahead_s
-        # Between two looks, for longer than is waited: the message lies in the socket when it goes on.
+        # Stopped between two looks, for longer than the timeout: the message is in the socket when it continues.
         if not came and not select.select([link.client.socket], [], [], 0)[0]:
             paho.single(topic, "x", 1, port=port)
             assert select.select([link.client.socket], [], [], WAIT_LIMIT_S)[0]
@@ -224,7 +227,7 @@ def test_a_message_that_is_too_large_is_left_out_and_that_is_said(at, kept, tmp_
     assert "too large" in error and "200000" in error
 
 
-# What goes wrong
+# Errors
 
 
 def _served(answer: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
@@ -329,7 +332,7 @@ def password_file(tmp_path: Path) -> Path:
 
 
 def test_simulated_devices_log_in_over_tls(guarded, password_file, umqtt_process):
-    """Planted: the devices' clients are made without the certificate of the authority, or without the user."""
+    """Planted: the devices' clients are created without the authority's certificate, or without the user."""
     url, ca = guarded
     given = ("--broker", url, "--username", "me", "--password-file", str(password_file), "--ca", str(ca))
     ended = umqtt_process("fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.5", "--json", *given)
@@ -353,7 +356,7 @@ def test_a_password_comes_from_a_file_or_the_environment_over_tls(guarded, passw
 
 @pytest.mark.parametrize(("content", "named"), [(b"caf\xe9\n", "no UTF-8"), (None, "Input/output error")])
 def test_a_password_file_that_cannot_be_read_is_told(content, named, tmp_path, capsys):
-    file = Path("/proc/self/mem")  # may be opened, and its beginning not read
+    file = Path("/proc/self/mem")  # it can be opened, but its beginning cannot be read
     if content is not None:
         file = tmp_path / "password"
         file.write_bytes(content)
@@ -405,7 +408,7 @@ def test_what_is_wrong_with_credentials_and_certificates_is_told(guarded, passwo
     password_file.chmod(0o644)
     options = ["--username", "me", "--password-file", str(password_file)]
     assert "chmod 600" in refused(["sub", "t", *trusting, *options], 2, capsys)
-    # Nobody this computer trusts has signed it.
+    # It is signed by nobody this computer trusts.
     assert "--ca FILE" in refused(["sub", "t", "--broker", url], 4, capsys)
     assert "mqtts://" in refused(["sub", "t", "--broker", url.replace("mqtts", "mqtt")], 4, capsys)
     ca_text = tmp_path / "no.pem"
@@ -431,7 +434,7 @@ def test_topics_that_the_broker_does_not_allow_are_told(tmp_path, capsys):
 
 @pytest.fixture(params=["paired", "mosquitto"])
 def either(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a broker that speaks MQTT 5, which the commands know."""
+    """Provide the address of a broker that speaks MQTT 5, which the commands know."""
     with contextlib.ExitStack() as stack:
         if request.param == "paired":
             found = request.getfixturevalue("port")
@@ -442,7 +445,7 @@ def either(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_properties_go_from_pub_to_the_json_of_sub(either, topic, capsys):
-    """Planted: -V 5 reaches `umqtt pub` alone."""
+    """Planted: -V 5 reaches only `umqtt pub`."""
     assert run(["sub", topic, "-V", "5", "--session", topic, "--timeout", "0.1"]) == 0
     given = ("content-type=text/plain", "response-topic=a/b", "payload-format-indicator=1",
              "message-expiry-interval=60", "user-property=site=north=1", "user-property=empty=")  # fmt: skip
@@ -457,7 +460,7 @@ def test_properties_go_from_pub_to_the_json_of_sub(either, topic, capsys):
         "user_property": [["site", "north=1"], ["empty", ""]],
     }  # fmt: skip
     assert second == {"correlation_data": {"hex": "ff3d"}}
-    # The session is one of both versions.
+    # Both versions share the session.
     assert run(["pub", topic, "z"]) == 0
     assert run(["sub", topic, "--session", topic, "-n", "1", "--json", "--timeout", str(WAIT_LIMIT_S)]) == 0
     assert "properties" not in json.loads(capsys.readouterr().out)
@@ -478,7 +481,7 @@ def test_properties_go_from_pub_to_the_json_of_sub(either, topic, capsys):
     ],
 )
 def test_what_is_no_property_is_exit_code_2_and_named(at, topic, given, named, capsys):
-    """Planted: properties without -V 5 are left out."""
+    """Planted: properties without -V 5 are ignored."""
     assert named in refused(["pub", topic, "x", *given], 2, capsys)
 
 
@@ -515,7 +518,7 @@ def test_what_a_broker_of_mqtt_5_refuses_is_exit_code_4_with_its_reason(connack,
 
 
 def test_why_a_broker_of_mqtt_5_ends_a_link_is_said(at, topic, capfd):
-    """Planted: a link that the broker ends is told of as one that it refuses."""
+    """Planted: a link that the broker ends is reported as one that it refuses."""
     other = Link(make_access([at], mqtt_version="5"), session=topic)
     with listening(topic, "-V", "5", "--session", topic) as process, other:
         assert process.stderr is not None

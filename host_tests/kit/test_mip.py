@@ -1,4 +1,4 @@
-"""mpremote mip install brings the library onto a board, from a folder, a web server or an index, and it works there."""
+"""mpremote mip install puts the library on a board, from a folder, a web server or an index, and it works there."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ print("imported")
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """mpremote says what it fetches."""
+        """Log nothing: mpremote prints what it fetches."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a web server for this folder."""
+    """Run a web server for this folder; yield its address."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -59,26 +59,26 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def web() -> Iterator[str]:
-    """A web server for this checkout."""
+    """Provide the address of a web server for this checkout."""
     with served(_ROOT) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index as a release has it."""
+    """Provide an index like that of a release."""
     folder = tmp_path_factory.mktemp("index")
     write_packages.write_index(folder)
     return folder
 
 
 def mip_install(port: str, *arguments: str) -> str:
-    """Run `mpremote mip install`; what it prints."""
+    """Run `mpremote mip install`; return what it prints."""
     return mpremote(port, "mip", "install", *arguments)
 
 
 def mpremote(port: str, *arguments: str) -> str:
-    """Run mpremote, which begins with a soft reset and so with an empty heap; what it prints."""
+    """Run mpremote, which begins with a soft reset and so with an empty heap; return what it prints."""
     command = [sys.executable, "-m", "mpremote", "connect", port, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -145,7 +145,7 @@ def test_the_mpy_of_an_index_imports_in_64_kb_and_the_readable_modules_do_not(
 
 
 def test_the_index_has_the_readable_modules_too_and_no_path_of_others(index: Path) -> None:
-    """Planted: a file of the package `umqtt`, which is micropython-lib's."""
+    """Planted: a file of the package `umqtt`, which belongs to micropython-lib."""
     described = {
         path.relative_to(index / "package"): json.loads(path.read_text()) for path in index.glob("package/**/*.json")
     }

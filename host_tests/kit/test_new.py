@@ -1,4 +1,4 @@
-"""umqtt new: what it makes works as it is, and never takes the place of something that is there."""
+"""umqtt new: what it makes works unchanged, and never replaces something that exists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_once() -> Iterator[None]:
-    """The firmware is the same for each of these deployments, and takes seconds to compile."""
+    """Compile only once: the firmware is the same for each deployment, and compiling it takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build_module, "build", cache(build_module.build))
         yield
@@ -32,7 +32,7 @@ def _compiled_once() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands run."""
+    """Provide the folder where the commands run."""
     place = tmp_path / "here"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -45,13 +45,13 @@ def test_a_new_sensor_is_compiled_deployed_found_by_its_settings_and_read(cable:
     with broker(tmp_path) as port:
         settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 50}
         with cable.board(files={"settings.json": json.dumps(settings).encode()}) as virtual:
-            # As it says itself, but for the name, which tells two doors apart.
+            # The entry that the command printed, except for the name, which tells two doors apart.
             entry = [{**made["sensors"][0], "name": "north"}]
             assert cable.umqtt("provision", "--set", f"sensors={json.dumps(entry)}").code == 0
             answer = cable.umqtt("deploy", "--sensors", "sensors", "--json")
             assert answer.code == 0, answer.stderr
             assert answer.json["reading"]["m"]["north_door"] in (0, 1)
-            # The next deployment without the option leaves it where it is, and what becomes of the folder counts.
+            # The next deployment without the option keeps the sensors, and changes of the folder count.
             assert cable.umqtt("deploy", "--json", "--no-wait").json["changed"] is False
             assert cable.umqtt("new", "sensor", "gate").code == 0
             (folder / "sensors" / "door.py").unlink()
@@ -102,7 +102,7 @@ def test_a_new_board_passes_the_checks_of_the_boards_that_are_here(like, folder:
 
 
 def _checks_of_boards():
-    """The module that checks every folder under boards/."""
+    """Return the module that checks every folder under boards/."""
     file = _ROOT / "host_tests" / "boards" / "test_board_files.py"
     spec = importlib.util.spec_from_file_location("checks_of_boards", file)
     assert spec is not None and spec.loader is not None

@@ -1,4 +1,4 @@
-"""umqtt passwd: nobody sees the password, the real mosquitto accepts the file, no change is ever half done or lost."""
+"""umqtt passwd: nobody sees the password, the real mosquitto accepts the file, no change is half done or lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _passwd(folder: Path, *arguments: str, given: str = "") -> Ended:
 
 
 def _terminal(folder: Path, arguments: list[str], *answers: str) -> tuple[int, str]:
-    """Run the command on a terminal of its own, answer each question; the exit code and all that was shown."""
+    """Run the command on its own terminal and answer each question; return the exit code and all that was shown."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
@@ -37,7 +37,7 @@ def _terminal(folder: Path, arguments: list[str], *answers: str) -> tuple[int, s
         while True:
             try:
                 data = os.read(terminal, 4096)
-            except OSError:  # its end has closed
+            except OSError:  # the command has closed its end
                 break
             if not data:
                 break

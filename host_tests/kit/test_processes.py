@@ -1,4 +1,4 @@
-"""No child outlives its parent: not after an orderly end, not after an error, not after kill -9."""
+"""No child outlives its parent: not after a clean end, not after an error, not after kill -9."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DEAF = _python(
 
 
 def _ends(pid: int) -> bool:
-    """Whether the process has ended, or does so now: a signal sent needs a moment to be delivered."""
+    """Return whether the process ends; a signal that was sent needs a moment to be delivered."""
     if not hasattr(os, "pidfd_open"):
         pytest.skip("watches processes by pidfd_open, which this system has not")
     try:
@@ -165,7 +165,7 @@ def test_answers_come_in_the_order_of_the_questions(tmp_path):
 
 def test_output_far_beyond_a_pipes_size_does_not_block_a_child(tmp_path):
     with Children(tmp_path) as children:
-        # Line by line: Python drops the rest of a long one when a signal comes in the middle of an unbuffered write.
+        # Line by line: Python drops the rest of a long line if a signal comes in the middle of an unbuffered write.
         program = "for _ in range(2_000): print('x' * 999)\nprint('done')"
         child = children.start("chatty", _python(program))
         child.wait_for_line("done", WAIT_LIMIT_S)

@@ -1,4 +1,4 @@
-"""umqtt.toml gives options their defaults, and its credentials to its own broker alone; the shell completes names."""
+"""umqtt.toml sets defaults of options, and its credentials go only to its own broker; the shell completes names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tier(1)
 
 _BROKER = {"broker", "username", "mqtt_version", "password_file", "ca", "cert", "key"}
 _ALL = {key: f"the {key}" for key in project.KEYS}
-# What each command takes from the file.
+# The keys that each command takes from the file.
 _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device"}, "logs": {"device", *_BROKER}, "shell": {"device"},
@@ -33,7 +33,7 @@ _TAKEN = {
 
 @pytest.mark.parametrize("name", _TAKEN)
 def test_a_command_takes_those_keys_that_are_its_options(name):
-    """Planted: `umqtt demo --devices` takes the key device; `umqtt keys rotate` none."""
+    """Planted: `umqtt demo --devices` takes the key device; `umqtt keys rotate` takes none."""
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     found = project.defaults_of(command, _ALL)
@@ -66,7 +66,7 @@ def test_a_file_that_is_wrong_is_one_line_and_exit_code_2(umqtt, tmp_path, text,
 
 
 def test_a_file_of_another_user_is_not_followed(umqtt, tmp_path, monkeypatch):
-    """Planted: the owner is not looked at."""
+    """Planted: the file's owner is not checked."""
     (tmp_path / "umqtt.toml").write_text("broker = 'mqtt://127.0.0.1:1'")
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 4711)
     if os.stat(tmp_path).st_uid == 0:
@@ -76,7 +76,7 @@ def test_a_file_of_another_user_is_not_followed(umqtt, tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What make_access() was given; nothing is connected."""
+    """Provide the arguments of make_access(); nothing is connected."""
     calls: list[tuple[Any, ...]] = []
 
     def make_access(*given: Any) -> mqtt.Access:
@@ -102,7 +102,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_the_command_line_comes_first_and_credentials_go_to_the_files_own_broker(
     umqtt, tmp_path, asked, given, environment, broker_url, username
 ):
-    """Planted: the user name, the CA and the version of the file go to whatever broker was typed."""
+    """Planted: the user name, the CA and the version of the file go to any broker given on the command line."""
     folder = tmp_path / "certs"
     folder.mkdir()
     (folder / "ca.pem").write_text("")
@@ -150,7 +150,7 @@ def test_the_shell_completes_boards_ports_and_device_ids(tmp_path, monkeypatch):
     assert _completed("deploy", "--board", "RPI") == ["RPI_PICO2_W", "RPI_PICO_W"]
     with registry.registered("bench-7", "/dev/null", board="UNIX", image="x"):
         assert _completed("logs", "-d", "be") == ["bench-7"]
-    assert _completed("ota", "pu") == []  # no broker there: no word of it
+    assert _completed("ota", "pu") == []  # no broker is there: no error is shown
     with broker(tmp_path) as port:
         (tmp_path / "umqtt.toml").write_text(f"broker = 'mqtt://127.0.0.1:{port}'")
         device = PlayedDevice(port, "pump-7", lambda command: [])

@@ -1,4 +1,4 @@
-"""umqtt ota --fleet: in stages, watched, stopped by a release that fails, and gone on with by the same command."""
+"""umqtt ota --fleet: in stages, watched, stopped by a failing release, and continued by the same command."""
 
 from __future__ import annotations
 
@@ -61,8 +61,11 @@ def test_devices_come_from_a_file_or_from_the_statuses_at_the_broker(tmp_path: P
 
 
 class Played:
-    """Devices of a fleet that answer as they should, but for those in `broken` (never confirmed), `restarting` (boots
-    again after it was confirmed) and `under_way` (an earlier command's update is not over yet)."""
+    """Devices of a fleet that answer as they should, except those in three sets.
+
+    broken: never confirmed. restarting: boot again after the confirmation. under_way: an earlier command's update is
+    not over yet.
+    """
 
     def __init__(self, port: int, count: int) -> None:
         self.ids = [f"pump-{number}" for number in range(1, count + 1)]
@@ -135,7 +138,7 @@ def test_all_devices_are_updated_a_stage_after_the_other_and_the_second_time_non
 
 
 def test_a_device_that_rolls_back_stops_it_and_the_same_command_goes_on(tmp_path: Path):
-    """Planted: the next stage begins whatever became of the one before."""
+    """Planted: the next stage begins whatever the result of the one before."""
     with played(tmp_path, 4) as (access, fleet):
         fleet.broken = {"pump-2"}
         rollout = roll_out(access, fleet)
@@ -164,7 +167,7 @@ def test_a_version_that_restarts_while_it_is_watched_goes_back(tmp_path: Path):
 
 
 def test_an_update_that_a_killed_command_began_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Planted: what the device says of it counts as a failure."""
+    """Planted: the device's refusal counts as a failure."""
     monkeypatch.setattr("umqtt_kit.ota.order._AGAIN_S", 0.05)
     with played(tmp_path, 1) as (access, fleet):
         fleet.under_way = {"pump-1"}

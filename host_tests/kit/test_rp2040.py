@@ -1,7 +1,7 @@
 """umqtt board --image: a board that runs a chip's own image.
 
-What needs no image is tried with a stand-in for Node.js, which says back what it gets. With UMQTT_RP2040_IMAGE=FILE.uf2
-that image runs too.
+Tests that need no image use a stand-in for Node.js, which echoes its input. With UMQTT_RP2040_IMAGE=FILE.uf2 that
+image runs too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECTOR, _PAGE = 4096, 256
 
 needs_node = pytest.mark.skipif(_NODE is None, reason="Node.js is not installed — apt install nodejs")
 
-# Says back what comes over USB in capitals, and over UART backwards; tells what the emulator would.
+# Echoes USB input in capitals and UART input backwards; reports what the emulator would.
 STAND_IN = f"""#!{sys.executable}
 import json, os, select, sys
 settings, usb, uart = json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -55,7 +55,7 @@ while True:
 
 @pytest.fixture
 def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for Node.js on PATH, and a folder that looks like rp2040js; returns its package.json."""
+    """Provide a stand-in for Node.js on PATH, and a folder that looks like rp2040js; return its package.json."""
     programs = tmp_path / "bin"
     programs.mkdir()
     node = programs / "node"
@@ -77,7 +77,7 @@ def _image(folder: Path, content: bytes) -> Path:
 
 
 def test_what_an_image_writes_is_what_its_blocks_for_this_chip_say(tmp_path: Path):
-    """Planted: uf2_blocks() takes the block that every newer image begins with, which no flash has a place for."""
+    """Planted: uf2_blocks() accepts the block with which every newer image begins, and which is outside the flash."""
     payload = bytes(range(256))
     absolute = uf2_image(ABSOLUTE, 1, start=0x10FFFF00)
     image = uf2_image(RP2040, 3, first=absolute, start=0x10000100, payload=payload)
@@ -100,7 +100,7 @@ def test_what_an_image_writes_is_what_its_blocks_for_this_chip_say(tmp_path: Pat
 def test_an_image_that_cannot_run_is_refused(
     content: bytes, said: str, emulator, umqtt: Callable[..., Ended], tmp_path
 ):
-    """Planted: image_blocks() does not look at the chip, or at where blocks end."""
+    """Planted: image_blocks() does not check the chip, or where blocks end."""
     ended = umqtt("board", "flash", "--image", str(_image(tmp_path, content)))
     assert ended.code == 2
     assert said in ended.only_error()
@@ -127,7 +127,7 @@ def test_options_that_do_not_go_together_are_refused(arguments: list[str], said:
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
     emulator: Path, umqtt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted: a version of rp2040js whose parts are not known here is taken."""
+    """Planted: a version of rp2040js is accepted whose parts are not known here."""
     arguments = ("board", "flash", "--image", str(_image(tmp_path, uf2_image(RP2040))))
     install = f"npm install --prefix {tmp_path}/data/umqtt-robust rp2040js@{VERSION}"
     for content, said in (
@@ -148,7 +148,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
 
 
 def test_a_file_that_is_no_flash_of_a_pico_is_left_alone(emulator, umqtt, tmp_path: Path):
-    """Planted: ImageBoard does not look at the size of the flash."""
+    """Planted: ImageBoard does not check the size of the flash."""
     image = str(_image(tmp_path, uf2_image(RP2040)))
     flash = tmp_path / "flash"
     flash.write_bytes(b"letter")
@@ -164,7 +164,7 @@ def test_a_file_that_is_no_flash_of_a_pico_is_left_alone(emulator, umqtt, tmp_pa
 
 
 def test_both_ports_pass_on_what_is_said_and_the_flash_keeps_all_but_the_image(emulator, tmp_path: Path):
-    """Planted: start() makes the flash anew; the ports are mixed up; close() leaves the links."""
+    """Planted: start() erases the flash; the ports are mixed up; close() leaves the links."""
     payload = bytes(range(256))
     events: list[str] = []
     flash, links = tmp_path / "flash", [tmp_path / "usb", tmp_path / "uart"]
@@ -200,11 +200,14 @@ def test_an_emulator_that_ends_says_why(emulator, umqtt, tmp_path: Path):
     assert ended.stderr == "umqtt: dead does not run any more — the image jumped to 0 in the boot ROM\n"
 
 
-# The parts of the emulator that are this project's, in Node.js
+# This project's own parts of the emulator, in Node.js
 
 
 def _in_node(folder: Path, program: str) -> dict:
-    """What a program prints as JSON. It finds the modules as `from "FOLDER/flash.mjs"`, with FOLDER replaced."""
+    """Run a program in Node.js; return what it prints as JSON.
+
+    It imports the modules as `from "FOLDER/flash.mjs"`, with FOLDER replaced.
+    """
     assert _NODE is not None
     file = folder / "program.mjs"
     file.write_text(program.replace("FOLDER", str(_MODULES)))
@@ -213,7 +216,7 @@ def _in_node(folder: Path, program: str) -> dict:
     return json.loads(done.stdout)
 
 
-# Each case, [seed or null, order], begins with the file as it is now. Answers with the file afterwards, in base64.
+# Each case, [seed or null, order], begins with the original file. Answers with the file afterwards, in base64.
 _FLASH_PROGRAM = """
 import { openSync, readFileSync, writeSync } from "node:fs";
 import { Flash, PowerCut } from "FOLDER/flash.mjs";
@@ -237,7 +240,7 @@ console.log(JSON.stringify({ answers }));
 
 
 def _flash_after(folder: Path, before: bytes, cases: list[tuple[int | None, str]]) -> list[tuple[str | None, bytes]]:
-    """(what a power cut said, the flash afterwards) of each case: the seed of a cut, and what is done."""
+    """Return (message of the power cut, the flash afterwards) of each case: the seed of a cut, and an operation."""
     file = folder / "flash"
     file.write_bytes(before)
     answers = _in_node(folder, _FLASH_PROGRAM % (file, file, json.dumps(cases), file))["answers"]
@@ -247,7 +250,7 @@ def _flash_after(folder: Path, before: bytes, cases: list[tuple[int | None, str]
 
 @needs_node
 def test_programming_clears_bits_alone_and_an_erase_sets_its_sectors(tmp_path: Path):
-    """Planted: program() stores what it is given; erase() sets too much or too little; the file lags behind."""
+    """Planted: program() stores its data unchanged; erase() sets too much or too little; the file lags behind."""
     old = bytes(index * 7 % 256 for index in range(4 * _SECTOR))
     orders = (
         "flash.erase(4096, 4096)",
@@ -321,7 +324,7 @@ def _double(value: float) -> list[int]:
 
 @needs_node
 def test_the_roms_functions_are_found_and_compute_as_its_data_sheet_says(tmp_path: Path):
-    """Planted: conversions to integers cut off instead of rounding down; the table is off by one."""
+    """Planted: conversions to integers truncate instead of rounding down; the table is off by one."""
     cases: list[tuple[str, int | None, list[int], list[int]]] = [
         ("SF", 0x00, _float(1.5) + _float(2.25), _float(3.75)),
         ("SF", 0x04, _float(1.5) + _float(2.25), _float(-0.75)),
@@ -370,7 +373,7 @@ def _ask(board: ImageBoard, code: str) -> str:
 
 
 def test_the_image_keeps_files_over_a_power_cut_and_computes(pico: ImageBoard):
-    """Planted: the emulator keeps its flash in memory alone; its oscillator's random bit is always 0."""
+    """Planted: the emulator keeps its flash only in memory; its oscillator's random bit is always 0."""
     random = _ask(pico, "import os; os.urandom(8)")
     assert _ask(pico, "f = open('/kept', 'w'); f.write('yes'); f.close()").endswith("3")
     assert _ask(pico, "10 / 4, int(-3.7), 2 ** 0.5") == "(2.5, -3, 1.4142135)"
@@ -409,7 +412,7 @@ def test_the_uart_is_a_line_both_ways(pico: ImageBoard):
 
 
 def test_an_image_without_a_network_is_refused_before_anything_is_sent(pico: ImageBoard, umqtt):
-    """Planted: check_network() takes an image that has neither `network` nor `socket`."""
+    """Planted: check_network() accepts an image that has neither `network` nor `socket`."""
     for command in (("deploy",), ("provision", "--set", 'brokers=["mqtt://127.0.0.1"]')):
         ended = umqtt(*command, "--device", pico.port)
         assert ended.code == 5
@@ -422,7 +425,7 @@ def test_the_power_fails_at_each_start_and_the_board_starts_anew(tmp_path: Path,
     cuts = Cuts(seed=3, most=2)
     with ImageBoard(rp2040_image, tmp_path / "flash", on_event=events.append) as board:
         board.start(cuts)
-        # So early that not even the file system gets made.
+        # So early that not even the file system is created.
         eventually(lambda: board.power_cuts >= 5)
     assert board.lives >= board.power_cuts
     assert all(event.startswith("power cut in the ") for event in events)

@@ -1,4 +1,4 @@
-"""umqtt settings: groups of devices converge to what a file desires of them, and drift is shown."""
+"""umqtt settings: groups of devices converge to what a file demands of them, and drift is shown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_file_that_is_wrong_is_one_line_and_exit_code_2(tmp_path: Path, text: 
 
 
 def test_later_groups_come_first_and_an_id_counts_though_nobody_has_seen_it():
-    """Planted: an earlier group wins; a group's settings replace those of another as a whole."""
+    """Planted: an earlier group wins; a group's settings replace another's as a whole."""
     groups = [
         Group("all", ("*",), {"interval_ms": 1000, "expires_s": 5}),
         Group("cellar", ("pump-[12]", "new-1"), {"interval_ms": 2000}),
@@ -83,7 +83,9 @@ def _start(board: VirtualBoard, port: int, device: str, secrets: dict) -> None:
 def test_boards_converge_also_when_they_come_back_and_drift_is_shown(
     cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted: what is desired is not retained; a change by a command is not reported; what is there is sent again."""
+    """Planted: desired settings are not retained; a change by a command is not reported; known settings are sent
+    again.
+    """
     text = "[group.all]\ndevices = ['pump-*', 'pump-3']\nsettings = {interval_ms = %d, keep_alive = 30}\n"
     desired = {"interval_ms": 500, "keep_alive": 30}
     with broker(tmp_path) as port, cable.board("one", heap="1M") as one, cable.board("two", heap="1M") as two:
@@ -93,21 +95,21 @@ def test_boards_converge_also_when_they_come_back_and_drift_is_shown(
         access = Access((where[1],))
         eventually(lambda: known_devices(access) == ["pump-1", "pump-2"], lambda: known_devices(access))
         code, rows = _rows(cable, port, "apply", str(_file(tmp_path, text % 500)))
-        # The other has no key, and keep_alive needs a signature.
+        # The other board has no key, and keep_alive needs a signature.
         assert (code, rows["pump-1"], rows["pump-2"][0]) == (5, ("as desired", ""), "refused")
         assert "must be signed" in rows["pump-2"][1]
         assert one.lives == 2 and two.lives == 1
         found = json.loads(cable.umqtt("cmd", "pump-1", "get", "--json", *where).stdout)["result"]
         assert {key: found[key] for key in desired} == desired
-        # As it is already it is sent nothing, and restarts no more.
+        # A board that already matches is sent nothing, and does not restart again.
         assert _rows(cable, port, "apply", str(_file(tmp_path, text % 500)))[1]["pump-1"] == ("as desired", "")
         assert one.lives == 2
-        # By hand.
+        # A change by hand.
         assert cable.umqtt("cmd", "pump-1", "set", "interval_ms", "700", *where).code == 0
         drift = ("drift", "interval_ms is 700, not 500")
         eventually(lambda: _rows(cable, port, "show")[1].get("pump-1") == drift, lambda: _rows(cable, port, "show"))
         assert _rows(cable, port, "show")[0] == 5
-        # A board that is away takes it when it is back, and one that has never been there when it comes.
+        # A board that is away gets the settings when it is back, and a new board when it first comes.
         one.kill()
         eventually(lambda: "lost" in cable.umqtt("sub", "fleet/pump-1/status", "--count", "1", *where).stdout, str)
         secrets = own("pump-3", tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""Commands over several brokers that share a fleet: each has devices of its own, and nobody is asked which."""
+"""Commands over several brokers that share a fleet: each has its own devices, and the user need not say which."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture
 def shards(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The brokers' addresses, which the commands know."""
+    """Provide the brokers' addresses, which the commands know."""
     monkeypatch.setenv("UMQTT_BROKER", " ".join(urls))
     return urls
 
 
 @contextmanager
 def device(url: str, device_id: str) -> Iterator[None]:
-    """One that answers each command with its text."""
+    """Run a device that answers each command with its text."""
     over = threading.Event()
     ready = threading.Event()
 
@@ -70,7 +70,7 @@ def port_of(url: str) -> int:
 
 
 def test_a_command_finds_its_device_at_whichever_broker(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    # Planted: the command goes to the first broker alone.
+    # Planted: the command goes only to the first broker.
     with ExitStack() as devices:
         for number, url in enumerate(shards):
             devices.enter_context(device(url, f"pump-{number}"))
@@ -81,7 +81,7 @@ def test_a_command_finds_its_device_at_whichever_broker(shards: list[str], capsy
 
 
 def test_what_comes_from_any_of_them_is_read(shards: list[str]) -> None:
-    # Planted: the first link alone is driven.
+    # Planted: only the first link is driven.
     came: list[bytes] = []
     with Links(make_access(shards), on_message=lambda topic, payload, *_: came.append(payload)) as links:
         links.subscribe("test/live")
@@ -101,7 +101,7 @@ def test_what_any_of_them_has_is_printed(shards: list[str], capsys: pytest.Captu
 def test_the_state_of_each_is_a_row_of_one_table(
     shards: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Planted: the first broker alone is asked; one that is away ends the command; what is no number is shown.
+    # Planted: only the first broker is asked; one that is away ends the command; what is not a number is shown.
     monkeypatch.setattr(brokers, "_FIGURES_WITHIN_S", WAIT_LIMIT_S)
     assert run(["brokers"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -148,7 +148,7 @@ def test_a_list_with_a_mistake_is_one_line(brokers: list[str], said: str, capsys
 
 
 def test_simulated_devices_are_spread_by_their_ids(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    # Planted: every device goes to the first broker; or where chance takes it.
+    # Planted: every device goes to the first broker, or to a random one.
     arguments = ["fleet", "--devices", "24", "--name", "spread", "--interval-ms", "100", "--seconds", "0.5"]
 
     def spread() -> list[set[str]] | None:

@@ -1,7 +1,7 @@
-"""A board's life with the tools: provisioned, deployed, read, told, crashed, mended, updated and taken back.
+"""A board's life with the tools: provisioned, deployed, read, commanded, crashed, repaired, updated and rolled back.
 
-Once as a story, each step in the state that the previous one left; and each step alone, on a board that was brought
-into the state that it needs by the shortest way. The board is real MicroPython, mpremote the real one.
+Once as a story, with each step in the state that the previous one left; and each step alone, on a board brought into
+the required state by the shortest way. The board is real MicroPython, mpremote the real one.
 
 `make test` runs the story, which has every step, and one step alone; UMQTT_FULL_SWEEPS=1 runs all.
 """
@@ -34,7 +34,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _in_full = pytest.mark.skipif(not os.environ.get("UMQTT_FULL_SWEEPS"), reason="a full sweep: set UMQTT_FULL_SWEEPS=1")
 _ID = "pump-7"
-# A sensor that no `except Exception` of the firmware holds.
+# A sensor whose error no `except Exception` of the firmware catches.
 _CRASHES = """
 class Broken(BaseException):
     pass
@@ -48,7 +48,7 @@ _SENSORS = [{"module": "broken"}]
 
 
 class Listener:
-    """What a board publishes, seen by a client of another maker. by leaf of the topic, in order."""
+    """What a board publishes, seen by a client of another maker: by last part of the topic, in order."""
 
     def __init__(self, port: int) -> None:
         self._came: list[tuple[str, dict[str, Any]]] = []
@@ -70,7 +70,7 @@ class Listener:
             assert self._changed.wait_for(lambda: bool(condition()), WAIT_LIMIT_S), self._came[-5:]
 
     def reads(self, boot: str | None = None) -> None:
-        """Until a reading (of this boot) has come."""
+        """Wait until a reading (of this boot, if given) has come."""
         self.until(lambda: [one for one in self.said("telemetry") if boot in (None, one["boot"])])
 
     def close(self) -> None:
@@ -89,27 +89,27 @@ class Listener:
 
 @cache
 def _compiled() -> dict[str, bytes]:
-    """The firmware as `umqtt deploy` sends it, with the record that says so."""
+    """Return the firmware as `umqtt deploy` sends it, with the record that says so."""
     files = dict(build("UNIX", ()).files)
     record = {"version": _OLD, "board": "UNIX", "optional": [], "complete": True, "files": dict.fromkeys(files, "")}
     return files | {"/deployed.json": json.dumps(record).encode()}
 
 
 class Bench:
-    """One board on the cable, one broker, one listener."""
+    """A board on the cable, a broker and a listener."""
 
     def __init__(self, cable: Cable, board: VirtualBoard, port: int, folder: Path, listener: Listener) -> None:
         self.cable, self.board, self.port, self.folder, self.listener = cable, board, port, folder, listener
         self.owned: dict[str, dict[str, str]] = {}
 
     def umqtt(self, *arguments: str, code: int = 0) -> str:
-        """stdout of the command, or its stderr where it is to fail with this code."""
+        """Run the command, which must end with this code; return its stdout, or its stderr if code is not 0."""
         answer = self.cable.umqtt(*arguments)
         assert answer.code == code, answer.stderr
         return answer.stderr if code else answer.stdout
 
     def cmd(self, *arguments: str) -> Any:
-        """The result of umqtt cmd."""
+        """Run umqtt cmd; return its result."""
         return json.loads(self.umqtt("cmd", _ID, *arguments, "--json", "--timeout", str(WAIT_LIMIT_S)))["result"]
 
     def mpremote(self, *arguments: str) -> str:
@@ -164,14 +164,14 @@ class Bench:
         assert self.ping() != before
 
     def crash(self) -> None:
-        """By a sensor that mpremote brings; the settings name it from the next start on."""
+        """Make it crash by a sensor that mpremote copies; the settings name it from the next start on."""
         module = self.folder / "broken.py"
         module.write_text(_CRASHES)
         self.mpremote("fs", "mkdir", ":/sensors", "+", "fs", "cp", str(module), ":/sensors/broken.py")
         self.umqtt("provision", "--set", f"sensors={json.dumps(_SENSORS)}")
 
     def safe_mode(self) -> None:
-        """Three crashes have led there, and it says why."""
+        """Check that three crashes have led to safe mode, and that it says why."""
         self.listener.until(lambda: [one for one in self.listener.said("status") if one["reason"] == "safe mode"])
         self.listener.until(lambda: [one for one in self.listener.said("log") if "Broken: pressure" in one["text"]])
         crash = self.cmd("crash")
@@ -181,7 +181,7 @@ class Bench:
 
     def mend(self) -> None:
         self.umqtt("provision", "--set", "sensors=[]")
-        # Safe mode is left by a command, since nobody else knows that something was mended.
+        # Safe mode ends by a command, since the board cannot know that something was repaired.
         self.cmd("reboot")
         self.ping()
 
@@ -209,10 +209,13 @@ class Bench:
         assert json.loads(self.umqtt("ota", _ID, "--rollback", "--json"))["slot"] == "base"
         assert self.cmd("ping")["slot"] == "base"
 
-    # The states, by the shortest way
+    # The states, reached by the shortest way
 
     def put(self, files: dict[str, bytes] | None = None, **settings: object) -> None:
-        """Provisioned and deployed, and off: as the steps before would have left the flash. files: instead of all."""
+        """Put the flash of the switched-off board into the state that provisioning and deploying would leave.
+
+        files: these instead of all files.
+        """
         values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{self.port}"], "interval_ms": 100,
                   "wifi": ["workshop"], **settings}  # fmt: skip
         self.board.stop()
@@ -259,7 +262,7 @@ def test_the_story_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     assert bench.cmd("ping")["fw"] == _NEWER, "the version before the bad one"
     bench.rollback()
     assert bench.cmd("get", "interval_ms")["value"] == 50, "no version took the settings with it"
-    # Whatever was restarted in between: each boot has counted its readings from 0 without a gap.
+    # Whatever was restarted in between, each boot has counted its readings from 0 without a gap.
     readings = bench.listener.said("telemetry")
     for boot in {one["boot"] for one in readings}:
         seqs = sorted({one["seq"] for one in readings if one["boot"] == boot})
@@ -330,7 +333,7 @@ def test_rollback_alone(bench: Bench):
 
 
 def _record(words: str) -> bytes:
-    """A line of words and their CRC-32, as startup.py keeps its records."""
+    """Return a line of words and their CRC-32, as startup.py keeps its records."""
     from binascii import crc32
 
     return f"{words} {crc32(words.encode()):08x}\n".encode()

@@ -1,4 +1,4 @@
-"""JSON of others: what could not be written again, or not followed to its end, is a mistake in it like any other."""
+"""JSON from others: what could not be written again, or is nested too deeply, is an error in it like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands at a terminal: the prompt of a board, a virtual board in the foreground, colours, progress, questions."""
+"""Commands on a terminal: a board's prompt, a virtual board in the foreground, colours, progress, questions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Terminal:
         self.process = subprocess.Popen(
             umqtt_command(*arguments), stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**env, "TERM": "xterm", **environment},
-            # Its controlling terminal: Ctrl-C that is typed there is a signal.
+            # Its controlling terminal, so that a typed Ctrl-C is a signal.
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         os.close(slave)
@@ -46,11 +46,11 @@ class Terminal:
             assert self._read(), f"{wanted!r} is not in:\n{self.shown}"
 
     def until_raw(self) -> None:
-        """Until Ctrl-C is a byte to the command and no signal: mpremote says how to leave a moment before."""
+        """Wait until Ctrl-C is a byte to the command and not a signal: mpremote says how to leave just before."""
         eventually(lambda: not termios.tcgetattr(self._master)[3] & termios.ISIG, lambda: self.shown)
 
     def end(self) -> int:
-        """Everything up to its end; returns the exit code."""
+        """Read everything up to its end; return the exit code."""
         while self._read():
             pass
         return self.process.wait(WAIT_LIMIT_S)
@@ -59,7 +59,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> int:
-        """Ctrl-C until it ends, as a person does: CPython may miss one that comes just before it reads a line."""
+        """Send Ctrl-C until it ends: CPython may miss one that comes just before it reads a line."""
 
         def ended() -> bool:
             self.type("\x03")
@@ -132,13 +132,13 @@ def test_the_shell_does_not_take_a_port_from_another_command(cable: Cable):
 
 @contextlib.contextmanager
 def board(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`umqtt board`, and its first line."""
+    """Run `umqtt board`; yield the process and its first line."""
     try:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     pipe = subprocess.PIPE
-    # What is killed leaves something behind.
+    # Killed processes leave temporary files behind.
     temporary = folder / "temporary"
     temporary.mkdir(exist_ok=True)
     process = subprocess.Popen(
@@ -247,7 +247,7 @@ def test_a_question_that_nobody_answers_ends_with_ctrl_c_and_nothing_is_written(
             provision.until("Device id")
             provision.type("pump-7\r")
             provision.until("Wi-Fi network 1")
-            # The second of those may come while the first ends it.
+            # The second signal may come while the first ends it.
             assert provision.interrupt() in (130, -signal.SIGINT)
         virtual.stop()
         assert "/settings.json" not in virtual.files()

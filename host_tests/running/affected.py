@@ -1,13 +1,13 @@
-"""Which tests matter most for what changed: the files of `make check`, as many as its time allows.
+"""Chooses the tests that matter most for a change: the files of `make check`, as many as its time allows.
 
     python host_tests/running/affected.py [BASE]
 
-prints pytest's arguments: the test files nearest to the change, then the smoke tests. What changed is what differs from
-BASE, and files that git does not know yet. Without BASE it is what the upstream branch has not, or what is uncommitted;
-where that is nothing, the last commit.
+prints pytest's arguments: the test files nearest to the change, then the smoke tests. The change consists of the
+files that differ from BASE, and of files that git does not track yet. Without BASE it is what the upstream branch
+lacks, or what is uncommitted; if there is neither, the last commit.
 
-Near is what imports a changed file in few steps. A test that runs a program as a process, or reads a file that is no
-Python, imports neither: USES says so by folder.
+A test file is near if it imports a changed file in few steps. A test that runs a program as a process, or reads a
+file that is not Python, imports neither: USES names those, by folder.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HOST_TESTS = ROOT / "host_tests"
 # Worker seconds of tests that fit into `make check` beside its start, lint and the smoke tests.
 BUDGET_S = 45.0
 
-# Where the project's modules lie.
+# Folders that contain the project's modules.
 _IMPORT_ROOTS = [ROOT, ROOT / "tools", ROOT / "firmware", HOST_TESTS]
 
-# Folder below host_tests -> files and folders that its tests use without importing them, and how far these are.
+# Folder below host_tests -> files and folders that its tests use without importing them, and their distance.
 USES = {
     "architecture": (["umqtt_robust", "tools", "spark_ingest", "firmware", "pyproject.toml"], 1),
     "boards": (["firmware", "boards", "host_tests/umqtt_testkit"], 2),
@@ -50,7 +50,7 @@ USES = {
 
 
 def changed_files(base: str | None) -> set[Path]:
-    """The files that differ from `base`, as the module says, and still exist."""
+    """Return the files that differ from `base`, as the module's docstring says, and still exist."""
     upstream = _git("rev-parse", "--quiet", "--verify", "@{upstream}")
     for revision in [base] if base else [*upstream, "HEAD", "HEAD~1"]:
         names = _git("diff", "--name-only", revision) + _git("ls-files", "--others", "--exclude-standard")
@@ -66,13 +66,13 @@ def _git(*arguments: str) -> list[str]:
 
 @cache
 def _helpers() -> dict[str, Path]:
-    """The modules that tests import by their bare name."""
+    """Return the modules that tests import by their bare name."""
     return {path.stem: path for path in HOST_TESTS.rglob("*.py")}
 
 
 @cache
 def _module(name: str) -> tuple[Path, ...]:
-    """The files that importing a module of this project reads; none for one of others."""
+    """Return the files that an import of this project's module reads; none for a module from elsewhere."""
     parts = name.split(".")
     for root in _IMPORT_ROOTS:
         found = []
@@ -86,7 +86,7 @@ def _module(name: str) -> tuple[Path, ...]:
 
 @cache
 def imports(path: Path) -> frozenset[Path]:
-    """The project's files that a file imports."""
+    """Return the project's files that a file imports."""
     found: set[Path] = set()
     for node in _statements(ast.parse(path.read_bytes())):
         for name in _imported(node, path):
@@ -95,7 +95,7 @@ def imports(path: Path) -> frozenset[Path]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """It and every statement in it; ast.walk() would look at expressions too, which are most of a file."""
+    """Yield a node and every statement in it; ast.walk() would visit expressions too, which are most of a file."""
     yield node
     for field in ("body", "orelse", "handlers", "finalbody", "cases"):
         for inner in getattr(node, field, ()):
@@ -116,7 +116,7 @@ def _imported(node: ast.AST, path: Path) -> Iterator[str]:
 
 
 def distances(changed: Iterable[Path]) -> dict[Path, int]:
-    """Every test file that depends on the change -> in how many steps."""
+    """Return every test file that depends on the change, with its number of steps from it."""
     changed = set(changed)
     tests = sorted(HOST_TESTS.rglob("test_*.py"))
     importers: dict[Path, set[Path]] = {}
@@ -149,7 +149,7 @@ def distances(changed: Iterable[Path]) -> dict[Path, int]:
 
 
 def smoke_tests() -> list[str]:
-    """The ids of the tests marked as smoke tests."""
+    """Return the ids of the tests marked as smoke tests."""
     found = []
     for path in sorted(HOST_TESTS.rglob("test_*.py")):
         if b"mark.smoke" not in path.read_bytes():
@@ -161,7 +161,7 @@ def smoke_tests() -> list[str]:
 
 
 def choose(steps: dict[Path, int], left_s: float = BUDGET_S) -> list[Path]:
-    """Test files within a budget of worker seconds: the nearest first, then by tier, then the cheapest."""
+    """Return test files within a budget of worker seconds: the nearest first, then by tier, then the cheapest."""
     kept = costs.by_file()
     chosen = []
     order = sorted(steps, key=lambda path: (steps[path], tiers.tier_of_file(path), costs.worker_seconds(path, kept)))

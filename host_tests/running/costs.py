@@ -1,7 +1,7 @@
-"""What every test costs: recorded while tests run, kept by file, and written down as tables.
+"""The cost of every test: recorded while tests run, kept by file, and written as tables.
 
     pytest --costs=FILE                      records seconds of worker and CPU time of every test in FILE
-    python host_tests/running/costs.py FILE  takes a recorded run of everything over into costs.tsv and docs/testing.md
+    python host_tests/running/costs.py FILE  copies a recorded run of all tests into costs.tsv and docs/testing.md
 
 costs.tsv decides which files begin first, and what fits into `make check`.
 """
@@ -23,15 +23,15 @@ HOST_TESTS = Path(__file__).resolve().parents[1]
 KEPT = Path(__file__).with_name("costs.tsv")
 PAGE = HOST_TESTS.parent / "docs" / "testing.md"
 _BEGIN, _END = "<!-- costs: begin -->", "<!-- costs: end -->"
-# A file that nobody has measured yet.
+# Assumed for a file that was not measured yet.
 _UNKNOWN_S = 5.0
 _SLOWEST = 40
-# To look through all processes takes 10 ms, so it is done only after what took longer than this.
+# Looking through all processes takes 10 ms, so it is done only after tests that took longer than this.
 _LONG_S = 0.1
 
 
 class Cost(NamedTuple):
-    """Tests, seconds of a worker, seconds of CPU in it and in all processes below it."""
+    """The cost of a file's tests: their number, worker seconds, and CPU seconds of the worker and its descendants."""
 
     tests: int
     worker_s: float
@@ -39,19 +39,19 @@ class Cost(NamedTuple):
 
 
 def by_file() -> dict[str, Cost]:
-    """The kept costs: path below host_tests -> cost of the file's tests."""
+    """Return the kept costs: path below host_tests -> cost of the file's tests."""
     rows = (line.split("\t") for line in KEPT.read_text().splitlines()[1:])
     return {name: Cost(int(tests), float(worker_s), float(cpu_s)) for name, tests, worker_s, cpu_s in rows}
 
 
 def worker_seconds(path: Path, kept: dict[str, Cost]) -> float:
-    """What a file's tests take of one worker, by what is kept."""
+    """Return the worker seconds that a file's tests take, according to the kept costs."""
     cost = kept.get(path.relative_to(HOST_TESTS).as_posix())
     return _UNKNOWN_S if cost is None else cost.worker_s
 
 
 class Recorder:
-    """The plugin behind --costs. CPU time is measured where a test runs and travels with its report."""
+    """The plugin for --costs. CPU time is measured where a test runs and travels with its report."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -67,7 +67,7 @@ class Recorder:
         report = yield
         before, ended_before_s = self._ended_s + self._running_s, self._ended_s
         self._ended_s = _ended_cpu_s()
-        # What ran before may have ended just now.
+        # A process that was running before may have ended just now.
         if max(call.duration, self._ended_s - ended_before_s) > _LONG_S:
             self._running_s = _running_cpu_s()
         report.user_properties = [(name, value) for name, value in report.user_properties if name != "cpu_s"]
@@ -85,13 +85,13 @@ class Recorder:
 
 
 def _ended_cpu_s() -> float:
-    """CPU seconds of this process and of those that ended below it."""
+    """Return the CPU seconds of this process and of its ended descendants."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def _running_cpu_s() -> float:
-    """CPU seconds of the processes that run below this one. A Spark session ends long after the tests that used it."""
+    """Return the CPU seconds of the running descendants. A Spark session ends long after the tests that used it."""
     children: dict[str, list[list[str]]] = defaultdict(list)
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -107,7 +107,7 @@ def _running_cpu_s() -> float:
 
 
 def take_over(recorded: dict[str, list[float]]) -> None:
-    """Write a recorded run down: test id -> (worker seconds, CPU seconds)."""
+    """Write a recorded run to costs.tsv and docs/testing.md. recorded: test id -> (worker seconds, CPU seconds)."""
     files: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     folders: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for nodeid, (worker_s, cpu_s) in recorded.items():

@@ -4,7 +4,7 @@
     python host_tests/running/failures.py FOLDER  runs these tests again, one at a time and with nothing beside them
 
 The second command ends with 0 if every one of them passes now, and lists them as unsteady with both logs. A test that
-fails again is a failure, and so are more than MOST failures: those are not luck.
+fails again counts as a failure, and so do all if there are more than MOST: that is not chance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 5
 
 
 class Keeper:
-    """The plugin behind --failures."""
+    """The plugin for --failures."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Keeper:
 
 
 def run_again(folder: Path) -> int:
-    """Run the kept failures once more and print what became of them; the exit code."""
+    """Run the kept failures once more and print the results; return the exit code."""
     logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if folder.is_dir() else []
     if not logs:
         print("the run failed, but no test did: nothing to run again", flush=True)

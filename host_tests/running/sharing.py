@@ -1,4 +1,4 @@
-"""Which files share what is slow to start: one worker runs them, one after the other."""
+"""Groups of test files that share something slow to start: one worker runs a group, file after file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xdist.scheduler import LoadFileScheduling
 
 HOST_TESTS = Path(__file__).resolve().parents[1]
 
-# Files below host_tests. The two Spark sessions take about as long as each other.
+# Files below host_tests. The two Spark sessions take about the same time.
 TOGETHER = (
     (
         "spark/test_prove.py",
@@ -30,12 +30,12 @@ _FIRST = {HOST_TESTS / each: HOST_TESTS / files[0] for files in TOGETHER for eac
 
 
 def first_of(path: Path) -> Path:
-    """The file that stands for all that run with this one; itself, if it runs alone."""
+    """Return the file that stands for the group of this one; the file itself if it is in no group."""
     return _FIRST.get(path, path)
 
 
 class Scheduling(LoadFileScheduling):
-    """`--dist loadfile`, in which the files of one group count as one."""
+    """`--dist loadfile`, with the files of one group counted as one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

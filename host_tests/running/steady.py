@@ -30,13 +30,13 @@ _ROOT = _HERE.parents[1]
 _BUSY = 2
 _STOPPED_S = 0.5
 _BETWEEN_STOPS_S = 1.0
-# More than `make test` has: on this machine most of them wait.
+# More workers than `make test` uses: on this machine most of them wait.
 PARALLEL = ["-n", "8", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 @contextmanager
 def busy_processes() -> Iterator[list[int]]:
-    """Processes that do nothing but use a processor each."""
+    """Run processes that only keep a processor busy; yield their process ids."""
     loops = [subprocess.Popen([sys.executable, "-I", "-c", "while True: pass"]) for _ in range(_BUSY)]
     try:
         yield [loop.pid for loop in loops]
@@ -48,7 +48,7 @@ def busy_processes() -> Iterator[list[int]]:
 
 @contextmanager
 def stopped_at_random(root: int, seed: str) -> Iterator[None]:
-    """Stop a process below `root` now and then, and let it go on."""
+    """Stop a random process below `root` now and then, and let it continue."""
     rng = random.Random(seed)
     over = threading.Event()
 
@@ -73,7 +73,7 @@ def stopped_at_random(root: int, seed: str) -> Iterator[None]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one; none where there is no /proc."""
+    """Return the ids of all processes below one; none if there is no /proc."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -87,7 +87,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def run(arguments: list[str], seed: str, folder: Path) -> tuple[int, list[str]]:
-    """Run pytest once; (tests that passed, ids of those that failed). Its output and failures stay in `folder`."""
+    """Run pytest once; return (number of tests that passed, ids of those that failed).
+
+    Its output and failures stay in `folder`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"UMQTT_DELAYS": seed, "PYTHONPATH": str(_HERE / "delays")}
     command = [sys.executable, "-m", "pytest", "-q", *PARALLEL, f"--failures={folder / 'failures'}", *arguments]

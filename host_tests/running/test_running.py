@@ -1,4 +1,4 @@
-"""The run of the tests itself: tiers refuse what they must, failures get one chance, delays find luck."""
+"""The test run itself: tiers refuse what they must, failures get one chance, delays reveal dependence on luck."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _pytest(folder: Path, tests: str, *arguments: str, **environment: str) -> su
 
 
 def _own(folder: Path) -> dict[str, str]:
-    """The environment, with the test's own folder for what a run of pytest keeps, and no plugins but those named."""
+    """Return an environment that keeps a run's files in the test's own folder and loads only named plugins."""
     return os.environ | {"TMPDIR": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
 
 
@@ -179,7 +179,7 @@ def test_the_cpu_time_of_what_still_runs_counts_for_the_test_that_used_it(tmp_pa
     assert used > 2 * ended
 
 
-@pytest.mark.tier(3)  # a judge of the other tests
+@pytest.mark.tier(3)  # checks the other tests
 def test_delays_show_a_test_that_depends_on_luck(tmp_path: Path) -> None:
     tests = """
         import threading, time, pytest

@@ -1,7 +1,7 @@
-"""Which tests need what: every test has a tier, and every tier a limit.
+"""Test tiers: every test has a tier, which says what it needs, and every tier a time limit.
 
-A test's tier is that of the longest place in PLACES that its file lies in, unless `pytestmark = pytest.mark.tier(N)` in
-the file, or the mark on one test, says otherwise. What runs inside MicroPython is at least of tier 1.
+A test's tier is that of the longest place in PLACES that contains its file, unless `pytestmark = pytest.mark.tier(N)`
+in the file, or the mark on one test, says otherwise. Tests that run inside MicroPython are at least of tier 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOST_TESTS = Path(__file__).resolve().parents[1]
 
 
 class Tier(NamedTuple):
-    """What the tests of a tier may use, and the seconds after which one of them has hung."""
+    """What the tests of a tier may use, and the seconds after which one of them counts as hung."""
 
     needs: str
     hung_after_s: int
@@ -69,7 +69,7 @@ _PLACES = {tuple(Path(place).parts): tier for place, tier in PLACES.items()}
 
 
 def tier_of(item: pytest.Item) -> int:
-    """The tier of a collected test."""
+    """Return the tier of a collected test."""
     marked = item.get_closest_marker("tier")
     if marked is not None:
         return marked.args[0]
@@ -77,13 +77,13 @@ def tier_of(item: pytest.Item) -> int:
 
 
 def tier_of_file(path: Path) -> int:
-    """The tier of a file's tests by its place alone."""
+    """Return the tier of a file's tests, by its place alone."""
     parts = path.relative_to(HOST_TESTS).parts
     return next(_PLACES[parts[:n]] for n in range(len(parts), -1, -1) if parts[:n] in _PLACES)
 
 
 class Chosen:
-    """The tests that `--tiers` names: "0,1" by number, "smoke" those marked so, whatever their tier."""
+    """The tests that `--tiers` selects: "0,1" by number, "smoke" those marked so, whatever their tier."""
 
     def __init__(self, text: str) -> None:
         words = text.split(",")
@@ -95,7 +95,7 @@ class Chosen:
 
 
 class Forbidden(AssertionError):
-    """A test of tier 0 wanted a process or a socket."""
+    """A test of tier 0 tried to use a process or a socket."""
 
 
 _FORBIDDEN = frozenset(
@@ -119,7 +119,7 @@ def _refuse(event: str, _arguments: object) -> None:
 
 @contextmanager
 def tier_0_guard() -> Iterator[None]:
-    """Refuse processes and sockets inside."""
+    """Refuse processes and sockets within this context."""
     global _guarded
     _guarded = True
     try:
@@ -128,5 +128,5 @@ def tier_0_guard() -> Iterator[None]:
         _guarded = False
 
 
-# An audit hook cannot be removed: it is added once, for the process that runs tests.
+# An audit hook cannot be removed: it is added once per process that runs tests.
 sys.addaudithook(_refuse)

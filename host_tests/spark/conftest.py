@@ -1,4 +1,4 @@
-"""Fixtures of the ingester's tests: one Spark session for all of them, a mosquitto for each that asks."""
+"""Fixtures of the ingestion tests: one Spark session for all of them, a mosquitto for each that asks."""
 
 import shutil
 import sys
@@ -37,7 +37,7 @@ def spark():
 
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[int]:
-    """The port of a mosquitto of this test's own, on loopback."""
+    """Provide the port of a mosquitto on loopback, for this test alone."""
     settings = ("allow_anonymous true", "max_inflight_messages 1000", "max_queued_messages 0")
     with Mosquitto(tmp_path, *settings) as broker:
         yield broker.port
@@ -45,7 +45,7 @@ def mosquitto(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def paired(tmp_path: Path) -> Iterator[int]:
-    """The port of a paired broker of this test's own."""
+    """Provide the port of a paired broker, for this test alone."""
     command = [sys.executable, "-m", "umqtt_broker", "-p", 0, "--store", tmp_path / "broker.db"]
     with Process(command) as process:
         yield int(process.wait_for_line("listening on ").rsplit(":", 1)[1])
@@ -54,13 +54,13 @@ def paired(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture(params=["mosquitto", "paired"])
 def broker(request: pytest.FixtureRequest) -> int:
-    """The port of a broker, once of each make."""
+    """Provide the port of a broker, once for each make."""
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
 def publish(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
-    """``publish([(topic, payload), …])`` at QoS 1: returns when the broker has acknowledged everything."""
+    """Provide ``publish([(topic, payload), …])`` at QoS 1; it returns once the broker has acknowledged everything."""
     client = paho.Client(CallbackAPIVersion.VERSION2, "tests")
     client.max_inflight_messages_set(1000)
     broker = "broker" if "broker" in request.fixturenames else "mosquitto"

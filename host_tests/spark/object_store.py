@@ -1,6 +1,6 @@
-"""An S3 server: moto's, as a process of its own, which can be told to answer something else or nothing at all.
+"""An S3 server: moto's, as a separate process, which can be told to give another answer or none at all.
 
-Not in the tests' process: delta-rs keeps Python's lock while it waits for some answers.
+It is not in the tests' process, because delta-rs keeps Python's lock while it waits for some answers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CONTROL = "/-/answer"
 
 
 class ObjectStore:
-    """A server with the bucket ``readings``. What it holds ends with it."""
+    """A server with the bucket ``readings``, whose content is lost when it ends."""
 
     def __enter__(self) -> ObjectStore:
-        # It writes a line for each request: into a pipe that nobody reads it would stop.
+        # It logs a line for each request: if nobody read the pipe, it would block.
         self._process = Popen([sys.executable, __file__], stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
         assert self._process.stdout is not None
         self.endpoint = self._process.stdout.readline().decode().strip()
@@ -39,7 +39,7 @@ class ObjectStore:
         self._process.communicate(timeout=WAIT_LIMIT_S)
 
     def environment(self) -> dict[str, str]:
-        """What delta-rs needs to know."""
+        """Return the environment variables that delta-rs needs."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -49,14 +49,17 @@ class ObjectStore:
         }
 
     def answer(self, status: int | None, body: str = "") -> None:
-        """Give this answer to everything from now on; CLOSES: close the connection; None: serve.
+        """Give this answer to every request from now on; CLOSES: close the connection; None: serve normally.
 
         LOSES_COMMITS: do what a conditional write asks for, and close the connection instead of answering.
         """
         self._request("PUT", _CONTROL, json.dumps([status, body]).encode())
 
     def reader(self) -> dict[str, str]:
-        """The key of somebody who may read and not write, for the environment; :meth:`check_keys` makes it count."""
+        """Return environment variables with a key that may read but not write.
+
+        The restriction has an effect once :meth:`check_keys` is on.
+        """
         iam = boto3.client(
             "iam",
             endpoint_url=self.endpoint,
@@ -72,7 +75,7 @@ class ObjectStore:
         return {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
 
     def check_keys(self, on: bool) -> None:
-        """Whether a request is refused whose key the server does not know, or may not do it."""
+        """Set whether requests with an unknown or insufficient key are refused."""
         self._request("POST", "/moto-api/reset-auth", b"0" if on else b"inf")
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> None:
@@ -81,7 +84,7 @@ class ObjectStore:
 
 
 def use(store: ObjectStore, patch: pytest.MonkeyPatch) -> None:
-    """Let this process use the store."""
+    """Make this process use the store."""
     for name, value in store.environment().items():
         patch.setenv(name, value)
     location._handler.cache_clear()

@@ -1,4 +1,4 @@
-"""The pipeline in the tests' own Spark session: what a start of Java would cost tens of times, it costs once."""
+"""Runs the pipeline in the tests' own Spark session, so that Java starts only once for dozens of runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Ended(Exception):
-    """What a stage raises where the process is to end. No handler of the pipeline catches it; Spark's callback does."""
+    """Raised at a stage where the process is to end. No handler of the pipeline catches it; Spark's callback does."""
 
 
 def run_pipeline(spark: SparkSession, *arguments: object, on_stage: Callable[[str], None] | None = None) -> int:
-    """``python -m spark_ingest.pipeline ARGUMENTS`` in this process and this session; the exit code.
+    """Run ``python -m spark_ingest.pipeline ARGUMENTS`` in this process and this session; return the exit code.
 
-    Its standard streams are this process's. Tests that need a process of its own, to kill it or to see it start and
+    Its standard streams are this process's. Tests that need a separate process, to kill it or to see it start and
     stop Java, start one.
     """
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -40,7 +40,7 @@ def run_pipeline(spark: SparkSession, *arguments: object, on_stage: Callable[[st
 
 
 def ended_at(spark: SparkSession, stage: str, times: int, *arguments: object) -> None:
-    """Run the pipeline until a stage has been reached for the N-th time, where its micro-batch breaks off."""
+    """Run the pipeline until a stage is reached for the N-th time, and break off its micro-batch there."""
     left = times
 
     def end(reached: str) -> None:
@@ -50,7 +50,7 @@ def ended_at(spark: SparkSession, stage: str, times: int, *arguments: object) ->
             if not left:
                 raise Ended(stage)
 
-    # Gold is updated in this thread, micro-batches in one of Spark's callbacks, whose errors become an exit code.
+    # Gold is updated in this thread; micro-batches run in a callback of Spark's, whose errors become an exit code.
     with suppress(Ended):
         assert run_pipeline(spark, *arguments, on_stage=end) != 0
     assert not left, f"{stage!r} was not reached {times} times"

@@ -1,4 +1,4 @@
-"""A pipeline whose driver waits, each time that it has reached a stage, until a file is there.
+"""A pipeline whose driver waits for a file each time it has reached a stage.
 
 ``python pipeline_waits.py STAGE FILE`` and the pipeline's own arguments.
 """

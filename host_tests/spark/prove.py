@@ -1,15 +1,15 @@
 """Proves the way into the tables: `make prove-ingest`, or `python host_tests/spark/prove.py [--quick] [--json]`.
 
 Publishers, the paired broker, the collector and Spark run under load while parts of them are killed with SIGKILL at
-random moments (50 runs; quick: 2): the driver's Java and Python processes, its workers or executors, the collector, the
-broker. Some readings come twice, late, in another order or without a clock, some are corrupt, some never come. Then the
-tables are compared with what the publishers had acknowledged. Mistakes are planted to see that each is caught, and,
-where strace is there, a trace shows that no PUBACK leaves before the fdatasync that covers its message.
+random moments (50 runs; quick: 2): the driver's Java and Python processes, its workers or executors, the collector,
+the broker. Some readings come twice, late, in another order or without a clock, some are corrupt, some never come.
+Then the tables are compared with what the publishers had acknowledged. Mistakes are planted to check that each is
+caught, and, if strace is installed, a trace shows that no PUBACK leaves before the fdatasync that covers its message.
 
 Prints one JSON object last with --json: runs, kills (by kind), messages, lost, duplicated, wrong (rows with other
 values, or never published), quarantine_wrong, bronze_wrong, gold_wrong (null: not compared), out_of_order (in the
 spool, by publisher), other (laws broken in another way), not_synced (PUBACKs that left too early; null without
-strace), controls, controls_caught, seed, seconds. Exit code: 0, or 1 when a law was broken or a mistake not caught;
+strace), controls, controls_caught, seed, seconds. Exit code: 0, or 1 if a law was broken or a mistake not caught;
 then what was stored is kept, and its folder named.
 """
 
@@ -32,9 +32,9 @@ from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
 
 _EXIT_BROKEN = 1
-# Every fifth chain is on a cluster.
+# Every fifth chain runs on a cluster.
 _MASTERS = ("", "", "", "", runs.CLUSTER)
-# Every other chain has its tables on an object store, so in time one on a cluster too.
+# Every other chain has its tables on an object store, which in time includes one on a cluster.
 _STORES = (False, True)
 _QUICK_CONTROLS = ("reads the latest progress",)
 
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _cases(*, quick: bool) -> dict[str, controls.Case]:
-    """Every control, by name; those with Spark first, since they take longest."""
+    """Return every control, by name; those with Spark first, since they take longest."""
     cases: dict[str, controls.Case] = {
         name: partial(controls.pipeline, control)
         for name, control in controls.PIPELINE_CONTROLS.items()

@@ -1,4 +1,4 @@
-"""A stream reader that is still busy when Spark has gone: it answers nobody. ``python reader_left_behind.py FOLDER``.
+"""A stream reader still busy when Spark is gone, which answers nobody: ``python reader_left_behind.py FOLDER``.
 
 Prints what its process wrote to standard error.
 """

@@ -1,4 +1,4 @@
-"""What the tests of the ingester share: spools by hand, processes with a limit on everything."""
+"""Shared by the ingestion tests: spools written by hand, and processes with a limit on every wait."""
 
 import json
 import os
@@ -24,7 +24,7 @@ SPARK_LIMIT_S = _SPARK_STEPS * WAIT_LIMIT_S
 
 
 def publish_packet(topic: str, payload: bytes, packet_id: int = 1, *, qos: int = 1, dup: bool = False) -> bytes:
-    """A PUBLISH as a broker sends it."""
+    """Return a PUBLISH as a broker sends it."""
     return encoder.publish(topic.encode(), payload, qos, packet_id, dup=dup)
 
 
@@ -32,7 +32,7 @@ _REFUSED_5 = {4: 0x86, 5: 0x87}
 
 
 def in_version_5(stream: bytes) -> bytes:
-    """What a broker of MQTT 3.1.1 sends as one of MQTT 5 does; what is no packet stays as it is."""
+    """Convert what a broker sends with MQTT 3.1.1 to MQTT 5; what is no packet stays unchanged."""
     packets, rest = encoder.split_packets(stream)
     converted = b""
     for first, body in packets:
@@ -49,7 +49,7 @@ def in_version_5(stream: bytes) -> bytes:
 
 
 def record(device: str, boot: str, seq: int, /, **fields: object) -> bytes:
-    """A telemetry record's payload; `fields` replace the defaults."""
+    """Return a telemetry record's payload; `fields` replace the defaults."""
     content = {
         "v": 1,
         "id": device,
@@ -63,7 +63,7 @@ def record(device: str, boot: str, seq: int, /, **fields: object) -> bytes:
 
 
 def topic_of(payload: bytes) -> str:
-    """The topic of the device that a record names; TOPIC for what is no record."""
+    """Return the topic of the device that a record names; TOPIC for what is no record."""
     try:
         return f"fleet/{json.loads(payload)['id']}/telemetry".encode().decode()
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -79,7 +79,7 @@ def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> 
 
 
 class Process:
-    """A child with a limit on everything, killed at the end whatever happens."""
+    """A child process with a limit on every wait; it is killed at the end in any case."""
 
     def __init__(self, arguments: Iterable[object], **options: object) -> None:
         self.lines: list[str] = []
@@ -103,7 +103,7 @@ class Process:
         self._child.communicate()
 
     def wait_for_line(self, wanted: str, timeout: float = WAIT_LIMIT_S) -> str:
-        """Read standard output until a line that begins with `wanted`; that line."""
+        """Read standard output until a line that begins with `wanted`; return that line."""
         assert self._child.stdout is not None
         fd = self._child.stdout.fileno()
         deadline = time.monotonic() + timeout
@@ -122,25 +122,28 @@ class Process:
         self._child.send_signal(number)
 
     def finish(self, timeout: float = WAIT_LIMIT_S) -> tuple[int, str, str]:
-        """(return code, rest of standard output, standard error); negative code: the signal that killed it."""
+        """Wait for the end; return (return code, rest of standard output, standard error).
+
+        A negative code is the signal that killed it.
+        """
         out, err = self._child.communicate(timeout=timeout)
         return self._child.returncode, out.decode(), err.decode()
 
     def terminate(self, timeout: float = WAIT_LIMIT_S) -> tuple[int, str, str]:
-        """SIGTERM to every process of its group, as a service manager or a terminal does."""
+        """Send SIGTERM to every process of its group, as a service manager or a terminal does; then finish()."""
         os.killpg(self.pid, signal.SIGTERM)
         return self.finish(timeout)
 
 
 def collector_process(port: int, spool: Path, name: str = "north", *more: object) -> Process:
-    """``python -m spark_ingest.collector`` that reconnects quickly."""
+    """Start ``python -m spark_ingest.collector`` with quick reconnects."""
     broker = f"mqtt://127.0.0.1:{port}"
     fixed = ["--broker", broker, "--spool", spool, "--name", name, "--longest-delay", "0.2"]
     return Process([sys.executable, "-m", "spark_ingest.collector", *fixed, *more])
 
 
 def eventually_in_spark(condition: Callable[[], object], what: str | Callable[[], object] = "") -> None:
-    """As eventually(), with SPARK_LIMIT_S."""
+    """Like eventually(), with SPARK_LIMIT_S."""
     for _ in range(_SPARK_STEPS - 1):
         with suppress(NotInTime):
             eventually(condition, what)
@@ -149,18 +152,18 @@ def eventually_in_spark(condition: Callable[[], object], what: str | Callable[[]
 
 
 def status(path: Path) -> dict:
-    """A status file's content; empty while there is none."""
+    """Return a status file's content; empty if there is none."""
     return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def children(pid: int) -> list[int]:
-    """All descendants of a process."""
+    """Return all descendants of a process."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
     return [p for child in map(int, found) for p in (child, *children(child))]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; it may end while it is looked at."""
+    """Return whether a process runs; it may end during the check."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

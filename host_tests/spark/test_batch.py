@@ -1,6 +1,6 @@
 """The exactly-once law of a micro-batch: stopped anywhere and replayed, 0 lost and 0 duplicated.
 
-`make test` takes every stage and both formats of table, UMQTT_FULL_SWEEPS=1 every pair of them.
+`make test` covers every stage and both table formats, UMQTT_FULL_SWEEPS=1 every pair of them.
 """
 
 import itertools
@@ -38,7 +38,10 @@ class Killed(BaseException):
 
 
 def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]:
-    """Micro-batches with late, reordered, repeated and corrupt messages; the identities; the corrupt ones."""
+    """Make micro-batches with late, reordered, repeated and corrupt messages.
+
+    Returns the micro-batches, the identities, and the number of corrupt messages.
+    """
     rng = random.Random(seed)
     made = [(f"d{device}", "1-a", seq) for device in range(5) for seq in range(40)]
     payloads = [record(*identity) for identity in made]
@@ -52,7 +55,7 @@ def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]
 def run_killed(
     folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]], table_format: str = "delta"
 ) -> None:
-    """Write all micro-batches as Spark would: killed at each of `kills`, it starts again at the uncommitted one."""
+    """Write all micro-batches as Spark would; after each of `kills`, start again at the uncommitted one."""
     committed = 0
     pending = list(kills)
 
@@ -80,7 +83,7 @@ def lost_and_duplicated(folder: Path, made: set[tuple[str, str, int]]) -> tuple[
 @pytest.mark.parametrize(("stage", "table_format"), AT_A_STAGE)
 def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tmp_path, stage, table_format):
     """Planted: a replay that reads the newest progress (below); an append without its transaction (prove.py)."""
-    # Each micro-batch is met by some stage.
+    # Each micro-batch is hit at some stage.
     for batch_id in range(BATCHES) if FULL else [STAGES.index(stage) % BATCHES]:
         folder = tmp_path / str(batch_id)
         batches, made, corrupt = workload(seed=batch_id)
@@ -91,9 +94,9 @@ def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tm
 
 @pytest.mark.parametrize("mark", ["whole", "damaged"])
 def test_a_checkpoint_is_refused_once_another_one_has_written_to_its_tables(tmp_path, table_format, mark):
-    """It does not know what the other one has stored: what comes again, at another place, would be there twice.
+    """It does not know what the other has stored, and would store repeated messages at other positions twice.
 
-    Planted: a number that is not looked at (59 readings are there twice); a damaged one taken for none.
+    Planted: a number that is not checked (59 readings are stored twice); a damaged number taken for none.
     """
     batches, made, _ = workload(seed=4)
     tables = tmp_path / "tables"
@@ -130,7 +133,7 @@ def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_pa
     print("seed", seed)
     rng = random.Random(seed)
     batches, made, corrupt = workload(seed)
-    # So often each; in full sweeps once on average.
+    # How often each kill happens; in full sweeps once on average.
     times = [0, 1, 2] if FULL else [0, 0, 0, 1, 2]
     kills = [k for k in itertools.product(range(BATCHES), STAGES) for _ in range(rng.choice(times))]
     kills.sort(key=lambda kill: (kill[0], rng.random()))
@@ -140,7 +143,7 @@ def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_pa
 
 
 def test_the_control_that_reads_the_latest_progress_is_caught(tmp_path, monkeypatch):
-    """Not N-1 but the newest there is: what a replay finds is then its own, and every row of it counts as seen."""
+    """It reads the newest progress, not that of micro-batch N-1: a replay finds its own rows and skips them."""
 
     class LatestProgress(Progress):
         def load(self, batch_id: int) -> Seen | None:

@@ -1,4 +1,4 @@
-"""Laws of event_ts: an implausible clock never places a reading, and one device's clock never touches another's."""
+"""Laws of event_ts: an implausible clock never places a reading, and one device's clock never affects another's."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ SECOND = 1_000_000
 
 
 def placed(rows: list[tuple[int, int | None, int | None]], received: int = NOW) -> list[tuple[int, bool, str]]:
-    """(boot, ts in µs, up in ms) → (event_ts in µs, clock_ok, event_ts_from)."""
+    """Map (boot, ts in µs, up in ms) to (event_ts in µs, clock_ok, event_ts_from)."""
     times = event_times(
         np.array([boot for boot, _, _ in rows], dtype=np.int64),
         pa.array([ts for _, ts, _ in rows], TIMESTAMP),

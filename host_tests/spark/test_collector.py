@@ -1,4 +1,4 @@
-"""Laws of the collector: nothing acknowledged before it is durable, nothing lost by any stop."""
+"""Laws of the collector: nothing acknowledged before it is durable, nothing lost by any kind of stop."""
 
 import json
 import os
@@ -27,14 +27,14 @@ MESSAGES = [("fleet/pump/telemetry", record("pump", "1-a", seq)) for seq in rang
 
 @pytest.fixture(params=[5, 4], ids=["MQTT 5", "MQTT 3.1.1"])
 def newest(request, monkeypatch) -> None:
-    """The newest version that it knows: the laws hold for both."""
+    """Set the newest version that the collector supports: the laws hold for both."""
     monkeypatch.setattr(collector_module, "_NEWEST", request.param)
 
 
 class ScriptedLink:
-    """Plays a broker from a script of MQTT 3.1.1, one chunk a group, and logs what the collector does, in order.
+    """Plays a broker from a script of MQTT 3.1.1, one chunk per group, and logs the collector's actions in order.
 
-    Where it speaks MQTT 5 the broker does so too.
+    If the collector speaks MQTT 5, so does the broker.
     """
 
     scripts: list[list[bytes]]
@@ -75,7 +75,7 @@ class ScriptedLink:
 
 
 def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tuple[Collector, list[tuple[str, bytes]]]:
-    """Run a collector against scripted connections; the collector and the log, syncs included."""
+    """Run a collector against scripted connections; return the collector and the log, syncs included."""
     log: list[tuple[str, bytes]] = []
 
     def sync(fd: int) -> None:
@@ -135,7 +135,7 @@ CUT = [
 @pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("cut", CUT)
 def test_a_link_that_was_lost_before_the_subscription_does_not_pass_for_one_that_has_it(monkeypatch, tmp_path, cut):
-    """The broker forgot the session and has a new one since the CONNECT: present, and without a subscription."""
+    """The broker forgot the session and created a new one at that CONNECT: present, but without a subscription."""
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     _, log = play(monkeypatch, tmp_path, [*cut, [CONNACK_PRESENT, SUBACK]])
     assert [data[0] for what, data in log if what == "send"][-3:] == [0x10, 0x82, 0xE0]
@@ -148,7 +148,7 @@ def test_a_link_that_was_lost_before_the_subscription_does_not_pass_for_one_that
 def test_nor_does_it_when_the_collector_was_killed_meanwhile(monkeypatch, tmp_path, cut):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     for script in cut:
-        # Without another script it is stopped where this one ends.
+        # Without another script, it is stopped where this one ends.
         play(monkeypatch, tmp_path, [script])
     _, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT, SUBACK]])
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
@@ -260,7 +260,7 @@ def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(
     with collector_process(broker, tmp_path, "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         eventually(lambda: set(payloads_in(tmp_path / "north")) == {payload for _, payload in MESSAGES}, "none lost")
-        # The spool may have held them all before: the broker sends what was not acknowledged after that.
+        # The spool may have had them all before: the broker sends again what was not acknowledged.
         eventually(
             lambda: max(Counter(payloads_in(tmp_path / "north")).values()) == 2, "the unacknowledged group again"
         )

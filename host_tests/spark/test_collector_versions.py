@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tier(1)
 
 
 def levels(log: list[tuple[str, bytes]]) -> list[int]:
-    """The protocol levels of the CONNECT packets."""
+    """Return the protocol levels of the CONNECT packets."""
     return [data[8] for what, data in log if what == "send" and data[0] == 0x10]
 
 
@@ -42,7 +42,7 @@ ANSWERS = {
 
 
 class OldBroker(ScriptedLink):
-    """Answers a CONNECT of MQTT 5 as its `answer` says, and plays the script to one of 3.1.1."""
+    """Answers a CONNECT of MQTT 5 as its `answer` says, and plays the script after one of 3.1.1."""
 
     answer = b""
 
@@ -56,17 +56,17 @@ class OldBroker(ScriptedLink):
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_broker_that_knows_3_1_1_alone_is_collected_from(monkeypatch, tmp_path, answer):
-    """Planted: the version that is never gone back from; one that is never tried again."""
+    """Planted: the version is never lowered; the newer one is never tried again."""
     monkeypatch.setattr("test_collector.ScriptedLink", OldBroker)
     OldBroker.answer = ANSWERS[answer]
     message = publish_packet("fleet/a/telemetry", b"kept", 5)
-    # The second link is lost and the third has the session.
+    # The second link is lost; the third finds the session.
     one, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, message], [CONNACK_PRESENT]])
     assert levels(log) == [5, 4, 5, 4]
     assert payloads_in(tmp_path / "north") == [b"kept"]
     assert one.counters.refusals == 0
     subscribed = [data for what, data in log if what == "send" and data[0] == 0x82]
-    # A CONNECT that was refused for its version has not touched the session: it is known to be whole.
+    # A CONNECT refused for its version has not touched the session, which is known to be intact.
     assert len(subscribed) == (1 if answer.startswith("re") else 2)
 
 
@@ -83,7 +83,7 @@ def test_another_refusal_is_none_of_the_version_and_says_why(monkeypatch, tmp_pa
 
 
 def _as_it_is(queue):
-    """The script is of MQTT 5 already."""
+    """Return a `queue` for a script that is written in MQTT 5 already."""
 
     def queued(self, data: bytes) -> None:
         queue(self, data)
@@ -93,7 +93,7 @@ def _as_it_is(queue):
 
 
 def test_what_the_broker_says_of_keep_alive_session_and_its_end_counts(monkeypatch, tmp_path):
-    # Planted: the server's keep-alive not passed on; DISCONNECT before the messages that came with it.
+    # Planted: the server's keep-alive is ignored; DISCONNECT is handled before the messages that came with it.
     said = encoder.properties(server_keep_alive=7, session_expiry_interval=3600, assigned_client_identifier=b"x")
     connack = encoder.encode(0x20, b"\0\0" + said + bytes(0))
     message = encoder.publish(b"t", b"kept", 1, 5, properties=encoder.properties(message_expiry_interval=9))
@@ -128,7 +128,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.parametrize("versions", [(4, 5), (5, 4)], ids=["up", "down"])
 def test_a_change_of_version_loses_nothing_and_subscribes_nothing_anew(broker, publish, tmp_path, versions):
-    """Killed before an acknowledgement with one version, it goes on with the other: what is queued, too.
+    """Killed before an acknowledgement with one version, it continues with the other, including what is queued.
 
     Planted: clean start with MQTT 5; a session expiry of 0.
     """

@@ -1,4 +1,4 @@
-"""A file of state that is damaged anywhere is known as damaged, and what it held is made again from the tables."""
+"""A state file that is damaged anywhere is recognised as damaged, and its content is rebuilt from the tables."""
 
 import os
 import random
@@ -35,7 +35,7 @@ def rng() -> random.Random:
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """The same with a bit flipped, cut short, lengthened, or with bytes of another version of it in the middle."""
+    """Return the data with a bit flipped, cut short, lengthened, or with foreign bytes in the middle."""
     at = rng.randrange(len(data))
     how = rng.randrange(6)
     if how == 0:
@@ -56,7 +56,7 @@ def made(folder: Path) -> BatchWriter:
 
 
 def test_every_damage_of_every_file_of_state_is_known_as_damage(tmp_path, rng):
-    """Planted: a checksum of the content alone, so that a file that was cut to nothing passes; none at all."""
+    """Planted: a checksum of the content alone, so that a file truncated to nothing passes; no checksum at all."""
     made(tmp_path)
     Gold(tmp_path).update()
     (gold,) = (tmp_path / "gold" / ".state").iterdir()
@@ -85,7 +85,9 @@ def test_every_damage_of_every_file_of_state_is_known_as_damage(tmp_path, rng):
 
 
 def test_every_damage_of_a_file_that_says_what_a_folder_is_is_one_line(tmp_path, rng):
-    """Planted: JSON without a checksum, of which a flipped bit is another spool, other tables or another version."""
+    """Planted: JSON without a checksum, in which a flipped bit gives another spool, other tables or another
+    version.
+    """
     fill(tmp_path / "spool", [[b"a"]])
     require_checkpoint(tmp_path, "silver-1")
     schema = pa.schema([("a", pa.int64())])
@@ -104,7 +106,7 @@ def test_every_damage_of_a_file_that_says_what_a_folder_is_is_one_line(tmp_path,
                 continue
             with pytest.raises(kind, match=rf"{path.name} is damaged.*{remedy}"):
                 read()
-        # Of a version that wrote no checksum.
+        # Written by a version that had no checksum.
         path.write_bytes(whole.partition(b"\n")[2])
         read()
         path.write_bytes(whole)
@@ -139,7 +141,7 @@ def test_a_damaged_state_of_gold_is_counted_anew_and_said_in_one_line(tmp_path, 
 
 
 def test_a_damaged_number_of_buckets_is_that_of_their_folders(tmp_path, rng):
-    """Planted: the number that the command line has."""
+    """Planted: the number given on the command line."""
     lines: list[str] = []
     assert _settled_buckets(tmp_path, 3, lines.append)[0] == 3
     for bucket in range(3):

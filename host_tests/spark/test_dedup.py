@@ -22,7 +22,7 @@ def take(seen: Seen, batch: list[tuple[str, str, int]]) -> list[tuple[str, str, 
 
 
 def missing_ranges(identities: set[tuple[str, str, int]]) -> int:
-    """How many ranges of seq are missing, counted the slow way."""
+    """Count the missing ranges of seq in a slow and simple way."""
     return sum(seq > 0 and (device, boot, seq - 1) not in identities for device, boot, seq in identities)
 
 
@@ -36,7 +36,7 @@ def test_any_batching_order_and_duplication_keeps_each_identity_exactly_once(bat
         assert set(new) == union - before, "no reading is new that was seen before, and none is lost"
         kept += new
         assert seen.open_gaps == missing_ranges(union), "bounded by what is really missing"
-        # Through the file and back, as after every restart.
+        # Save and load again, as after every restart.
         seen = Seen.from_table(seen.to_table())
     assert sorted(kept) == sorted(union)
     assert len(seen) == len({identity[:2] for identity in union})
@@ -79,7 +79,7 @@ def test_an_empty_batch_changes_nothing():
 
 
 def test_what_an_attempt_saved_whose_plan_was_dropped_does_not_count(tmp_path):
-    """Planted: the whole set that the first attempt saved stays beside the changes of the second."""
+    """Planted: the whole set saved by the first attempt stays beside the changes of the second."""
     first = Seen()
     take(first, [("a", "1-x", 0)])
     Progress(tmp_path).save(0, first)

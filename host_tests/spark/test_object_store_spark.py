@@ -1,4 +1,4 @@
-"""The whole pipeline with its tables on an object store that is away for a while, and refuses keys at the end."""
+"""The whole pipeline with its tables on an object store that disappears for a while, and refuses keys at the end."""
 
 import os
 
@@ -21,7 +21,7 @@ FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 def test_a_store_that_goes_away_in_a_micro_batch_is_waited_for_and_nothing_is_lost_or_stored_twice(
     spark, tmp_path, monkeypatch, capsys, answer
 ):
-    """Gold and its state lie there too. Planted: a pipeline that ends; one that commits what it has not written."""
+    """Gold and its state are there too. Planted: a pipeline that ends; one that commits what it has not written."""
     made = [record("d1", "1-a", seq) for seq in range(60)]
     fill(tmp_path / "spool" / "north", [made[:30], made[20:], [b"corrupt"]])
     with ObjectStore() as store:

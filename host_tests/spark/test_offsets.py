@@ -35,7 +35,7 @@ def numbered(first: int, groups: int, size: int) -> list[list[bytes]]:
 
 @pytest.fixture(scope="module")
 def two_spools(tmp_path_factory) -> Path:
-    """north: 3 segments of 5 groups of 4; south: 1 of 10 groups of 4."""
+    """Fill two spools: north with 3 segments of 5 groups of 4, south with 1 segment of 10 groups of 4."""
     root = tmp_path_factory.mktemp("spools")
     for run in range(3):
         fill(root / "north", numbered(20 * run, 5, 4))
@@ -67,7 +67,7 @@ def test_limited_steps_reach_the_target_reading_everything_once_in_order(two_spo
 @pytest.mark.parametrize("most", [1, 4, 5, 9, 1000])
 @pytest.mark.parametrize("min_partitions", [None, 3])
 def test_no_partition_has_more_messages_than_it_may_but_a_block_alone(two_spools, most, min_partitions):
-    """Planted: messages counted for each range, so that a partition of several has more; a cut after the block."""
+    """Planted: messages counted per range, so that a partition of several ranges has more; a cut after the block."""
     tree = SpoolTree(two_spools)
     parts = tree.cut(tree.ranges(tree.earliest(), tree.latest()), min_partitions, max_rows=most)
     rows = [payloads(tree, list(part)) for part in parts]
@@ -77,7 +77,7 @@ def test_no_partition_has_more_messages_than_it_may_but_a_block_alone(two_spools
 
 
 class Planned:
-    """A spool of blocks that exist as headers only, so that they may be large."""
+    """A spool whose blocks exist only as headers, so that they may be large."""
 
     def __init__(self, name: str, blocks: list[BlockHeader], segments: int) -> None:
         self.name = self.where = name
@@ -121,7 +121,7 @@ class PlannedTree:
 
 
 def test_no_micro_batch_exceeds_a_limit_but_by_one_block_alone_and_none_starves():
-    """Planted: a limit that the block which reaches it may exceed, as one block of each collector could."""
+    """Planted: a limit that may be exceeded by the block that reaches it, as one block of each collector could."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -195,7 +195,7 @@ def test_a_collector_that_appears_later_is_read_from_its_beginning(two_spools):
 
 @pytest.fixture
 def consumed(tmp_path) -> tuple[Path, Offset]:
-    """A spool with two segments, and an offset in the first."""
+    """Provide a spool with two segments, and an offset in the first."""
     fill(tmp_path / "north", numbered(0, 2, 3))
     offset = SpoolTree(tmp_path).latest()
     fill(tmp_path / "north", numbered(6, 2, 3))
@@ -203,7 +203,7 @@ def consumed(tmp_path) -> tuple[Path, Offset]:
 
 
 def loses(root: Path, start: Offset, match: str, still_read: int) -> None:
-    """It is an error, and passed over with failOnDataLoss=false."""
+    """Check that this is an error, and skipped with failOnDataLoss=false."""
     with pytest.raises(DataLoss, match=match):
         tree = SpoolTree(root)
         tree.advance(start, tree.latest())
@@ -280,7 +280,7 @@ def test_retention_removes_whole_committed_segments_of_that_age_and_reading_goes
 
 
 def test_retention_counts_from_when_a_segment_was_read_and_not_from_when_it_was_written(tmp_path):
-    """Planted: the time of the segment, which after an outage is old before it is read."""
+    """Planted: the time of the segment counts, which after an outage is old before it is read."""
     week_s = 168 * 3600.0
     for run in range(4):
         fill(tmp_path / "north", numbered(10 * run, 1, 2))
@@ -313,7 +313,7 @@ def test_the_lag_is_the_bytes_between_an_offset_and_the_durable_position(consume
 
 
 def test_the_lag_is_told_for_each_collector_also_for_one_that_nobody_has_read(consumed):
-    """Planted: only collectors that the offset names."""
+    """Planted: only the collectors that the offset names."""
     root, offset = consumed
     fill(root / "south", numbered(0, 1, 3))
     latest = SpoolTree(root).latest()

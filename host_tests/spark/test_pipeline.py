@@ -1,4 +1,4 @@
-"""The whole way with real parts: mosquitto, the collector, Spark, Delta; the driver killed at every dangerous point."""
+"""The whole way with real parts: mosquitto, collector, Spark, Delta; the driver is killed at every critical point."""
 
 import json
 import os
@@ -32,18 +32,18 @@ from spark_ingest.pipeline import pipeline as pipeline_module
 from spark_ingest.pipeline import process
 from spark_ingest.tables import identities, summary
 
-# So many corrupt messages that every group of a hundred has some.
+# Enough corrupt messages that every group of a hundred has some.
 DEVICES, READINGS, CORRUPT = 10, 60, 70
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 # Before the silver commit, after it, and before the checkpoint's.
 STAGES_OF_A_MICRO_BATCH = [("progress written", 1), ("silver committed", 2), ("quarantine committed", 2)]
-# Broken off in this process.
+# Broken off inside this process.
 BREAKS = [(stage, times, kind) for stage, times in STAGES_OF_A_MICRO_BATCH for kind in ("delta", "parquet")]
 BREAKS = BREAKS if FULL else [("quarantine committed", 2, "delta"), ("silver committed", 2, "parquet")]
 
 
 class Chain:
-    """A collector that runs, and a pipeline that is started, killed and started again over its spool."""
+    """A running collector, and a pipeline that is started, killed and started again over its spool."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Chain:
         return Process(command, cwd=self.folder, **options)
 
     def killed_at(self, stage: str, times: int, *more: object) -> None:
-        """Run until the driver kills itself, and see that its Java process goes too."""
+        """Run until the driver kills itself, and check that its Java process ends too."""
         dying = Path(__file__).with_name("pipeline_dies.py")
         command = [sys.executable, dying, stage, times, *self.arguments, *more]
         with Process(command, cwd=self.folder) as driver:
@@ -68,8 +68,8 @@ class Chain:
         eventually(lambda: not any(map(alive, offspring)), "the killed driver's Java process is gone")
 
 
-# Runs before anything else in each Python process of Spark. Spark gives one 10 s to connect; one that connects and ends
-# at once it takes for one that was too slow.
+# Runs first in each Python process of Spark. Spark gives such a process 10 s to connect; it treats one that connects
+# and ends at once as one that was too slow.
 SLOW_START = """
 import os, socket, sys
 if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv and not os.path.exists({mark!r}):
@@ -83,7 +83,7 @@ if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv and n
 
 
 def with_slow_start(folder: Path, mark: Path, *, really: bool = FULL) -> dict[str, str]:
-    """An environment in which the first process of Spark's that reads the source starts too slowly."""
+    """Return an environment in which the first of Spark's processes that reads the source starts too slowly."""
     (folder / "sitecustomize.py").write_text(SLOW_START.format(mark=str(mark), really=really))
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": path}
@@ -94,9 +94,9 @@ def with_slow_start(folder: Path, mark: Path, *, really: bool = FULL) -> dict[st
 def test_a_pipeline_that_starts_slowly_reads_all_of_it_and_lives_on_until_sigterm_though_its_java_was_killed(
     mosquitto, publish, tmp_path
 ):
-    """In full sweeps ones before it are killed three times with SIGKILL; that what was broken off is read on, is below.
+    """In full sweeps, earlier pipelines are killed three times with SIGKILL; resumption is tested below.
 
-    Planted: a session whose Java is gone and that pyspark hands out again; a pipeline that starts a query only once.
+    Planted: a session whose Java is gone and that pyspark returns again; a pipeline that starts a query only once.
     """
     made = [(f"d{device}", "1-a", seq) for seq in range(READINGS) for device in range(DEVICES)]
     messages = [(f"fleet/{one[0]}/telemetry", record(*one)) for one in made]
@@ -124,11 +124,11 @@ def test_a_pipeline_that_starts_slowly_reads_all_of_it_and_lives_on_until_sigter
             before = status(chain.status_path)["rows_silver"]
 
             def is_read(live: int) -> bool:
-                """Whether so many live readings are in silver: by the status, for opening the tables costs much."""
+                """Return whether that many live readings are in silver; the status is cheaper than the tables."""
                 now = status(chain.status_path)
                 return now["rows_silver"] == before + live and now["lag_bytes"] == 0
 
-            # Live now: what is published appears, duplicates do not.
+            # Running now: published readings appear, duplicates do not.
             publish([*messages[:20], ("fleet/d0/telemetry", record("d0", "2-b", 0))])
             eventually(lambda: is_read(1), "the live reading is in silver, and all of it is read")
             # Java is killed, as the kernel does when memory is short.
@@ -162,7 +162,7 @@ def test_a_pipeline_that_starts_slowly_reads_all_of_it_and_lives_on_until_sigter
 def test_broken_off_in_spark_at_a_stage_and_read_on_has_every_reading_once(
     spark, tmp_path, capfd, stage, times, table_format
 ):
-    """Replayed by Spark itself. That no process survives a kill is shown in test_prove and test_cluster.
+    """Spark itself replays it. That a kill leaves no process behind is shown in test_prove and test_cluster.
 
     Planted: an append without the transaction that makes it happen once (proof.mistakes).
     """
@@ -208,7 +208,7 @@ def usual(tmp_path) -> list[object]:
 
 @pytest.fixture
 def run(capfd) -> Callable[..., tuple[int, str, str]]:
-    """The pipeline's command line in this process, for what ends it before Spark: exit code and standard streams."""
+    """Provide the pipeline's command line in this process, for ends before Spark: exit code and standard streams."""
 
     def command_line(*arguments: object) -> tuple[int, str, str]:
         code = run_pipeline(None, *arguments)
@@ -265,7 +265,7 @@ def test_a_java_process_that_does_not_end_with_its_standard_input_is_killed():
 
 
 def test_the_next_run_removes_the_scratch_folder_of_one_that_was_killed(tmp_path):
-    """Planted: a scratch folder that nothing names."""
+    """Planted: a scratch folder that nothing records."""
     killed = process.scratch_folder(tmp_path)
     left = killed.__enter__()
     (left / "blockmgr-1").mkdir()

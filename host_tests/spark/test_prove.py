@@ -1,7 +1,7 @@
-"""Kills at any moment, anywhere on the way: nothing acknowledged is lost, twice or elsewhere; mistakes are caught.
+"""Kills at any moment, anywhere on the way: nothing acknowledged is lost, doubled or misplaced; mistakes are caught.
 
-`make test` kills the collector and the broker, and plants one mistake a family. UMQTT_FULL_SWEEPS=1 and prove.py kill
-every part of Spark too, and plant every mistake.
+`make test` kills the collector and the broker, and plants one mistake of each kind. UMQTT_FULL_SWEEPS=1 and prove.py
+kill every part of Spark too, and plant every mistake.
 """
 
 import os
@@ -63,7 +63,7 @@ def test_the_count_catches_a_collector_that(tmp_path: Path, name: str) -> None:
 
 @needs_strace
 def test_in_a_trace_every_puback_comes_after_the_fdatasync_of_its_message(tmp_path: Path) -> None:
-    """Planted: a PUBACK before the message is written; a collector that does not sync. Both below."""
+    """Planted: a PUBACK before the message is written; a collector that does not sync. Both are below."""
     law = trace.trace(tmp_path, 1)
     assert law.violations == []
     assert law.acknowledged >= 400

@@ -1,4 +1,4 @@
-"""Laws of the telemetry record: what is valid is read exactly, what is not is quarantined whole, nothing stops."""
+"""Laws of the telemetry record: valid records are read exactly, others are quarantined whole, nothing stops."""
 
 import json
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ RECEIVED = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC)
 
 
 def messages(payloads: list[bytes], topic: str | None = None) -> pa.Table:
-    """Rows of ``format("mqtt")`` with these payloads, each on its device's topic or all on `topic`."""
+    """Return rows of ``format("mqtt")`` with these payloads, each on its device's topic or all on `topic`."""
     rows = [
         {
             "topic": topic or topic_of(payload),
@@ -140,7 +140,7 @@ CBOR_NUMBERS = st.one_of(
 @given(st.text(max_size=30), st.integers(0, 2**63 - 1), st.dictionaries(st.text(max_size=40), CBOR_NUMBERS))
 @settings(max_examples=200, deadline=None)
 def test_a_record_that_the_firmware_writes_as_cbor_is_the_one_that_it_writes_as_json(name, number, metrics):
-    """Planted: a float loses bits on its way through 32 of them, or the pipeline reads CBOR for a broken JSON."""
+    """Planted: a float loses bits by passing through 32 of them, or the pipeline takes CBOR for broken JSON."""
     fields = {
         "v": 1,
         "id": "d" + name.replace("\0", ""),
@@ -167,7 +167,7 @@ def test_what_breaks_a_rule_is_quarantined_whole_with_the_reason_and_its_place()
 
 
 def test_a_refused_metric_is_left_out_of_the_reading_and_quarantined_with_the_reason_and_its_place():
-    """Planted: the reading goes with the metric, or the metric goes without a word."""
+    """Planted: the whole reading is dropped with the metric, or the metric disappears silently."""
     decoded = decode(messages([*REFUSED_METRICS, record("pump", "1-a", 2)]))
     readings, quarantined = decoded.readings.to_pylist(), decoded.quarantined.to_pylist()
     assert [row["metrics"] for row in readings] == [[("u", 5.0)]] * len(REFUSED_METRICS) + [[("t", 21.5)]]
@@ -180,7 +180,7 @@ def test_a_refused_metric_is_left_out_of_the_reading_and_quarantined_with_the_re
 
 
 def test_quarantine_says_whose_a_message_is_and_which_reading_it_would_have_been():
-    """Planted: quarantine goes by the record's id, which the broker has not authorised."""
+    """Planted: quarantine uses the record's id, which the broker has not authorised."""
     bad = [record("pump", "1-a", 7, ts="now"), record("other", "1-a", 7, ts="now"), record("pump", "1-a", -1), b"?"]
     rows = decode(messages(bad, TOPIC)).quarantined.to_pylist()
     told = [(row["device_id"], row["boot"], row["seq"], row["kept"]) for row in rows]
@@ -228,7 +228,7 @@ def test_whatever_a_device_sends_ends_in_one_of_the_tables_and_in_both_when_metr
 
 
 def strictly(payloads: list[bytes]) -> list[tuple]:
-    """What :func:`parse` alone makes of the payloads; a refused one is its reason."""
+    """Return what :func:`parse` alone makes of the payloads; a refused one is its reason."""
     out = []
     for payload in payloads:
         try:
@@ -239,7 +239,7 @@ def strictly(payloads: list[bytes]) -> list[tuple]:
 
 
 def quickly(payloads: list[bytes]) -> list[tuple]:
-    """The same by way of :func:`decode`."""
+    """Return the same by way of :func:`decode`."""
     decoded = decode(messages(payloads), trust_ids=True)
     made: dict[int, tuple] = {}
     for row in decoded.readings.to_pylist():
@@ -276,7 +276,7 @@ BLANK = st.sampled_from(["", " ", "\n", "\t\r", "\f", "\ufeff"])
 
 @st.composite
 def nearly_records(draw) -> bytes:
-    """JSON text by hand, since json.dumps would never write what a broken device does."""
+    """Build JSON text by hand, since json.dumps would never write what a broken device does."""
     quoted = TEXT.map(json.dumps) | TEXT.map(lambda text: json.dumps(text, ensure_ascii=False))
     metrics = draw(st.lists(st.tuples(quoted, NUMBER), max_size=3))
     fields = [

@@ -33,7 +33,7 @@ TOKEN_FILE = "a-file-with-a-token"
 
 
 def read_everything(writer: DataStreamWriter) -> StreamingQuery:
-    """Run a query to the end of what is there, once more where Spark did not wait for its source's process."""
+    """Run a query until it has read everything; again if Spark did not wait for its source's process."""
     while True:
         query = writer.trigger(availableNow=True).start()
         try:
@@ -46,7 +46,7 @@ def read_everything(writer: DataStreamWriter) -> StreamingQuery:
 
 
 class Query:
-    """A query over `path` that gathers its payloads, micro-batch by micro-batch."""
+    """A query over `path` that collects its payloads, micro-batch by micro-batch."""
 
     def __init__(self, spark, folder: Path, **options: object) -> None:
         self._spark = spark
@@ -54,7 +54,7 @@ class Query:
         self._checkpoint = str(folder / "checkpoint")
 
     def available_now(self) -> list[list[int]]:
-        """Run until everything is read; the payloads of each micro-batch, as numbers, sorted."""
+        """Run until everything is read; return the payloads of each micro-batch, as sorted numbers."""
         batches: list[list[int]] = []
 
         def gather(frame, _batch_id: int) -> None:
@@ -138,7 +138,7 @@ def test_an_idle_stream_still_removes_what_its_last_micro_batch_committed(tmp_pa
     tree = SpoolTree(tmp_path)
     reader = MqttStreamReader(Options({"path": str(tmp_path), "retentionHours": "0"}))
     assert 1 < data_source._REMOVE_EVERY_S < 60
-    # However long this process is stopped here.
+    # However long this process is suspended here.
     monkeypatch.setattr(data_source, "_REMOVE_EVERY_S", 3600)
     assert reader.latestOffset(tree.latest(), ReadAllAvailable()) == tree.latest()
     assert SpoolView(tmp_path / "north").segments() == [0, 1], "not at every question"
@@ -260,13 +260,13 @@ def test_the_progress_of_a_query_says_what_is_durable_and_from_it_follows_the_la
     assert places == [{**latest["north"], "lagBytes": lag} for lag in lags]
     block = latest["north"]["position"] // 4
     assert [round(lag / block) for lag in lags] == [3, 2, 1, 0]
-    # What the progress shows may be given as an offset.
+    # What the progress shows can be given as an offset.
     again = spark.read.format("mqtt").option("path", str(root)).option("startingOffsets", sources[0]["latestOffset"])
     assert again.load().count() == 0
 
 
 def test_a_micro_batch_waits_for_enough_messages_or_for_its_time(tmp_path, monkeypatch):
-    """Planted: messages counted once more at each look; a delay that begins anew with each look."""
+    """Planted: messages counted again at each look; a delay that starts again with each look."""
     now = 0.0
     monkeypatch.setattr(data_source.time, "monotonic", lambda: now)
     options = Options({"path": str(tmp_path), "minOffsetsPerTrigger": "10", "maxTriggerDelay": "30s"})
@@ -299,7 +299,7 @@ def test_a_micro_batch_waits_for_enough_messages_or_for_its_time(tmp_path, monke
 
 
 def test_subscribePattern_takes_the_topics_that_match_as_a_whole(spark, tmp_path):
-    """Planted: a pattern that is searched for."""
+    """Planted: a pattern that may match a part of the topic."""
     names = ["fleet/a/telemetry", "fleet/a/telemetry/raw", "old/fleet/a/telemetry", "fleet/b7/telemetry"]
     with Spool(tmp_path / "north") as spool:
         spool.append(b"".join(publish_packet(name, b"x") for name in names), 4, RECEIVED_MS)

@@ -1,4 +1,4 @@
-"""The programs of the folder examples that end in the tables or begin there."""
+"""The programs in the folder examples that write to the tables or read them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_reading_of_the_sensor_program_is_in_the_table_once(spark, mosquitto: int, tmp_path: Path) -> None:
-    """Planted: each start has the same boot; seq does not count."""
+    """Planted: every start has the same boot; seq does not count."""
     kinds = ["cpython", "cpython"]
     try:
         micropython_command()

@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_run_has_the_same_home_and_none_without_an_archive_asks_java_for_one(cache: Path, tmp_path: Path) -> None:
-    """Planted: a home whose name is drawn; options that name an archive which is not there."""
+    """Planted: a home with a random name; options that name an archive which does not exist."""
     home = spark_home(tmp_path)
     assert spark_home(tmp_path / "other") == home and home.is_relative_to(cache)
     assert [path.name for path in home.parent.iterdir()] == [home.name], "what was made for it was renamed, not copied"
@@ -35,7 +35,7 @@ def test_every_run_has_the_same_home_and_none_without_an_archive_asks_java_for_o
 def test_an_environment_has_one_home_by_whichever_name_its_python_was_started(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: a home that is known by sys.executable; the archive that a command makes then serves no program."""
+    """Planted: a home identified by sys.executable, so that the archive made by a command serves no program."""
     home = spark_home(tmp_path)
     other = tmp_path / "python3"
     other.symlink_to(sys.executable)
@@ -44,7 +44,7 @@ def test_an_environment_has_one_home_by_whichever_name_its_python_was_started(
 
 
 def test_another_java_has_another_archive(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: an archive that is known by SPARK_HOME alone."""
+    """Planted: an archive identified by SPARK_HOME alone."""
     home, found = spark_home(tmp_path), set()
     for version in range(2):
         java = tmp_path / f"java-{version}" / "bin" / "java"
@@ -59,7 +59,7 @@ def test_another_java_has_another_archive(cache: Path, tmp_path: Path, monkeypat
 
 
 def test_the_same_jars_installed_anew_have_another_archive(cache: Path, tmp_path: Path) -> None:
-    """Planted: an archive that is known by its Java alone; Java tells by their times that the jars are others."""
+    """Planted: an archive identified by its Java alone; Java recognises other jars by their times."""
     home = spark_home(tmp_path)
     (home / "jars").unlink()
     (home / "jars").mkdir()
@@ -72,7 +72,7 @@ def test_the_same_jars_installed_anew_have_another_archive(cache: Path, tmp_path
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(cache: Path, tmp_path: Path) -> None:
-    """Planted: an error of the cache that reaches whoever starts a pipeline."""
+    """Planted: an error of the cache that reaches the user who starts a pipeline."""
     cache.write_text("no folder")
     assert spark_home(tmp_path) == tmp_path / "spark-home"
     assert os.access(tmp_path / "spark-home" / "bin" / "spark-submit", os.X_OK)
@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(cache: Path, tmp_
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_java_uses_the_archive(spark) -> None:
-    """Planted: a SPARK_HOME of each run's own, which Java tells from that of the archive by its path."""
+    """Planted: a SPARK_HOME per run, which Java tells from that of the archive by its path."""
     archive = archive_path(Path(os.environ["SPARK_HOME"]))
     if not archive.exists():
         pytest.skip("no archive: umqtt ingest --prepare")

@@ -27,7 +27,7 @@ from spark_ingest.spool.writer import Spool
 
 
 def payloads_in(folder: Path) -> list[bytes]:
-    """Everything that a reader may see."""
+    """Return everything that a reader may see."""
     return [message.payload for message in messages(SpoolView(folder))]
 
 
@@ -55,7 +55,7 @@ def test_a_cut_at_every_byte_of_an_unsynced_block_keeps_what_is_durable_and_noth
     tail = segment_path(folder, 1).read_bytes()
     whole = segment_path(folder, 0).read_bytes() + tail
     for cut in range(synced, len(whole) + 1):
-        # The picture after a power cut: pos as it was before the append, any part of the block on the disk.
+        # The state after a power cut: pos as before the append, and any part of the block on the disk.
         copy = tmp_path / "cut" / "north"
         shutil.copytree(folder, copy)
         segment_path(copy, 1).unlink()
@@ -114,7 +114,7 @@ def test_a_damaged_pos_is_an_error_and_not_an_empty_spool(tmp_path, damage):
 
 
 def test_pos_is_published_only_after_the_sync(tmp_path):
-    """At every sync of a segment, readers still see the position from before."""
+    """At every sync of a segment, readers still see the earlier position."""
     folder = tmp_path / "north"
     seen: list[tuple[int, int]] = []
 
@@ -164,7 +164,7 @@ def test_a_second_collector_on_the_same_spool_is_refused_with_the_first_ones_pro
 
 
 def identities(folder: Path) -> list[str | None]:
-    """The UUID of every segment."""
+    """Return the UUID of every segment."""
     view = SpoolView(folder)
     return [spool_of(view.runs(), segment) for segment in view.segments()]
 
@@ -209,7 +209,7 @@ def test_names_of_runs_whose_segments_are_gone_are_removed_at_the_next_start(tmp
     kept = identities(north)[3:]
     view = SpoolView(north)
     assert view.remove_before(Position(kept[0], 3, 0), read_for_s=0) == 3
-    # A start that ended before its segment was there.
+    # A start that ended before its segment existed.
     run_path(north, Run(6, "0" * 32)).touch()
     fill(north, [[b"y"]])
     assert identities(north)[:-1] == kept and "0" * 32 not in identities(north)
@@ -218,7 +218,7 @@ def test_names_of_runs_whose_segments_are_gone_are_removed_at_the_next_start(tmp
 
 @pytest.mark.parametrize("replaced", ["the folder", "the lock"])
 def test_a_folder_that_was_replaced_under_a_running_collector_gets_no_segment_of_it(tmp_path, replaced):
-    """Its `pos` is not the one that the collector has open: what was acknowledged would be seen by nobody."""
+    """Its `pos` is not the one that the collector has open: nobody would see what was acknowledged."""
     north = tmp_path / "north"
     fill(north, [[b"one"]])
     shutil.copytree(north, tmp_path / "copy")
@@ -276,7 +276,7 @@ def test_a_disk_that_is_full_at_the_start_leaves_the_last_run_its_name(tmp_path,
 
 
 def test_every_folder_that_is_made_for_a_spool_is_made_durable_before_its_first_segment(tmp_path, monkeypatch):
-    """A power cut must not take a folder away, and with it what was acknowledged."""
+    """A power cut must not remove a folder, and with it what was acknowledged."""
     synced: list[tuple[Path, bool]] = []
     monkeypatch.setattr(
         writer, "sync_directory", lambda path: synced.append((path, segment_path(folder, 0).exists())) or sync(path)
@@ -286,7 +286,7 @@ def test_every_folder_that_is_made_for_a_spool_is_made_durable_before_its_first_
     Spool(folder).close()
     before = {path for path, has_segment in synced if not has_segment}
     assert {tmp_path, tmp_path / "var", tmp_path / "var" / "spool"} <= before
-    # As after a start that ended in between: the folder is there, and nothing says that its parent knows it.
+    # As after a start that ended in between: the folder exists, but its entry in the parent may not be durable.
     (tmp_path / "var" / "spool" / "south").mkdir()
     synced.clear()
     Spool(tmp_path / "var" / "spool" / "south").close()

@@ -1,4 +1,4 @@
-"""A micro-batch that Spark cannot carry out is not planned; one that an older release has planned is planned anew."""
+"""A micro-batch that Spark cannot process is not planned; one planned by an older release is planned again."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ BLOCKS, LIMIT = 24, 1 << 20
 
 
 class Panic(BaseException):
-    """As delta-rs raises it: no Exception."""
+    """A panic as delta-rs raises it: not an Exception."""
 
 
 def test_a_panic_within_a_micro_batch_ends_the_query_with_a_line_and_the_next_start_goes_on(spark, tmp_path, capfd):
-    """Planted: a callback that lets through what is no Exception; py4j then never answers Java, and Spark waits."""
+    """Planted: a callback that passes on what is not an Exception; py4j then never answers Java, and Spark waits."""
     fill(tmp_path / "spool" / "north", [[record("pump", "1-a", seq)] for seq in range(3)])
     usual = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
 
@@ -35,7 +35,7 @@ def test_a_panic_within_a_micro_batch_ends_the_query_with_a_line_and_the_next_st
 
 @pytest.fixture
 def small_result_limit(spark):
-    """Spark takes a megabyte of results, as it takes a gigabyte by default: the same failure, a thousandth of it."""
+    """Limit Spark's results to a megabyte, a thousandth of the default, for the same failure at less cost."""
     conf = spark.sparkContext._jsc.sc().conf()
     before = conf.get("spark.driver.maxResultSize")
     conf.set("spark.driver.maxResultSize", "1m")

@@ -1,4 +1,4 @@
-"""Laws of the splitting of a broker's stream: any cut gives the same packets, nonsense is refused."""
+"""Laws of splitting a broker's stream: any cut gives the same packets, malformed data is refused."""
 
 import pytest
 from hypothesis import example, given
@@ -56,7 +56,7 @@ PROPERTIES = st.fixed_dictionaries(
 @example([(b"t", b"x", 1, {"content_type": bytes(200)}), (b"t", b"", 0, {})])
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=300), st.integers(0, 1), PROPERTIES)))
 def test_what_mqtt_5_adds_to_messages_is_left_out(messages):
-    """Planted: the length of the properties taken for their first byte; a remaining length that stays as it was."""
+    """Planted: the length of the properties taken for their first byte; a remaining length that is not adjusted."""
     stream = wanted = b""
     for number, (name, payload, qos, properties) in enumerate(messages, 1):
         stream += encoder.publish(name, payload, qos, number, properties=encoder.properties(**properties))

@@ -95,7 +95,7 @@ def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
         "-rs",
         *arguments,
     ]
-    # Its limits are those of an ordinary run, whatever this one is.
+    # The inner run's limits must be those of an ordinary run, whatever this one is.
     environment = {**os.environ, "UMQTT_FULL_SWEEPS": "", "UMQTT_DELAYS": "", **environment}
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=2 * WAIT_LIMIT_S, env=environment

@@ -1,4 +1,4 @@
-"""What a text connects to a virtual board is what its stub modules find, and one that is wrong is told in one line."""
+"""A text connects devices to a virtual board as its stub modules expect, and a wrong text gives a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted peer does what its script says, and says what else it got."""
+"""The scripted peer does what its script says, and reports what it received instead."""
 
 import socket
 
@@ -114,6 +114,6 @@ def test_refused_after_refuse(peer: ScriptedPeer):
     peer.refuse()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((peer.host, peer.port))
-    # Nobody else on this machine gets the port as long as the peer is there.
+    # Nobody else on this machine gets the port while the peer exists.
     with pytest.raises(OSError, match="in use"), socket.socket() as stranger:
         stranger.bind((peer.host, peer.port))

@@ -17,7 +17,7 @@ from umqtt_testkit.encoder import (
 )
 from umqtt_testkit.wire import Type, WireError, decode
 
-# Bytes and nothing else.
+# Only bytes are tested.
 pytestmark = pytest.mark.tier(0)
 
 CONNECT = bytes.fromhex("101a 0004 4d515454 04 2e 003c 0001 63 0001 74 0002 7b7d".replace(" ", ""))

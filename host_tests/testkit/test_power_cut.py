@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The sweeps of the file, one after the other.
+# Limit for all sweeps of the file, one after the other.
 _HUNG_AFTER_S = 170
 
 SOURCE = Path(__file__).with_name("portable_power_cut.py")

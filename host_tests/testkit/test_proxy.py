@@ -1,4 +1,4 @@
-"""Every fault of the proxy is what a device or a broker would see of a broken network."""
+"""Every fault of the proxy looks to a device and a broker like that of a broken network."""
 
 import select
 import socket
@@ -17,7 +17,7 @@ SEED = 20
 
 
 class Upstream:
-    """A listening socket whose ends the test holds in its hand."""
+    """A listening socket whose connections the test controls."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -79,7 +79,7 @@ def is_quiet(sock: socket.socket, seconds: float = 0.05) -> bool:
 
 
 def end_of(sock: socket.socket) -> tuple[bytes, str]:
-    """What came before the end, and which end it was."""
+    """Return what came before the end, and which end it was."""
     data = b""
     try:
         while chunk := sock.recv(65536):
@@ -215,7 +215,7 @@ def test_a_delay_is_a_round_trip_and_keeps_the_order(proxy: FaultProxy, pair):
     device.sendall(b"1")
     assert receive(broker, 1) == b"1"
     broker.sendall(b"2")
-    # An answer from the proxy's loop: by then it has read what came before the question.
+    # A call through the proxy's loop: when it returns, the loop has read what came before.
     proxy.call(lambda: None)
     proxy.delay(0)
     broker.sendall(b"3")
@@ -225,7 +225,7 @@ def test_a_delay_is_a_round_trip_and_keeps_the_order(proxy: FaultProxy, pair):
 
 def test_a_dribble_passes_single_bytes(proxy: FaultProxy, pair):
     device, broker = pair
-    # The second byte comes after the test, or when the pace is changed.
+    # The second byte comes only after the test, or when the interval is changed.
     proxy.dribble(True, interval_ms=3_600_000)
     device.sendall(b"abcdef")
     assert broker.recv(100) == b"a"
@@ -250,7 +250,7 @@ def test_splits_lose_and_reorder_nothing(proxy: FaultProxy, pair):
 
 def test_an_upstream_that_is_not_there_resets_the_device_and_is_counted():
     with bound("127.0.0.1") as nobody, FaultProxy(nobody.getsockname()) as proxy:
-        # Sometimes before connect() has returned.
+        # This sometimes happens before connect() has returned.
         with (
             pytest.raises(ConnectionResetError),
             socket.create_connection((proxy.host, proxy.port), timeout=WAIT_LIMIT_S) as device,

@@ -1,4 +1,4 @@
-"""Waiting ends with what is waited for, or at the one limit with a message that says what was missing."""
+"""A wait ends with its event, or at the limit with a message that says what was missing."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,12 +7,12 @@ import pytest
 from umqtt_testkit import virtual_time
 from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually, eventually_async
 
-# The event loop of a test has a pair of sockets, and nothing else.
+# The event loop of a test uses a pair of sockets, and nothing else.
 pytestmark = pytest.mark.tier(0)
 
 
 class OwnTime:
-    """A clock whose sleep() is all that passes. late_s: what the machine adds to each sleep."""
+    """A clock that only sleep() advances. late_s: what the machine adds to each sleep."""
 
     def __init__(self, late_s: float = 0.0) -> None:
         self.now_s = 5000.0

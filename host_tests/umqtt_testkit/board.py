@@ -8,13 +8,14 @@
         board.kill()                            # the power is cut; the flash keeps what littlefs had written
         board.start()
 
-`python -m umqtt_testkit.board IMAGE [LINK]` runs one for people, until Ctrl-C: `umqtt devices` lists it under the name
-of the link (or of the image), and `mpremote connect LINK` reaches it.
+`python -m umqtt_testkit.board IMAGE [LINK]` runs one from the command line, until Ctrl-C: `umqtt devices` lists it
+under the name of the link (or of the image), and `mpremote connect LINK` reaches it.
 
-The board is a process that mounts the image as `/`, runs boot.py and main.py and then the REPL. Its end is
-the end of a life: Ctrl-D is a soft reboot, `machine.reset()`, a deep sleep and the watchdog kill it at once,
-and the next life begins. What differs from hardware: the modules machine, network, ntptime, onewire, ds18x20 and dht
-are those in `_device/stubs`, with hooks to fail; `time` and `sys.platform` are the host's unless a board is played.
+The board is a process that mounts the image as `/`, runs boot.py and main.py and then the REPL. A life of the board
+lasts from one reset to the next: Ctrl-D is a soft reboot; `machine.reset()`, a deep sleep and the watchdog kill the
+process at once, and the next life begins. Differences from hardware: the modules machine, network, ntptime, onewire,
+ds18x20 and dht are those in `_device/stubs`, with hooks to make them fail; `time` and `sys.platform` are the host's
+unless a board is played.
 """
 
 from __future__ import annotations
@@ -42,23 +43,29 @@ from .registry import RegistryError, registered
 from .waiting import WAIT_LIMIT_S
 
 _BLOCK_SIZE = 4096
-# Of heap for each byte of the garbage collector's tables, which have 3 bits for a block of 16 bytes, or of 32.
+# Bytes of heap per byte of the garbage collector's tables, which have 3 bits per block of 16 or 32 bytes.
 _BYTES_PER_TABLE_BYTE = 40
 _TOOL_HEAP = "4M"
 
 
 class VirtualBoard:
-    """One board. The image file is made (erased) when it does not exist, kept, and locked (flock) until close().
+    """A virtual board: its flash image, its serial port and its process.
 
-    board: which one is played (a name of MODELS): what its port has, its clock that is not set, its geometry. UNIX, the
-    default, has the host's clock, and hardware that answers like an esp32. geometry: "esp32" or "rp2", if not the
-    board's own. heap: MicroPython's heap ("64K" plays a small board); what the stub modules take comes on top. env:
-    further environment of the board's process: UMQTT_WITNESS=FILE has every published reading noted there;
-    UMQTT_BOARD_NETWORK=wired or none plays an image without Wi-Fi, or without a network;
-    UMQTT_BOARD_PORTS={"80": PORT} has what it listens on at a port of 127.0.0.1. link:
-    symbolic link to the port. log: file that gets all output. deepsleep_s: how long a deep sleep takes, whatever its
-    program asked for. unique_id: 6 bytes; by default made from the image's path, so it differs between boards and stays
-    the same for one. Raises MicroPythonMissing, BoardError.
+    The image file is created (erased) if it does not exist, kept, and locked (flock) until close().
+
+    board: name in MODELS of the board that is played: its port's modules, its clock that is not set, its flash
+    geometry. The default, UNIX, has the host's clock, and hardware that answers like an esp32.
+    geometry: "esp32" or "rp2", if not the board's own.
+    heap: MicroPython's heap ("64K" plays a small board); the heap that the stub modules take is added.
+    env: further environment variables of the board's process. UMQTT_WITNESS=FILE records every published reading
+    there; UMQTT_BOARD_NETWORK=wired or none plays an image without Wi-Fi, or without a network;
+    UMQTT_BOARD_PORTS={"80": PORT} makes the board's port 80 reachable at PORT of 127.0.0.1.
+    link: symbolic link to the serial port.
+    log: file that gets all output.
+    deepsleep_s: how long a deep sleep takes, whatever the program asked for.
+    unique_id: 6 bytes; by default made from the image's path, so it differs between boards and stays the same for
+    one.
+    Raises MicroPythonMissing, BoardError.
     """
 
     def __init__(
@@ -82,7 +89,7 @@ class VirtualBoard:
         self.image = Path(image).resolve()
         self.geometry = GEOMETRIES[geometry] if geometry else model.geometry
         played = board_environment(model)
-        #: Bytes in use that a board has in its ROM; the heap is larger by them.
+        #: Heap in bytes that the stub modules take, which a real board has in ROM; the heap is larger by this.
         self.stubs_heap = _heap_of_stubs(model, tuple(micropython_command(_TOOL_HEAP)))
         size = heap_bytes(heap) + self.stubs_heap + self.stubs_heap // _BYTES_PER_TABLE_BYTE
         command = micropython_command(str(size), guard="terminal")
@@ -100,7 +107,7 @@ class VirtualBoard:
             deepsleep_s=deepsleep_s,
         )
         self._process = BoardProcess(settings)
-        #: Path of the serial port, for mpremote and pyserial; the same over power cycles, also while it is off.
+        #: Path of the serial port, for mpremote and pyserial; the same over power cycles, also while the board is off.
         self.port = str(self._process.port_path)
         if link is not None:
             link.unlink(missing_ok=True)
@@ -109,10 +116,10 @@ class VirtualBoard:
     # Flash
 
     def install(self, files: Mapping[str, bytes | Path]) -> None:
-        """Write files to the flash of a board that is off: path on the board to content, or host file or
-        folder.
+        """Write files to the flash of a board that is off.
 
-        Nothing is compiled; `__pycache__` is left out. Raises BoardError (running, flash full).
+        files: path on the board to content (bytes), host file or host folder (Path). Nothing is compiled;
+        `__pycache__` is left out. Raises BoardError if the board is running or the flash is full.
         """
         orders: list[list[str]] = []
         staging = self._folder / "staging"
@@ -134,7 +141,7 @@ class VirtualBoard:
         shutil.rmtree(staging)
 
     def read(self, path: str) -> bytes:
-        """A file's content, from the flash of a board that is off."""
+        """Return a file's content, from the flash of a board that is off."""
         target = self._folder / "read"
         self._use_flash([["get", _absolute(path), str(target)]])
         return target.read_bytes()
@@ -144,7 +151,7 @@ class VirtualBoard:
         self._use_flash([["remove", _absolute(path)]])
 
     def files(self) -> dict[str, int]:
-        """Path and size of every file on the flash of a board that is off."""
+        """Return path and size of every file on the flash of a board that is off."""
         return dict(self._use_flash([["list"]])[0])
 
     def _use_flash(self, orders: list[list[str]]) -> list:
@@ -182,11 +189,11 @@ class VirtualBoard:
         self._process.power_on()
 
     def stop(self) -> None:
-        """Switch off: the process is killed. For the board that is a power cut; may be called again."""
+        """Switch off by killing the process, which is a power cut for the board. May be called again."""
         self._process.power_off()
 
     def kill(self) -> None:
-        """Cut the power in whatever the board is doing (SIGKILL). The same as stop(), for tests that mean it."""
+        """Cut the power at any moment (SIGKILL). Same as stop(), for tests that are about power cuts."""
         self._process.power_off()
 
     @property
@@ -195,7 +202,7 @@ class VirtualBoard:
 
     @property
     def pid(self) -> int:
-        """The process that is the board at the moment (another one after each reset); 0 while off or asleep."""
+        """Process id of the board now (another one after each reset); 0 while off or asleep."""
         return self._process.pid
 
     @property
@@ -206,12 +213,15 @@ class VirtualBoard:
     # Console
 
     def wait_for(self, text: str, timeout_s: float = WAIT_LIMIT_S) -> str:
-        """Wait until `text` appears on the console after what the last wait_for() found; returns the output
-        up to its end. Raises BoardError with the last output when it does not come in that time."""
+        """Wait until `text` appears on the console after the text that the last wait_for() found.
+
+        Returns the output up to the end of `text`. Raises BoardError with the last output if it does not come in
+        time.
+        """
         return self._process.wait_for(text, timeout_s)
 
     def wait_for_life(self, number: int) -> None:
-        """Wait until the board has booted so often since start(). Raises BoardError when it is off or does not."""
+        """Wait until the board has booted `number` times since start(). Raises BoardError if it is off or does not."""
         self._process.wait_for_life(number, WAIT_LIMIT_S)
 
     def type(self, text: str | bytes) -> None:
@@ -226,8 +236,9 @@ class VirtualBoard:
         return self._process.output
 
     def hooks(self, **hooks: object) -> None:
-        """Change how the stub modules behave from now on (see _device/stubs/network.py); replaces earlier
-        hooks.
+        """Change how the stub modules behave from now on; replaces earlier hooks.
+
+        hooks: see the modules in _device/stubs, for example network.py.
         """
         temporary = self._folder / "hooks.new"
         temporary.write_text(json.dumps(hooks))
@@ -240,8 +251,8 @@ class VirtualBoard:
             self._link.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
         if not self._locked.closed:
-            # Unlocked by name: a process that another thread starts at this moment has the file open too, until it runs
-            # its program.
+            # Unlock explicitly: a process that another thread starts at this moment has the file open too, until it
+            # runs its program.
             fcntl.flock(self._locked, fcntl.LOCK_UN)
             self._locked.close()
 
@@ -253,15 +264,17 @@ class VirtualBoard:
 
 
 def board_environment(model: Model) -> dict[str, str]:
-    """What tells the stub modules which board they play; empty values: the host's own."""
+    """Return the environment variables that name the board to play; empty values stand for the host's own."""
     names = ("PLATFORM", "CHIP", "MACHINE")
     values = (model.platform or "", model.chip if model.platform else "", model.machine)
     return {f"UMQTT_BOARD_{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def locked_flash(image: Path, size: int) -> IO[bytes]:
-    """The image, for this board alone until it is closed: two that write to one flash would destroy it. Made, erased,
-    when it does not exist. Raises BoardError, OSError."""
+    """Open the image and lock it for this board until it is closed: two boards would corrupt one flash.
+
+    Creates an erased image if none exists. Raises BoardError if another board has it, OSError.
+    """
     is_new = not image.exists()
     file = image.open("ab")
     try:
@@ -270,7 +283,7 @@ def locked_flash(image: Path, size: int) -> IO[bytes]:
         file.close()
         problem = f"{image} is the flash of a virtual board that runs"
         raise BoardError(f"{problem} - stop that one, or give another file") from None
-    # Another board may have made it meanwhile, and been switched off again.
+    # Another board may have created it meanwhile, and been switched off again.
     if is_new and not image.stat().st_size:
         file.write(b"\xff" * size)
         file.flush()
@@ -279,7 +292,7 @@ def locked_flash(image: Path, size: int) -> IO[bytes]:
 
 @functools.cache
 def _heap_of_stubs(model: Model, command: tuple[str, ...]) -> int:
-    """Bytes of heap that making a process a board takes, stub modules above all: on a board all that is in ROM."""
+    """Return the heap bytes that the modules which make a process a board take; a real board has them in ROM."""
     done = subprocess.run(
         [*command, str(DEVICE_FILES / "stubs_heap.py"), str(DEVICE_FILES)],
         capture_output=True,
@@ -288,7 +301,7 @@ def _heap_of_stubs(model: Model, command: tuple[str, ...]) -> int:
         env={**os.environ, **board_environment(model)},
     )
     if done.returncode:
-        # An interpreter that cannot run this cannot run the board either, and that is told when it starts.
+        # An interpreter that cannot run this cannot run the board either; its start reports that.
         return 0
     return int(done.stdout)
 

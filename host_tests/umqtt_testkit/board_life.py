@@ -1,4 +1,4 @@
-"""The process that is a virtual board: its lives one after the other, and what ends them."""
+"""The process that is a virtual board: its lives (from one reset to the next) and the events that end them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _PROMPT = b">>> "
 _CTRL_A, _CTRL_C, _CTRL_D = b"\x01", b"\x03", b"\x04"
 _TYPE_AGAIN_S = 0.002
 _LOCKED_FOR_S = 0.2
-# How often, and how long, a moment is looked for in which a running program can be interrupted without harm.
+# Interval and limit of the search for a moment when a running program can be interrupted without harm.
 _LOOK_AGAIN_S = 0.0005
 _RESTS_WITHIN_S = 0.5
 
 # machine.reset_cause()
 _POWER_ON, _HARD_RESET, _WATCHDOG_RESET, _DEEP_SLEEP_RESET, _SOFT_RESET = 1, 2, 3, 4, 5
-# The stub tells of a feeding only after an eighth of the timeout.
+# The stub reports a feeding only after an eighth of the timeout.
 _WATCHDOG_GRACE = 9 / 8
-# How often it is looked whether the watchdog bites, in its time. However late a look is, it counts for two
-# at most: a machine that stood still has held up the board too, which is no fault of its program.
+# Checks of the watchdog per timeout. A late check counts for two intervals at most: a host that stood still has held
+# up the board too, which is not its program's fault.
 _WATCHDOG_LOOKS = 16
-# Up to MicroPython 1.28 a watchdog that bites in a light sleep of rp2 locks an RP2040 up, whose oscillator the reset
-# leaves stopped, and does not count on an RP2350 (ports/rp2/modmachine.c).
+# Up to MicroPython 1.28, a watchdog that bites in a light sleep locks up an RP2040, because the reset leaves its
+# oscillator stopped; on an RP2350 the watchdog does not count in a light sleep (ports/rp2/modmachine.c).
 _WATCHDOG_STOPS = "rp2350"
-# An interpreter that fails at once, again and again, is broken; it must not be started for ever.
+# An interpreter that fails at once, again and again, is broken; it must not be restarted for ever.
 _MOST_FAILURES = 5
 _FAILURE_WITHIN_S = 2.0
 
@@ -48,7 +48,7 @@ class BoardError(Exception):
 
 @dataclass
 class LifeSettings:
-    """What stays the same for all lives of a board."""
+    """Settings that stay the same for all lives of a board."""
 
     command: list[str]
     image: Path
@@ -61,9 +61,7 @@ class LifeSettings:
 
 
 class BoardProcess:
-    """A board with its serial port. All state is the switchboard thread's, except what `_changed`
-    guards.
-    """
+    """A board with its serial port. Only the switchboard's thread uses its state, except what `_changed` guards."""
 
     def __init__(self, settings: LifeSettings) -> None:
         self._settings = settings
@@ -79,11 +77,11 @@ class BoardProcess:
         self._console_paused = False
         self._partial_report = b""
         self._end_ordered = False
-        self._up = False  # what is typed waits until the board has its flash
+        self._up = False  # typed input waits until the board has mounted its flash
         self._next_cause = _POWER_ON
         self._sleep_s: float | None = 0.0
         self._rtc_hex = self._clock_ns = ""
-        self._hard_cause = _POWER_ON  # what ended the last life that a soft reset did not end
+        self._hard_cause = _POWER_ON  # what ended the last life that was not ended by a soft reset
         self._watchdog_s = self._hungry_s = self._looked_at = 0.0
         self._light_sleep = False
         self._timers: dict[str, Timer] = {}
@@ -98,7 +96,7 @@ class BoardProcess:
         port = self._port
         self._switchboard.call(lambda: self._switchboard.watch(port.master, lambda: self._to_board(port.read())))
 
-    # From any thread
+    # Called from any thread
 
     @property
     def pid(self) -> int:
@@ -137,7 +135,7 @@ class BoardProcess:
         self._switchboard.call(lambda: self._to_board(data))
 
     def power_on(self) -> None:
-        """Begin the first life; RTC memory and everything else but the flash is gone."""
+        """Begin the first life; RTC memory and everything else except the flash is lost."""
 
         def switch_on() -> None:
             self.powered = True
@@ -145,7 +143,7 @@ class BoardProcess:
             self._next_cause, self._rtc_hex, self._clock_ns = _POWER_ON, "", ""
             self._raw_repl = self._interrupted = False
             with self._changed:
-                # What the board printed before the power was cut is no answer to what is waited for now.
+                # wait_for() must not find what the board printed before the power was cut.
                 self._searched = len(self._output)
             self._boot()
 
@@ -166,7 +164,7 @@ class BoardProcess:
 
         self._switchboard.call(close_all)
 
-    # Lives; from here on in the switchboard's thread
+    # Lives; from here on everything runs in the switchboard's thread
 
     def _switch_off(self, why: str) -> None:
         if not self.powered:
@@ -234,9 +232,7 @@ class BoardProcess:
         self._switchboard.watch(self._reports, self._hear_reports)
 
     def _end_child(self) -> int:
-        """Make sure that the process is dead, show its last words; returns its exit code (negative:
-        signal).
-        """
+        """Kill the process and show its last output; return its exit code (negative: signal)."""
         child = self._child
         if child is None:
             return 0
@@ -256,10 +252,10 @@ class BoardProcess:
         return code
 
     def _life_ended(self) -> None:
-        """The process has ended, or must: what comes next?"""
+        """End the life of a process that has ended or has to; begin the next one, if there is one."""
         code = self._end_child()
         if code == -signal.SIGINT and not self._end_ordered:
-            # Ctrl-C in the gap between main.py and the prompt: whoever typed it wants the prompt, not main.py.
+            # Ctrl-C in the gap between main.py and the prompt: the user wants the prompt, not main.py again.
             self._interrupted = True
         elif code and not self._end_ordered:
             self._count_failure(code)
@@ -299,7 +295,7 @@ class BoardProcess:
             self._reports = -1
 
     def _take_reports(self) -> bool:
-        """Read and obey what `machine` has told; False at the end of the pipe."""
+        """Read and carry out the reports of `machine`; return False at the end of the pipe."""
         data = _read(self._reports) if self._reports >= 0 else b""
         *lines, self._partial_report = (self._partial_report + (data or b"")).split(b"\n")
         for line in lines:
@@ -344,7 +340,7 @@ class BoardProcess:
             self._hungry_s += passed_s
         self._look_later()
         look = self._timers["watchdog"]
-        # A feeding may lie there unheard.
+        # A feeding may have been reported but not read yet.
         self._hear_reports()
         if self._timers.get("watchdog") is look and self._hungry_s >= self._watchdog_s:
             self._end_ordered, self._next_cause = True, _WATCHDOG_RESET
@@ -389,9 +385,7 @@ class BoardProcess:
             self._switchboard.watch(self._console, self._from_board)
 
     def _follow_repl(self, data: bytes) -> None:
-        """Know which REPL the board is in: a soft reboot out of the raw REPL leads back there, without
-        main.py.
-        """
+        """Follow which REPL the board is in: a soft reboot from the raw REPL leads back there, without main.py."""
         self._tail = (self._tail + data)[-200:]
         raw, friendly = self._tail.rfind(_RAW_REPL), self._tail.rfind(_PROMPT)
         if raw != friendly:
@@ -416,8 +410,8 @@ class BoardProcess:
             if not self._has_come_to_rest(self._child.pid):
                 self._timers["type"] = self._switchboard.later(_LOOK_AGAIN_S, self._type_on)
                 return
-            # Taken out as it arrives, ahead of what waits to be read. Once for all of them: the unix port takes a
-            # second one at once for a wish to die.
+            # The signal replaces the typed character, and comes before unread input. One signal stands for all of
+            # them: the unix port treats an immediate second one as a request to exit.
             self._typed = self._typed.replace(_CTRL_C, b"")
             os.kill(self._child.pid, signal.SIGINT)
         if (_CTRL_C in self._typed or _CTRL_D in self._typed) and "locked" not in self._timers:
@@ -425,9 +419,9 @@ class BoardProcess:
         try:
             self._typed = self._typed[os.write(self._console, self._typed) :]
         except BlockingIOError:
-            pass  # the board has not read what was typed before
+            pass  # the board has not read the earlier input yet
         except OSError:
-            self._typed = b""  # EIO: it has just ended; the console's end is about to be seen
+            self._typed = b""  # EIO: the process has just ended; the end of the console follows
         if self._typed:
             self._timers["type"] = self._switchboard.later(_TYPE_AGAIN_S, self._type_on)
 
@@ -436,7 +430,7 @@ class BoardProcess:
         return not self._tail.endswith((_PROMPT, b">")) if known is None else known
 
     def _has_come_to_rest(self, pid: int) -> bool:
-        """Whether it is the moment for an interrupt; a program that never rests is interrupted at last all the same."""
+        """Return whether the program can be interrupted now: it is at rest, or did not rest within _RESTS_WITHIN_S."""
         if self._restless_since is None:
             self._restless_since = time.monotonic()
         if not interrupt.is_at_rest(pid) and time.monotonic() - self._restless_since < _RESTS_WITHIN_S:
@@ -445,8 +439,9 @@ class BoardProcess:
         return True
 
     def _waits_for_itself(self) -> bool:
-        """Whether the interpreter waits for a lock while no program runs, as it may do after an interrupt of a program
-        that never rested; no board has such locks.
+        """Return whether the interpreter waits for a lock while no program runs.
+
+        This may happen after an interrupt of a program that never rested; no board has such locks.
         """
         child = self._child
         return child is not None and not self._can_be_interrupted(child.pid) and interrupt.waits_for_lock(child.pid)
@@ -463,7 +458,7 @@ class BoardProcess:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """What is there; None when nothing is, b"" at the end."""
+    """Read what is available; None if nothing is, b"" at the end."""
     try:
         return os.read(descriptor, _READ_SIZE)
     except BlockingIOError:

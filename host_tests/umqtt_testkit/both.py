@@ -34,7 +34,7 @@ from .portable import Skip
 _RECORD = b"\x1e"
 _MOST_OUTPUT = 256 * 1024
 _DEFAULT_TIMEOUT_S = 100.0
-# Complete sweeps take longer than the samples that run otherwise, and so does all on a machine that is made slow.
+# Complete sweeps take longer than the samples of a normal run, and so does everything on a slowed machine.
 LIMIT_FACTOR = 20 if os.environ.get("UMQTT_FULL_SWEEPS") else 5 if os.environ.get("UMQTT_DELAYS") else 1
 _REPORTING_S = 20.0
 _RUNNER = DEVICE_FILES / "both_runner.py"
@@ -42,9 +42,7 @@ _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+).*\n', re.MUL
 
 
 class DeviceFailure(Exception):
-    """A test failed on MicroPython; str() is the report: traceback with source lines, or how the process
-    ended.
-    """
+    """A test failed on MicroPython; str() is the report: the traceback with source lines, or how the process ended."""
 
 
 class DeviceProcess:
@@ -69,15 +67,13 @@ class DeviceProcess:
         )
 
     def run(self, test: str, timeout_s: float) -> tuple[dict[str, str], str]:
-        """Run one test; returns its outcome (keys outcome, detail) and what it printed. Raises
-        DeviceFailure.
-        """
+        """Run one test; return its outcome (keys outcome, detail) and what it printed. Raises DeviceFailure."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(test.encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it is dead: reading its last words below says how
+            pass  # it is dead: its last output, read below, says how
         return self.read_answer(timeout_s)
 
     def read_answer(self, timeout_s: float) -> tuple[dict[str, str], str]:
@@ -126,9 +122,7 @@ def _as_text(output: bytes, dropped: int) -> str:
 
 
 def with_source_lines(traceback: str) -> str:
-    """Add the source line under each frame, as CPython shows it; MicroPython keeps only file and line
-    number.
-    """
+    """Add the source line under each frame, as CPython shows it; MicroPython keeps only file and line number."""
 
     def add(frame: re.Match[str]) -> str:
         if frame["file"] == str(_RUNNER):
@@ -143,7 +137,7 @@ class CPythonTest(pytest.Function):
     """A portable test on the interpreter that runs pytest."""
 
     def runtest(self) -> None:
-        # A temporary folder of its own: portable tests have nothing to clear one away with (see new_path()).
+        # Each test gets its own temporary folder, because portable tests cannot clear one away (see new_path()).
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", folder)
             try:
@@ -207,7 +201,8 @@ class BothModule(pytest.Module):
                 MicroPythonTest.from_parent(self, name=f"{function}[micropython]", function=function, lineno=lineno),
             ):
                 if hasattr(self.obj, "TIMEOUT_S") and self.config.pluginmanager.hasplugin("timeout"):
-                    # pytest-timeout's own limit would come first, and a longer one of the file mean nothing.
+                    # Else pytest-timeout's own limit would end the test first, and a longer TIMEOUT_S of the file
+                    # would have no effect.
                     item.add_marker(pytest.mark.timeout(self._limit_s + _REPORTING_S))
                 yield item
 

@@ -1,6 +1,4 @@
-"""The serial port of a virtual board: a pty that tools open, fed by whichever process is the board at the
-moment.
-"""
+"""The serial port of a virtual board: a pty that tools open, connected to the board's present process."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ _ARRIVED_AFTER_S = 0.1
 class Port:
     """The outer pty. `path` is what mpremote and pyserial open.
 
-    A serial port without a reader loses its output and never stops the board, but a reader that is a little
-    late must lose nothing; and a pty does not tell the two apart. So: after something was typed, or all
-    output was read, the port counts as attended, and output waits up to two seconds for room. Else a full
-    port is emptied for newer output.
+    A serial port without a reader loses its output and never blocks the board, but a reader that is a little late
+    must lose nothing; and a pty does not tell the two apart. So after something was typed, or all output was read,
+    the port counts as attended, and output waits up to two seconds for room. Otherwise a full port is emptied for
+    newer output.
     """
 
     def __init__(self, switchboard: Switchboard) -> None:
@@ -39,7 +37,7 @@ class Port:
         os.set_blocking(self.master, False)
         self.path = Path(os.ttyname(self._slave))
         self._attended = False
-        self._written_at: float | None = None  # nothing was ever written that could have been read
+        self._written_at: float | None = None  # no output was written yet that could have been read
         self._waiting = b""
         self._retry: Timer | None = None
         self._waited_s = 0.0
@@ -49,7 +47,7 @@ class Port:
         return bool(self._waiting)
 
     def read(self) -> bytes:
-        """What a tool has typed."""
+        """Return what a tool has typed."""
         self._attended = True
         try:
             return os.read(self.master, _READ_SIZE)
@@ -57,10 +55,9 @@ class Port:
             return b""
 
     def write(self, data: bytes, when_free: Callable[[], None]) -> None:
-        """Show output. While `blocked` afterwards, do not write again before `when_free()` was called."""
+        """Show output. If `blocked` afterwards, the caller must not write again before `when_free()` is called."""
         now = time.monotonic()
-        # What was written a moment ago may not have arrived yet: then nothing unread does not mean that it
-        # was read.
+        # Recent output may not have arrived in the pty yet: an empty one then does not mean that a tool has read it.
         if self._written_at is not None and now - self._written_at > _ARRIVED_AFTER_S and not self._unread():
             self._attended = True
         self._written_at = now
@@ -85,8 +82,7 @@ class Port:
         if not self._waiting:
             when_free()
             return
-        # A pty says that it has room, but not when a reader made some: look again soon, only while a reader
-        # lags.
+        # A pty does not signal that a reader made room: retry soon, but only while a reader lags.
         self._waited_s += _RETRY_S
         self._retry = self._switchboard.later(_RETRY_S, lambda: self._push(when_free))
 
@@ -102,9 +98,9 @@ class Port:
 
 
 def open_inner() -> tuple[int, int]:
-    """The board's side of a life: (master, slave), raw: Ctrl-C is a byte like any other here.
+    """Open the board's side of a life: (master, slave), raw: Ctrl-C is a byte like any other here.
 
-    Every life has a pty of its own, so that nothing typed before a reset reaches the program after it.
+    Every life has its own pty, so that nothing typed before a reset reaches the program after it.
     """
     master, slave = pty.openpty()
     tty.setraw(slave)

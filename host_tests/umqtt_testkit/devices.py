@@ -1,8 +1,8 @@
-"""Sensors and signals that are connected to a virtual board, each in one text: ``sht31@0x44:temp_c=21..23``.
+"""Sensors and signals connected to a virtual board, each described by one text: ``sht31@0x44:temp_c=21..23``.
 
-KIND@PLACE:QUANTITY=VALUE,… where PLACE is an I2C address (bme280, sht31) or the number of a pin, and VALUE a number or
-LOW..HIGH: then the quantity goes up and down between the two, once a minute. A quantity that is left out has the usual
-value of its kind. Several ds18b20 share a pin.
+KIND@PLACE:QUANTITY=VALUE,… where PLACE is an I2C address (bme280, sht31) or the number of a pin, and VALUE a number
+or LOW..HIGH: then the quantity goes up and down between the two, once a minute. A quantity that is left out has the
+usual value of its kind. Several ds18b20 share a pin.
 
 >>> from umqtt_testkit.devices import Devices
 >>> Devices(["sht31@0x44:temp_c=21..23"]).hooks(at_s=15.0)
@@ -23,7 +23,10 @@ _SPEC = re.compile(r"(?P<kind>\w+)@(?P<place>\w+)(?::(?P<values>.*))?")
 
 @dataclass(frozen=True)
 class Quantity:
-    """stub: what the stub module calls it (see _device/stubs); lowest and highest: what the device can measure."""
+    """A quantity that a device measures.
+
+    stub: its name in the stub module (see _device/stubs). lowest, highest: the range that the device can measure.
+    """
 
     stub: str
     usual: float
@@ -83,11 +86,11 @@ class _Device:
 
 
 class Devices:
-    """What is connected to a board. Raises ValueError for a text that it does not understand, saying what it knows."""
+    """The devices connected to a board. Raises ValueError for a text it cannot parse, listing what is known."""
 
     def __init__(self, specs: Iterable[str]) -> None:
         self._devices: list[_Device] = []
-        # No address is the number of a pin.
+        # I2C addresses and pin numbers do not overlap.
         taken: dict[int, str] = {}
         for spec in specs:
             device = _parse(spec)
@@ -103,7 +106,7 @@ class Devices:
         return any(value.low != value.high for device in self._devices for value in device.values.values())
 
     def hooks(self, at_s: float) -> dict[str, object]:
-        """Their values `at_s` seconds after any beginning, for VirtualBoard.hooks()."""
+        """Return the hooks for VirtualBoard.hooks(), with the values `at_s` seconds after an arbitrary start."""
         found: dict[str, dict[str, Any]] = {}
         for device in self._devices:
             kind = KINDS[device.kind]
@@ -157,7 +160,7 @@ def _range(spec: str, name: str, value: str, quantity: Quantity) -> _Range:
         found = _Range(float(low), float(high if separator else low))
     except ValueError:
         found = _Range(math.nan, math.nan)
-    # Also false for a nan.
+    # This comparison also refuses a nan.
     if not quantity.lowest <= found.low <= found.high <= quantity.highest:
         raise ValueError(
             f"{spec}: {name} is a number or LOW..HIGH from {quantity.lowest:g} to {quantity.highest:g}, not {value!r}"

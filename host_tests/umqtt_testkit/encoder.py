@@ -1,7 +1,7 @@
 """Encodes MQTT packets for tests, written apart from umqtt_robust so that each checks the other.
 
-Runs under CPython and MicroPython. The functions do what they are told, also where the result is wrong on purpose.
-Names are the specification's; topics, filters, client ids and payloads are bytes.
+Runs under CPython and MicroPython. The functions encode what they are given, even if the result is malformed on
+purpose. Names are the specification's; topics, filters, client ids and payloads are bytes.
 """
 
 # Control packet types [MQTT 3.1.1, table 2.1].
@@ -9,7 +9,7 @@ CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 1, 2, 3, 4, 5, 6, 7
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT = 8, 9, 10, 11, 12, 13, 14
 AUTH = 15
 
-# Properties of MQTT 5 [its table 2-4]: identifier, and bytes of a number, or what else the value is.
+# Properties of MQTT 5 [its table 2-4]: identifier, and number of bytes, or another type of value.
 PROPERTIES = {
     "payload_format_indicator": (1, 1),
     "message_expiry_interval": (2, 4),
@@ -44,17 +44,17 @@ _FLAGS_0010 = (PUBREL, SUBSCRIBE, UNSUBSCRIBE)
 
 
 def first_byte(kind):
-    """The first byte of a packet of this type, except PUBLISH, with the flags that [MQTT-2.2.2-1] wants."""
+    """Return the first byte of a packet of this type, except PUBLISH, with the flags of [MQTT-2.2.2-1]."""
     return kind << 4 | (2 if kind in _FLAGS_0010 else 0)
 
 
 def encode(first, body=b""):
-    """A packet: its first byte, the remaining length, the body."""
+    """Return a packet: its first byte, the remaining length, the body."""
     return bytes((first,)) + variable(len(body)) + body
 
 
 def variable(number):
-    """A variable byte integer."""
+    """Encode a variable byte integer."""
     encoded = b""
     while number > 127:
         encoded += bytes((number & 127 | 128,))
@@ -63,7 +63,7 @@ def variable(number):
 
 
 def properties(**values):
-    """Properties of MQTT 5 with their length before them; a list stands for several of one name."""
+    """Encode properties of MQTT 5 with their length before them; a list stands for several properties of one name."""
     encoded = b""
     for name, value in values.items():
         for each in value if isinstance(value, list) else [value]:
@@ -85,7 +85,10 @@ def one_property(name, value):
 
 
 def parse_properties(data, at):
-    """({name: value}, index behind them); user properties are a list, and so is what stands there more than once."""
+    """Decode properties; return ({name: value}, index behind them).
+
+    User properties are a list, and so is every property that occurs more than once.
+    """
     length, at = parse_variable(data, at)
     end = at + length
     found: dict = {}
@@ -132,7 +135,7 @@ def uint16(number):
 
 
 def string(text):
-    """A field with its length before it."""
+    """Encode a field with its length before it."""
     return uint16(len(text)) + text
 
 
@@ -149,9 +152,10 @@ def connect(
     properties=None,
     will_properties=b"\0",
 ):
-    """A CONNECT. will: (topic name, payload, QoS, retain). level: 3 to 5; with its top bit set, a bridge's.
+    """Encode a CONNECT.
 
-    properties: of MQTT 5; with them the level is 5.
+    will: (topic name, payload, QoS, retain). level: 3 to 5; with its top bit set, a bridge's. properties: of MQTT 5;
+    with them the level is 5.
     """
     flags = 2 if clean_session else 0
     fields = string(client_id)
@@ -176,23 +180,23 @@ def connect(
 
 
 def connack(session_present=False, return_code=0, properties=b""):
-    """A CONNACK. properties: b"" before MQTT 5."""
+    """Encode a CONNACK. properties: b"" before MQTT 5."""
     return encode(32, bytes((1 if session_present else 0, return_code)) + properties)
 
 
 def publish(topic_name, payload, qos=0, packet_id=0, *, retain=False, dup=False, properties=b""):
-    """A PUBLISH. properties: b"" before MQTT 5."""
+    """Encode a PUBLISH. properties: b"" before MQTT 5."""
     first = 48 | (8 if dup else 0) | qos << 1 | (1 if retain else 0)
     return encode(first, string(topic_name) + (uint16(packet_id) if qos else b"") + properties + payload)
 
 
 def acknowledgement(kind, packet_id, reason=b""):
-    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK. reason: of MQTT 5, reason code and properties."""
+    """Encode a PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK. reason: of MQTT 5, reason code and properties."""
     return encode(first_byte(kind), uint16(packet_id) + reason)
 
 
 def subscribe(packet_id, *requests, properties=b""):
-    """A SUBSCRIBE for (topic filter, QoS or options) pairs. properties: b"" before MQTT 5."""
+    """Encode a SUBSCRIBE for (topic filter, QoS or options) pairs. properties: b"" before MQTT 5."""
     pairs = b"".join([string(each) + bytes((qos,)) for each, qos in requests])
     return encode(0x82, uint16(packet_id) + properties + pairs)
 
@@ -214,17 +218,17 @@ def pingresp():
 
 
 def disconnect(reason=b""):
-    """A DISCONNECT. reason: of MQTT 5, reason code and properties."""
+    """Encode a DISCONNECT. reason: of MQTT 5, reason code and properties."""
     return encode(0xE0, reason)
 
 
 def auth(reason_code, **values):
-    """An AUTH of MQTT 5. values: its properties."""
+    """Encode an AUTH of MQTT 5. values: its properties."""
     return encode(0xF0, bytes((reason_code,)) + properties(**values))
 
 
 def split_packets(data):
-    """([(first byte, body)], rest) of a byte stream."""
+    """Split a byte stream into packets; return ([(first byte, body)], rest)."""
     packets = []
     start = 0
     while start + 1 < len(data):
@@ -246,7 +250,7 @@ def split_packets(data):
 
 
 def parse_publish(first, body):
-    """(topic name, packet id, payload) of a PUBLISH; packet id 0 at QoS 0."""
+    """Return (topic name, packet id, payload) of a PUBLISH; packet id 0 at QoS 0."""
     end = 2 + (body[0] << 8 | body[1])
     if not first & 6:
         return body[2:end], 0, body[end:]

@@ -15,10 +15,10 @@
         with PowerCutFlash(geometry="esp32") as flash:
             flash.sweep(scenario, check)
 
-Runs where VfsLfs2 is: inside MicroPython. On CPython the test is skipped with that reason. Give the file `HEAP = "4M"`.
-The ledger is the test's knowledge outside the board, a new dict for every run.
+Runs where VfsLfs2 exists: inside MicroPython. On CPython the test is skipped with that reason. The file of the tests
+needs `HEAP = "4M"`. The ledger is the test's knowledge outside the board, a new dict for every run.
 
-A long scenario is swept many times faster with `flash.sweep(scenario, check, copy=function)`: see there.
+`flash.sweep(scenario, check, copy=function)` sweeps a long scenario many times faster: see there.
 """
 
 import gc
@@ -41,12 +41,13 @@ class PowerCutFlash:
     """A formatted flash for sweeps and for measuring wear.
 
     geometry: "esp32" or "rp2": littlefs with program size 32 or 256; "fat": FAT on a SectorDisk, which has no erases.
-    blocks: of 4096 bytes; few of them are copied faster.
+    blocks: number of blocks of 4096 bytes; fewer blocks are copied faster.
     """
 
     def __init__(self, geometry="esp32", blocks=24):
         self._geometry = geometry
-        # Filled in place: a stale word on MicroPython's stack may keep a copy of half a heap for good.
+        # Filled in place: a stale word on MicroPython's stack could keep a temporary copy of half the heap alive for
+        # good.
         self._memory = memory = bytearray(BLOCK_SIZE * blocks)
         erased = b"\xff" * BLOCK_SIZE
         for start in range(0, len(memory), BLOCK_SIZE):
@@ -69,10 +70,10 @@ class PowerCutFlash:
     def __exit__(self, kind, error, trace):
         self.unmount()
 
-    # Mounted by hand: to prepare a sweep, or to count what an operation costs
+    # Mounting by hand: to prepare a sweep, or to count what an operation costs
 
     def mount(self, readonly=False):
-        """Power on: the flash as it is, at ROOT. `flash` is its device, with counters at zero."""
+        """Power on: mount the flash as it is, at ROOT. `flash` is its device, with counters at zero."""
         vfs = _vfs()
         self.flash = self._device(self._memory)
         if self._geometry == "fat":
@@ -83,11 +84,11 @@ class PowerCutFlash:
         self._mounted = True
 
     def unmount(self):
-        """Power off in an orderly way."""
+        """Power off cleanly."""
         if self._mounted:
             self._mounted = False
             _vfs().umount(ROOT)
-            # Files left open belong to the life that is over: their finalisers must not write into the next one.
+            # Files left open belong to the previous life: their finalisers must not write into the next one.
             self.flash.off = True
 
     # Sweeps
@@ -95,14 +96,14 @@ class PowerCutFlash:
     def sweep(self, scenario, check, most=None, second_cuts=0, seed=1, copy=None):
         """Cut the power at every program and erase of `scenario`, each with 0..4 quarters of it applied.
 
-        scenario(root, ledger): starts on the flash as it is now. check(root, ledger): runs after the reboot, raises
-        AssertionError when something is lost; it may write, as a device that restores does. After it the file system
-        must still take a file.
-        most: random sample of that many cuts (seed); None: all. second_cuts: after each cut, that many times the
-        check itself is cut at a random operation and run again.
-        copy: copy(ledger) returns a ledger that shares nothing changeable with it. With it the scenario runs once
-        only, and each check starts from flash and ledger as they were at its cut. What the scenario knows must then
-        be in the ledger, and a second cut follows each first one.
+        scenario(root, ledger): starts on the flash as it is now. check(root, ledger): runs after the reboot and
+        raises AssertionError if something is lost; it may write, as a device that restores does. After it the file
+        system must still take a file.
+        most: size of a random sample of the cuts (see seed); None: all cuts.
+        second_cuts: number of times after each cut that the check itself is cut at a random operation and run again.
+        copy: copy(ledger) returns a ledger that shares nothing changeable with it. With it the scenario runs only
+        once, and each check starts from flash and ledger as they were at its cut. Everything the scenario knows must
+        then be in the ledger, and a second cut follows each first one.
         Returns the number of cuts made. Raises AssertionError that names the cut of the first failure.
         """
         if self._mounted:
@@ -149,7 +150,7 @@ class PowerCutFlash:
         return cuts, len(recorded)
 
     def _record(self, function, ledger, remember):
-        # One life without a cut: [(address, data or None, remember(number of the operation))].
+        # Run without a cut; return [(address, data or None, remember(number of the operation))].
         recorded = []
 
         def watch(address, data):
@@ -164,7 +165,8 @@ class PowerCutFlash:
         return recorded
 
     def _checked_and_recorded(self, check, ledger, where, wanted, copy):
-        # Runs the check; (its operations, [(memory, ledger, where)]) where cut again at the operations of `wanted`.
+        # Run the check; return (its operations, [(memory, ledger, where)] as cut again at the operations of
+        # `wanted`).
         found = []
         before = bytes(self._memory) if wanted else b""
         try:
@@ -205,7 +207,7 @@ class PowerCutFlash:
         ledger = {}
         operations, died = self._run(scenario, ledger, _NEVER, 0)
         assert not died and operations, f"the scenario writes nothing to {ROOT}"
-        # A check that fails without any cut is a mistake of the test.
+        # A check that fails without any cut is an error of the test.
         self._checked(check, ledger, "no cut at all", _NEVER, 0)
         self._memory[:] = start
         return operations
@@ -234,7 +236,7 @@ class PowerCutFlash:
         return operations, died
 
     def _run(self, function, ledger, at, quarters):
-        """One life. Returns the flash operations it made and whether it died of the cut."""
+        """Run one life; return the number of flash operations it made and whether the cut ended it."""
         self.mount()
         self.flash.cut_at, self.flash.quarters = at, quarters
         try:
@@ -249,7 +251,7 @@ class PowerCutFlash:
 
 
 def _sample(operations, most, rng):
-    # A set of (operation, quarters), or None for all of them.
+    # Return a set of (operation, quarters), or None for all of them.
     points = [(at, quarters) for at in range(operations) for quarters in _QUARTERS]
     if most is None or most >= len(points):
         return None

@@ -1,7 +1,7 @@
-"""Copies bytes without the heap, fast: machine code, which not every port of MicroPython has an emitter for.
+"""Copies bytes fast and without the heap, in machine code, which not every port of MicroPython can generate.
 
-Where it has none, importing this is a SyntaxError, and a NameError on CPython: the compiler of MicroPython knows the
-decorator and the types by name. See flash_device.py.
+Importing this raises SyntaxError on a port that cannot, and NameError on CPython: the decorator and the types are
+names known only to MicroPython's compiler. See flash_device.py.
 """
 
 # pyrefly: ignore-errors[unknown-name]
@@ -10,7 +10,7 @@ decorator and the types by name. See flash_device.py.
 
 @micropython.viper
 def copy(target, target_start: int, source, source_start: int, length: int):
-    """target[target_start:][:length] = source[source_start:][:length], of bytearrays or bytes."""
+    """Copy bytes of bytearrays or bytes: target[target_start:][:length] = source[source_start:][:length]."""
     words = length >> 2
     to_words = ptr32(int(ptr8(target)) + target_start)
     from_words = ptr32(int(ptr8(source)) + source_start)

@@ -1,11 +1,11 @@
-"""Flash memory in RAM that counts what is written to it and dies where a test says: block devices for `vfs`."""
+"""Block devices for `vfs`: flash memory in RAM that counts its writes and loses power where a test says."""
 
 try:
     from umqtt_testkit.flash_copy import copy
 except (NameError, SyntaxError):  # CPython; a port that makes no machine code
 
     def copy(target, target_start, source, source_start, length):
-        # Without the heap: the garbage collector closes a forgotten file while it is locked.
+        # Without using the heap: the garbage collector closes forgotten files while the heap is locked.
         i = 0
         while i < length:
             target[target_start + i] = source[source_start + i]
@@ -25,10 +25,10 @@ _IOCTL_BLOCK_ERASE = 6
 
 
 class PowerCut(BaseException):
-    """The power is gone. No Exception: code under test that catches those must not survive its own death."""
+    """The power is gone. Not an Exception, so that code under test which catches those cannot survive its own death."""
 
 
-_CUT = PowerCut()  # made beforehand: raised where nothing can be allocated, too
+_CUT = PowerCut()  # made beforehand, so that it can be raised where nothing can be allocated
 
 
 def _unwatched(address, data):
@@ -38,11 +38,11 @@ def _unwatched(address, data):
 class NorFlash:
     """NOR flash: programming clears bits, erasing sets all bits of a block.
 
-    memory: bytearray, kept over lives. cut_at, quarters: the number of the operation that the power does not outlast,
-    and how much of it is still done. watch: called before each operation with its address and the bytes to program,
-    or None to erase. dead: of a cut; off: in an orderly way.
-    Counters: erases (list, one number a block), programs, programmed_bytes, overwrites (programs of bytes that were
-    not erased), operations (erases and programs together).
+    memory: bytearray that keeps its content over lives. cut_at, quarters: the number of the operation at which the
+    power fails, and how many quarters of it are still done. watch: called before each operation with its address and
+    the bytes to program, or None for an erase. dead: the power was cut; off: it was switched off cleanly. Counters:
+    erases (list, one number per block), programs, programmed_bytes, overwrites (programs of bytes that were not
+    erased), operations (erases and programs together).
     """
 
     block_size = BLOCK_SIZE
@@ -81,7 +81,7 @@ class NorFlash:
         return 0
 
     def ioctl(self, operation, argument):
-        # A dead device answers with an error: littlefs's own finalisers come here too, where nothing may be raised.
+        # A dead device returns an error: littlefs's own finalisers come here too, where nothing may be raised.
         if self.dead or self.off:
             return -_EIO
         if operation == _IOCTL_BLOCK_COUNT:
@@ -98,7 +98,7 @@ class NorFlash:
         return 0
 
     def apply(self, address, data, quarters):
-        """What the first quarters of an operation leave behind: of programming `data`, or of erasing (None)."""
+        """Apply the first quarters of an operation: of programming `data`, or of erasing a block (None)."""
         if data is None:
             self.erase(address, BLOCK_SIZE * quarters // 4)
         else:
@@ -113,11 +113,11 @@ class NorFlash:
         raise _CUT
 
     def erase(self, start, length):
-        """Erases the first `length` bytes of the block at that address."""
+        """Erase the first `length` bytes of the block at that address."""
         copy(self.memory, start, _ERASED, 0, length)
 
     def program(self, start, data, length):
-        """Programs data[:length]."""
+        """Program data[:length]."""
         memory = self.memory
         try:
             if memory[start : start + length] == _ERASED[:length]:
@@ -125,7 +125,7 @@ class NorFlash:
                 return
             self.overwrites += 1
         except MemoryError:
-            pass  # the heap is locked; what follows is right for erased cells as well
+            pass  # the heap is locked; the code below is right for erased cells as well
         i = 0
         while i < length:
             memory[start + i] &= data[i]  # programming can only clear bits
@@ -133,7 +133,7 @@ class NorFlash:
 
 
 class SectorDisk(NorFlash):
-    """A disk with sectors that are overwritten in place, as FAT wants it: an SD card, flash behind a cache."""
+    """A disk whose sectors are overwritten in place, as FAT needs it: an SD card, flash behind a cache."""
 
     block_size = SECTOR_SIZE
 

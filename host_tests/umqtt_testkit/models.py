@@ -1,4 +1,4 @@
-"""The boards that a virtual board can play: what programs can tell of the chip, and how its flash is laid out."""
+"""The boards that a virtual board can play: what programs can find out about the chip, and its flash layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Geometry:
-    """A port's littlefs: bytes a program operation writes, and erase blocks of 4096 bytes."""
+    """A port's littlefs: bytes per program operation, and number of erase blocks of 4096 bytes."""
 
     program_size: int
     block_count: int
@@ -18,8 +18,11 @@ GEOMETRIES = {"esp32": Geometry(32, 512), "rp2": Geometry(256, 212)}
 
 @dataclass(frozen=True)
 class Model:
-    """platform: sys.platform, or None for the host's own; chip: as esptool calls it; machine: what
-    sys.implementation says, which is how `umqtt devices` tells boards apart."""
+    """A board that can be played.
+
+    platform: sys.platform, or None for the host's own. chip: its name in esptool. machine: as in sys.implementation,
+    by which `umqtt devices` tells boards apart.
+    """
 
     platform: str | None
     chip: str

@@ -1,4 +1,4 @@
-"""The real mosquitto as a process: the peer, and the judge, of clients, brokers and bridges."""
+"""The real mosquitto as a process: the peer of clients, brokers and bridges under test, and their reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
 
 
 def find_mosquitto(program: str = "mosquitto") -> str | None:
-    """Return the path of one of mosquitto's programs, None where it is not installed."""
+    """Return the path of one of mosquitto's programs, or None if it is not installed."""
     return shutil.which(program) or shutil.which(program, path=_SYSTEM_FOLDERS)
 
 
@@ -32,17 +32,18 @@ def require_mosquitto(program: str = "mosquitto") -> str:
 
 
 class Mosquitto:
-    """A mosquitto on a port of 127.0.0.1 that stays its own, over ends and starts.
+    """A mosquitto on a port of 127.0.0.1 that it keeps over stops and restarts.
 
-    lines: of its configuration; without "allow_anonymous true" it refuses clients that have no password. A context
-    starts and stops it. Skips the test where mosquitto is not installed; raises AssertionError when it does not run.
+    lines: lines of its configuration; without "allow_anonymous true" it refuses clients that have no password. As a
+    context manager it starts and stops. Skips the test if mosquitto is not installed; raises AssertionError if it
+    does not run.
     """
 
     def __init__(self, folder: Path, *lines: str) -> None:
         self._program = require_mosquitto()
         self.port = reserved_port()
         self._config = folder / f"mosquitto-{self.port}.conf"
-        # As root it would become the user mosquitto, who may not read the files of a test.
+        # Started as root, it would become the user mosquitto, who may not read a test's files.
         fixed = ("user root", f"listener {self.port} 127.0.0.1", "log_dest stderr", "set_tcp_nodelay true")
         self._config.write_text("\n".join((*fixed, *lines, "")))
         self._process: subprocess.Popen[str] | None = None
@@ -57,7 +58,7 @@ class Mosquitto:
         self.stop()
 
     def start(self) -> None:
-        """Start it, and wait until it says that it listens: behind the port there might be somebody else."""
+        """Start it, and wait for its log to say that it listens: something else might answer on the port."""
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._process = process = subprocess.Popen(
@@ -68,7 +69,7 @@ class Mosquitto:
             text=True,
             errors="replace",
         )
-        # It writes a line for every client: unread, it would wait for ever after some hundred of them.
+        # It logs a line for every client: if nobody read them, it would block for ever after some hundred.
         self._reader = threading.Thread(target=self._read_log, args=(process,), daemon=True)
         self._reader.start()
         try:
@@ -78,7 +79,7 @@ class Mosquitto:
             raise
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it, where it runs, with that signal."""
+        """End it with that signal, if it runs."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -89,15 +90,15 @@ class Mosquitto:
         process.stderr.close()
 
     def reload(self) -> None:
-        """Make it read its files again. What is sent to it afterwards is judged by the new ones."""
+        """Make it read its files again. Later requests are judged by the new ones."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
-        # It looks at signals when something happens on the network, or after 100 ms.
+        # It checks for signals when something happens on the network, or after 100 ms.
         with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S):
             self.wait_for_log("Reloading config")
 
     def wait_for_log(self, text: str) -> None:
-        """Wait for a line that holds `text`, and forget everything up to it."""
+        """Wait for a log line that contains `text`, and discard everything up to it."""
         with self._changed:
             while True:
                 for index, line in enumerate(self._lines):

@@ -1,7 +1,7 @@
 """A scripted MQTT peer: does byte for byte what a test says, when the test says it.
 
-Two ways to use it. In the test's own thread, for code that is driven by a tick, so that nothing is left to
-chance::
+Two ways to use it. In the test's own thread, for code that is driven by a tick, which makes the order of events
+deterministic::
 
     with ScriptedPeer() as peer:
         client = Client(b"c", (peer.url,))
@@ -20,8 +20,7 @@ or with the script in a thread, for code that blocks or runs in another process:
 
     with ScriptedPeer() as peer:
         peer.run(script)
-        ...                                         # leaving the block waits for the script and raises its
-        error
+        ...                                         # leaving the block waits for the script and raises its error
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class PeerError(AssertionError):
 class ScriptedPeer:
     """A TCP server on 127.0.0.1 for one test.
 
-    drive: called again and again while the peer waits in the test's own thread (the tick of the code under
-    test). timeout_s: longest wait of every step.
+    drive: called repeatedly while the peer waits in the test's own thread (the tick of the code under test).
+    timeout_s: the longest wait of each step.
     """
 
     def __init__(self, *, timeout_s: float = WAIT_LIMIT_S) -> None:
@@ -70,7 +69,7 @@ class ScriptedPeer:
         return f"mqtt://{self.host}:{self.port}"
 
     def accept(self) -> Link:
-        """The next connection. Raises PeerError when none comes in time."""
+        """Return the next connection. Raises PeerError if none comes in time."""
         if not self.wait_readable(self._listener, self.timeout_s):
             raise PeerError(f"no connection within {self.timeout_s:g} s")
         connection, _ = self._listener.accept()
@@ -79,7 +78,7 @@ class ScriptedPeer:
         return link
 
     def refuse(self) -> None:
-        """From now on connections are refused, as by a machine without a broker. Open links stay."""
+        """Refuse connections from now on, as a machine without a broker does. Open links stay."""
         self._listener.close()
         self._listener = bound(self.host, self.port)
 
@@ -97,7 +96,7 @@ class ScriptedPeer:
         self._script.start()
 
     def join(self) -> None:
-        """Wait until the script has ended (each of its steps has its own limit); raises what it raised."""
+        """Wait until the script has ended (each of its steps has its own limit); raise what it raised."""
         assert self._script is not None, "no script runs"
         self._script.join()
         self._script = None
@@ -129,11 +128,12 @@ class ScriptedPeer:
             self.close()
 
     def wait_readable(self, sock: socket.socket, timeout_s: float) -> bool:
-        """Wait for `sock` while driving the code under test. Raises PeerError when the peer is closed
-        meanwhile.
+        """Wait until `sock` is readable, driving the code under test; return False after `timeout_s`.
+
+        Raises PeerError if the peer is closed meanwhile.
         """
         deadline = time.monotonic() + timeout_s
-        # A script in a thread must not call into the code under test, which is not made for two threads.
+        # A script in a thread must not call into the code under test, which is not thread-safe.
         drive = self.drive if self._script is None else None
         while True:
             if drive is not None:
@@ -155,15 +155,13 @@ class Link:
     def __init__(self, peer: ScriptedPeer, connection: socket.socket) -> None:
         self._peer = peer
         self._socket = connection
-        # Each send() is to reach the other side as its own segment.
+        # Each send() must reach the other side as its own segment.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
         self._ended: str | None = None
 
     def receive(self, timeout_s: float | None = None) -> Packet | None:
-        """The next packet; None when the other side has closed. Raises PeerError on silence or a bad
-        packet.
-        """
+        """Return the next packet, or None if the other side has closed. Raises PeerError on silence or a bad packet."""
         limit = self._peer.timeout_s if timeout_s is None else timeout_s
         while True:
             try:
@@ -193,7 +191,7 @@ class Link:
         self._received += data
 
     def expect(self, packet_type: Type, **fields: object) -> Packet:
-        """The next packet, which must be of this type and have these field values (see wire.Packet)."""
+        """Return the next packet. Raises PeerError unless it has this type and these field values (see wire.Packet)."""
         packet = self.receive()
         if packet is None:
             raise PeerError(f"expected {packet_type.name}, but the connection was {self._ended}")
@@ -205,12 +203,12 @@ class Link:
         return packet
 
     def expect_nothing(self, quiet_s: float) -> None:
-        """Nothing may come for `quiet_s` seconds, neither a byte nor the end."""
+        """Raise PeerError if anything comes within `quiet_s` seconds, a byte or the end of the connection."""
         if self._received or self._ended or self._peer.wait_readable(self._socket, quiet_s):
             raise PeerError(f"expected silence, got {self.receive() or self._ended}")
 
     def expect_closed(self) -> str:
-        """The other side must close, with no packet before; returns "closed" (FIN) or "reset" (RST)."""
+        """Wait for the other side to close, with no packet before; return "closed" (FIN) or "reset" (RST)."""
         packet = self.receive()
         if packet is not None:
             raise PeerError(f"expected the end of the connection, got {packet}")
@@ -218,14 +216,15 @@ class Link:
         return self._ended
 
     def accept_session(self, *, session_present: bool = False, return_code: int = 0) -> Packet:
-        """Expect CONNECT and answer it; returns the CONNECT."""
+        """Expect a CONNECT and answer it; return the CONNECT."""
         packet = self.expect(Type.CONNECT)
         self.send(connack(session_present, return_code))
         return packet
 
     def answer(self, packet: Packet) -> None:
-        """Send what a broker answers at once: PUBACK or PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK,
-        PINGRESP. Nothing happens when the other side is gone, which the next `receive` tells.
+        """Send what a broker answers at once: PUBACK or PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP.
+
+        Does nothing if the other side is gone; the next `receive` reports that.
         """
         packet_id = packet.packet_id or 0
         with suppress(ConnectionError):
@@ -239,9 +238,7 @@ class Link:
                 self.send(pingresp())
 
     def send(self, *pieces: bytes, pause_s: float = 0.0) -> None:
-        """Send each piece as a segment of its own, `pause_s` apart: `send(data[:3], data[3:])` splits a
-        packet.
-        """
+        """Send each piece as its own segment, `pause_s` seconds apart: `send(data[:3], data[3:])` splits a packet."""
         for number, piece in enumerate(pieces):
             if number and pause_s:
                 time.sleep(pause_s)
@@ -255,7 +252,7 @@ class Link:
                 self._peer.drive()
 
     def finish(self) -> None:
-        """Send FIN, but keep reading: what a peer does that has no more to say."""
+        """Send FIN, but keep reading, as a peer does that has nothing more to send."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""pytest plugin of the test kit (entry point pytest11, so installed means active).
+"""pytest plugin of the test kit (entry point pytest11: it is active once it is installed).
 
 ini option `umqtt_both`: folders whose test files run on CPython and on real MicroPython (see `portable`).
 Select one side with `-m micropython`, `-k micropython` or by node id: `test_x.py::test_y[micropython]`.
@@ -37,23 +37,24 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture
 def peer() -> Iterator[ScriptedPeer]:
-    """A scripted MQTT peer on 127.0.0.1, closed at the end of the test (see umqtt_testkit.peer)."""
+    """Provide a scripted MQTT peer on 127.0.0.1, closed at the end of the test (see umqtt_testkit.peer)."""
     with ScriptedPeer() as scripted:
         yield scripted
 
 
 @pytest.fixture
 def fault_proxy() -> Iterator[Callable[[tuple[str, int]], FaultProxy]]:
-    """`fault_proxy((host, port))` puts a fault proxy before an address; closed at the end of the test."""
+    """Provide `fault_proxy((host, port))`, which puts a fault proxy before an address until the end of the test."""
     with ExitStack() as stack:
         yield lambda upstream, seed=0: stack.enter_context(FaultProxy(upstream, seed=seed))
 
 
 @pytest.fixture
 def virtual_board(tmp_path: Path) -> Iterator[Callable[..., VirtualBoard]]:
-    """`virtual_board("name", heap="64K", ...)` makes a board (off) with its image in tmp_path; closed at the end.
+    """Provide `virtual_board("name", heap="64K", ...)`, which makes a board (off) with its image in tmp_path.
 
-    Without MicroPython on this machine the test is skipped with that reason.
+    The boards are closed at the end of the test. Without MicroPython on this machine the test is skipped with that
+    reason.
     """
     with ExitStack() as stack:
 

@@ -1,8 +1,8 @@
 """Helpers for tests that run unchanged on CPython and MicroPython.
 
-A portable test file holds plain functions `test_*()` without arguments and imports neither pytest nor
-anything that only one interpreter has. Two module variables are understood: `HEAP = "512K"` (heap of the
-MicroPython that runs the file) and `TIMEOUT_S = 100` (seconds before a silent MicroPython is taken for hung).
+A portable test file contains plain functions `test_*()` without arguments and imports neither pytest nor anything
+that only one interpreter has. It may set two module variables: `HEAP = "512K"` (heap of the MicroPython that runs the
+file) and `TIMEOUT_S = 100` (seconds after which a silent MicroPython counts as hung).
 """
 
 # Seconds that any wait may take before the test fails: see umqtt_testkit.waiting.
@@ -22,8 +22,7 @@ def skip(reason):
 
 
 def raises(error, function, *args, **kwargs):
-    """Call `function(*args, **kwargs)`, which must raise `error` (a class or a tuple of them); returns the
-    exception.
+    """Call `function(*args, **kwargs)`, which must raise `error` (a class or a tuple of them); return the exception.
 
     Any other exception passes through, so its traceback is kept.
     """
@@ -42,9 +41,9 @@ def equal(actual, expected, about=""):
 
 
 def new_path(name):
-    """A path in the temporary folder where nothing is yet; `name` (str) is part of it.
+    """Return a path in the temporary folder that does not exist yet; `name` (str) is part of it.
 
-    Whatever a test leaves there is removed: at its end on CPython, at the end of its file on MicroPython.
+    Files that a test leaves there are removed: at its end on CPython, at the end of its file on MicroPython.
     """
     import os
     from binascii import hexlify
@@ -76,7 +75,7 @@ class Rng:
             print("Rng seed", seed)
 
     def bits32(self):
-        """A number in 0..2**32-1 (never 0)."""
+        """Return a number in 0..2**32-1 (never 0)."""
         x = self._state
         x ^= (x << 13) & 0xFFFFFFFF
         x ^= x >> 17
@@ -85,19 +84,19 @@ class Rng:
         return x
 
     def below(self, limit):
-        """A number in 0..limit-1."""
+        """Return a number in 0..limit-1."""
         return self.bits32() % limit
 
     def between(self, low, high):
-        """A number in low..high, both included."""
+        """Return a number in low..high, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, percent):
-        """True in `percent` of 100 calls."""
+        """Return True in `percent` of 100 calls."""
         return self.below(100) < percent
 
     def choice(self, sequence):
-        """One element of a sequence that is not empty."""
+        """Return one element of a sequence that is not empty."""
         return sequence[self.below(len(sequence))]
 
     def shuffle(self, items):
@@ -107,7 +106,7 @@ class Rng:
             items[i], items[j] = items[j], items[i]
 
     def bytes(self, length):
-        """`length` bytes."""
+        """Return `length` random bytes."""
         return bytes([self.below(256) for _ in range(length)])
 
     def pieces(self, data, most=None):
@@ -125,9 +124,8 @@ class Rng:
 class Clock:
     """A clock that moves only when told, with the 2**30 ms wrap of a 32-bit board.
 
-    Has the `ticks_ms`, `ticks_add`, `ticks_diff` and `sleep_ms` of MicroPython's `time`, so that it can stand
-    in for the module. Start close to the wrap (`Clock(TICKS_PERIOD - 5)`) to see whether code survives
-    it.
+    Has the `ticks_ms`, `ticks_add`, `ticks_diff` and `sleep_ms` of MicroPython's `time`, so that it can stand in for
+    the module. Start close to the wrap (`Clock(TICKS_PERIOD - 5)`) to see whether code survives it.
     """
 
     def __init__(self, now_ms=0):
@@ -140,7 +138,7 @@ class Clock:
         self._now = now_ms % TICKS_PERIOD
 
     def advance(self, ms):
-        """Move on by `ms` and return the new reading."""
+        """Advance by `ms` and return the new reading."""
         self._now = (self._now + ms) % TICKS_PERIOD
         return self._now
 
@@ -150,5 +148,5 @@ class Clock:
         return (ticks + delta) % TICKS_PERIOD
 
     def ticks_diff(self, end, start):
-        """end - start as MicroPython computes it: in -2**29 .. 2**29-1."""
+        """Return end - start as MicroPython computes it: in -2**29 .. 2**29-1."""
         return ((end - start + _TICKS_HALF) % TICKS_PERIOD) - _TICKS_HALF

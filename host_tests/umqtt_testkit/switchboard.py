@@ -1,5 +1,4 @@
-"""One thread that carries the consoles of all virtual boards of this process. Used through
-umqtt_testkit.board.
+"""One thread that serves the consoles of all virtual boards of this process. Used through umqtt_testkit.board.
 
 It sleeps until a descriptor is ready or a timer is due, so that boards cost nothing while they are silent.
 """
@@ -21,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 class Timer:
-    """A call to come; `cancel` it in the switchboard's thread."""
+    """A scheduled call; `cancel` it in the switchboard's thread."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.function: Callable[[], None] | None = function
@@ -48,7 +47,7 @@ class _Order(Generic[_Result]):
 
 
 class Switchboard:
-    """An event loop in a daemon thread. `shared()` starts it once a process."""
+    """An event loop in a daemon thread. `shared()` starts one per process."""
 
     _shared: ClassVar[Switchboard | None] = None
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
@@ -74,7 +73,7 @@ class Switchboard:
             return cls._shared
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """Run `function` in the switchboard's thread; returns its result or raises what it raised."""
+        """Run `function` in the switchboard's thread; return its result or raise what it raised."""
         if threading.current_thread() is self._thread:
             return function()
         order = _Order(function)
@@ -86,7 +85,7 @@ class Switchboard:
             os.write(self._wake, b"\0")
         return order.future.result()
 
-    # In the switchboard's thread only
+    # Called in the switchboard's thread only
 
     def watch(self, descriptor: int, function: Callable[[], object]) -> None:
         """Call `function` whenever `descriptor` can be read or has ended."""
@@ -104,7 +103,8 @@ class Switchboard:
         try:
             self._serve()
         finally:
-            # Reached only through a bug: whoever waits for an answer must learn of it instead of waiting for ever.
+            # Reached only through a bug: a caller that waits for an answer must learn of it instead of waiting for
+            # ever.
             with self._lock:
                 for order in self._orders:
                     order.cancel()

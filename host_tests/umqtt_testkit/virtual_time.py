@@ -1,4 +1,4 @@
-"""An event loop whose time is its own: however busy the machine is, what is due in an hour is due exactly then."""
+"""An event loop with virtual time: on a busy machine too, a timer due in an hour fires exactly then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its clock stands still while there is anything to do, and then goes straight to the next timer."""
+    """An event loop whose clock stands still while there is anything to do, then jumps to the next timer."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -33,6 +33,6 @@ class _Selector(selectors.DefaultSelector):
 
 
 def run(scenario: Coroutine[object, object, None]) -> None:
-    """Run a scenario in a loop of its own."""
+    """Run a scenario in a new virtual-time loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(scenario)

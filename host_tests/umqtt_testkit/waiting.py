@@ -1,12 +1,13 @@
 """How tests wait: until what they wait for happens, with one limit that only a broken program reaches.
 
 Where something can be waited for (a thread, a process, a queue, a socket), wait for it and give WAIT_LIMIT_S as its
-timeout. Where nothing can, ask again and again with `eventually`::
+timeout. Where nothing can, check repeatedly with `eventually`::
 
     eventually(lambda: "ready" in log.read_text(), "a line in the log")
     board = eventually(lambda: found.get("board"), lambda: f"the board, among {found}")
 
-Nothing here waits for a time to pass: a test that needs time to pass owns the clock (portable.Clock, virtual_time).
+Nothing here waits for a time to pass: a test that needs time to pass controls the clock (portable.Clock,
+virtual_time).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-# A wait ends when what it waits for happens, so the limit costs nothing; it is as long as it is because machines are
-# shared and busy. Give it to join(), communicate(), recv() and the like.
+# A wait ends when its event happens, so the limit costs nothing; it is long because machines are shared and busy.
+# Pass it to join(), communicate(), recv() and the like.
 from .portable import WAIT_LIMIT_S as WAIT_LIMIT_S
 
 Found = TypeVar("Found")
@@ -42,12 +43,11 @@ def eventually(
 ) -> Found:
     """Call `condition` until it returns something true, and return that.
 
-    For what has no event to wait for: a file, another process's state, a figure in a broker's thread. An exception of
-    `condition` ends the wait.
+    For conditions without an event to wait for: a file, another process's state, a figure in a broker's thread. An
+    exception of `condition` ends the wait.
 
-    what: describes what is waited for, for the message of NotInTime; or a function that is called for the description.
-    clock: what to sleep on, and what the limit is counted by.
-    Raises NotInTime after WAIT_LIMIT_S.
+    what: describes what is waited for, for the message of NotInTime; or a function that is called for the
+    description. clock: used for sleeping and for counting the limit. Raises NotInTime after WAIT_LIMIT_S.
     """
     deadline = clock.monotonic() + WAIT_LIMIT_S
     pause_s = _FIRST_PAUSE_S

@@ -69,7 +69,7 @@ class Packet:
 
 
 class _Body:
-    """Reads fields off a packet's body in order."""
+    """Reads fields from a packet's body in order."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self._data = data

@@ -5,7 +5,7 @@ import sys
 
 from iotcore import IotCoreBroker
 
-# It makes a record of every packet.
+# Otherwise it logs every packet.
 logging.disable(logging.CRITICAL)
 IotCoreBroker(
     listen="127.0.0.1",

@@ -39,7 +39,7 @@ async def connected(**options):
 
 
 async def publish():
-    """given["window"] tasks, each with one message under way."""
+    """Publish from given["window"] tasks, each with one message in flight."""
     client = await connected()
     payload = bytes(given["size"])
     qos = given["qos"]
@@ -63,7 +63,7 @@ async def receive():
     global got
     client = await connected()
     await client.subscribe(b"bench/%d/0/%d" % (given["qos"], given["size"]), given["qos"])
-    while not got:  # far too slow for given["first"]
+    while not got:  # too slow to wait for given["first"] messages
         await asyncio.sleep_ms(1)
     got = 0
     begin = ticks_us()

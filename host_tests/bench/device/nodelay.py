@@ -1,4 +1,4 @@
-"""Gives the sockets of a peer TCP_NODELAY, without touching the peer: it gets this in place of `socket`."""
+"""Gives a peer's sockets TCP_NODELAY without changing the peer, which imports this in place of `socket`."""
 
 import socket as _real
 import sys
@@ -15,5 +15,5 @@ class _Socket:
 
 
 def install():
-    """Call it before the peer is imported."""
+    """Install the replacement; call this before the peer is imported."""
     sys.modules["socket"] = _Socket()

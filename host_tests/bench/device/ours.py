@@ -1,4 +1,4 @@
-"""The project's client under the bench; runs on MicroPython and on CPython. argv[1]: JSON, argv[2]: what to do.
+"""The project's client under the bench; runs on MicroPython and on CPython. argv[1]: JSON, argv[2]: the action.
 
 Prints lines of JSON.
 """
@@ -37,7 +37,7 @@ def fail(error):
 
 
 def connected(**options):
-    # random: the first attempt comes at once.
+    # random: so that the first attempt is made at once.
     client_id = b"bench-ours-%d" % (ticks_us() % 1000000)
     client = Client(client_id, "mqtt://127.0.0.1:" + str(given["port"]), random=lambda n: 0, **options)
     client.on_error = fail
@@ -47,7 +47,7 @@ def connected(**options):
 
 
 def publish():
-    """Messages in a row for so many seconds, counted until the broker has acknowledged or, at QoS 0, got them all."""
+    """Publish for a number of seconds, until the broker has acknowledged or, at QoS 0, read all messages."""
     qos = given["qos"]
     payload = bytes(given["size"])
     client = connected(window=given["window"])
@@ -69,7 +69,7 @@ def publish():
                     sent += 1
             client.tick()
     if not qos:
-        # Acknowledged only after the broker has read all that came before it.
+        # The broker acknowledges this only after it has read all that came before.
         client.publish(TOPIC, payload, 1)
         sent += 1
     while client.pending:
@@ -78,7 +78,7 @@ def publish():
 
 
 def receive():
-    """Messages as fast as they come for so many seconds, each as bytes to a handler of its filter."""
+    """Receive messages for a number of seconds, as fast as they come, each as bytes to a handler of its filter."""
     got = 0
 
     def handler(topic, payload):
@@ -101,7 +101,10 @@ def receive():
 
 
 def blackhole():
-    """Says when the link is noticed to be dead. given["publishing"]: a message at QoS 0 every 100 ms all the while."""
+    """Report when the client notices that its link is dead.
+
+    given["publishing"]: publish a message at QoS 0 every 100 ms meanwhile.
+    """
     ended = []
     client = connected(keep_alive=given["keep_alive"])
     client.on_disconnect = ended.append
@@ -114,7 +117,7 @@ def blackhole():
 
 
 def severed():
-    """How many ticks it takes from when a FIN or RST has come to when the client knows."""
+    """Report the number of ticks from the arrival of a FIN or RST until the client notices."""
     client = connected()
     poller = select.poll()
     poller.register(client.socket, select.POLLIN)
@@ -128,7 +131,7 @@ def severed():
 
 
 def allocation():
-    """Bytes of heap that each operation takes, the collector off; an average over many."""
+    """Report the bytes of heap that each operation takes with the collector off, averaged over many."""
     client = connected(keep_alive=60)
     payload = bytes(given["size"])
     now = [client.ticks() & 0x3FFFFFFF]
@@ -146,7 +149,7 @@ def allocation():
             client.tick()
 
     def to_itself():
-        # The publish takes nothing, as its own figure shows.
+        # The publish allocates nothing, as its own figure shows.
         client.publish(TOPIC, payload)
         while client.received == before[0]:
             client.tick()
@@ -191,7 +194,7 @@ def take(topic, payload):
 
 
 def allocation_stream():
-    """The same for inbound messages at QoS 0 that come without a pause, to a raw handler."""
+    """Report the same for inbound QoS 0 messages that come without a pause, to a raw handler."""
     client = connected()
     client.on_raw = take_raw
     client.subscribe(b"bench/0/%d/%d" % (given["count"], given["size"]))

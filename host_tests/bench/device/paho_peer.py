@@ -34,7 +34,7 @@ def publish():
     client = connected()
     qos = given["qos"]
     payload = bytes(given["size"])
-    room = threading.Semaphore(32)  # as many as the other client's outbox holds
+    room = threading.Semaphore(32)  # as many as the other client's outbox takes
     client.on_publish = lambda *_: room.release()
     sent = 0
     begin = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Everything that the smallest useful set is for: argv[1] is a folder with it, and nothing else of it is there.
+"""Exercises everything that the smallest useful set of modules is for. argv[1] is a folder with just that set.
 
-Connects, subscribes, sends itself messages at QoS 0 and 1, loses the link because nothing answers, and does it again on
-a new one. Prints JSON: links lost, messages received, modules of the library in use.
+Connects, subscribes, sends itself messages at QoS 0 and 1, loses the link because nothing answers, and does it again
+on a new one. Prints JSON: links lost, messages received, modules of the library in use.
 """
 
 import json

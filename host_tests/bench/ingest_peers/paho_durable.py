@@ -3,7 +3,7 @@
     paho_durable.py PORT CLIENT_ID TOPIC_FILTER FILE COUNT
 
 prints `subscribed`, then a JSON object {messages, seconds} for everything after the first message, and ends.
-Messages that are there together share one fdatasync, at most so many: the best that this client can be made to do.
+Messages that wait together share one fdatasync, up to a limit: the best that this client can be made to do.
 COUNT 0: only subscribe.
 """
 

@@ -1,9 +1,9 @@
-"""Peer: what one would write first: paho's callback parses the reading, and every 50,000 become a Parquet file.
+"""Peer: the obvious first version: paho's callback parses the reading, and every 50,000 become a Parquet file.
 
     paho_parquet.py PORT TOPIC_FILTER FOLDER COUNT
 
-prints `subscribed`, then a JSON object {written, at (Unix seconds)} once all of them lie in files. Nothing is synced,
-nothing deduplicated.
+prints `subscribed`, then a JSON object {written, at (Unix seconds)} once all of them are in files. It neither syncs
+nor deduplicates.
 """
 
 import json

@@ -1,14 +1,14 @@
-"""Delays at the boundaries where a busy machine puts them: sockets, threads, processes, the disk.
+"""Delays where a busy machine causes them: at sockets, threads, processes and the disk.
 
-Python imports this file at its start when its folder is on PYTHONPATH, so every Python process of a test run has it.
-UMQTT_DELAYS is the seed; without it nothing happens. What is delayed is drawn from the seed and the command line, so
-that the same process of the same run is delayed at the same calls.
+Python imports this file at start-up if its folder is on PYTHONPATH, so every Python process of a test run has it.
+UMQTT_DELAYS is the seed; without it nothing happens. The delays are drawn from the seed and the command line, so that
+the same process of the same run is delayed at the same calls.
 """
 
 import os
 import sys
 
-# (chance, longest delay in seconds), drawn one after the other: now and then a lost time slice, seldom a machine that
+# (chance, longest delay in seconds), drawn one after the other: occasionally a lost time slice, rarely a machine that
 # stood still.
 _AT_A_CALL = ((0.01, 0.02), (0.0005, 0.3))
 _AT_A_START = ((0.3, 0.1), (0.05, 1.0))
@@ -23,7 +23,7 @@ def _install(seed: str) -> None:
     import threading
     import time
 
-    # Tests replace these functions: the delays keep their own.
+    # Tests replace these functions; the delays keep the originals.
     sleep = time.sleep
     rng = random.Random(f"{seed} {sys.orig_argv}")
     os.register_at_fork(after_in_child=lambda: rng.seed(f"{seed} {os.getpid()}"))

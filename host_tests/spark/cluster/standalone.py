@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master and a worker with two cores, ended by their ids."""
+"""A standalone Spark cluster on loopback: a master and a worker with two cores, ended by their process ids."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from umqtt_testkit.waiting import eventually
 from spark_ingest.pipeline.spark_home import archive_options, spark_home
 
 _CLASS = "org.apache.spark.deploy"
-# Many of them on few cores: a short start is worth more than peak speed.
+# Many Java processes share few cores: a short start is worth more than peak speed.
 SHORT_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
 class Cluster:
-    """Master and worker with folders of their own below `folder`; use as a context manager.
+    """Master and worker, each with its own folder below `folder`; use as a context manager.
 
     :ivar url: the master's ``spark://`` URL.
     :ivar home: its SPARK_HOME, whose Python processes start in time on a busy machine: Spark gives them 10 s.
@@ -45,7 +45,7 @@ class Cluster:
             process.__exit__()
 
     def executors(self) -> list[int]:
-        """Process ids of the executors' Java processes."""
+        """Return the process ids of the executors' Java processes."""
         return [pid for process in self._processes[1:] for pid in children(process.pid) if _is_executor(pid)]
 
     def _start(self, name: str, kind: str, *arguments: object) -> "_Log":
@@ -68,7 +68,7 @@ class Cluster:
 
 
 class _Log:
-    """A file that a process writes, which has no other way of telling."""
+    """The log file of a process that reports in no other way."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""The pipeline on a real cluster: what dies is made up for, and no node but the collector's sees the spool.
+"""The pipeline on a real cluster: deaths do no harm, and only the collector's node sees the spool.
 
 `make test` kills an executor, UMQTT_FULL_SWEEPS=1 two of them and the driver too.
 """
@@ -37,7 +37,7 @@ SUBMIT = Path(spark_ingest.__file__).parent / "pipeline" / "submit.py"
 
 
 def small(folder: Path) -> list[str]:
-    """Options for small Java processes that start fast and leave their files in `folder`."""
+    """Return options for small Java processes that start fast and leave their files in `folder`."""
     java = f"-Djava.io.tmpdir={folder} {SHORT_START} {archive_options(spark_home(folder))}"
     return [
         "--conf", "spark.executor.memory=512m",
@@ -56,7 +56,7 @@ def java() -> None:
 
 
 def publish_all(spool: Path) -> set[tuple[str, str, int]]:
-    """A spool with every reading, a tenth of them twice, and some corrupt messages; the identities."""
+    """Fill a spool with every reading, a tenth of them twice, and some corrupt messages; return the identities."""
     made = [(f"d{device}", "1-a", seq) for device in range(DEVICES) for seq in range(READINGS)]
     payloads = [record(*one) for one in made]
     seed = random.randrange(1 << 32)
@@ -77,7 +77,7 @@ def check(tables: Path, made: set[tuple[str, str, int]]) -> None:
 
 
 def data_files(table: Path) -> tuple[set[str], set[str]]:
-    """Data files in the folder, and those that the table's newest version holds."""
+    """Return the data files in the folder, and those that belong to the table's newest version."""
     there = {str(path) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
     held = set(DeltaTable(str(table)).file_uris()) if DeltaTable.is_deltatable(str(table)) else set()
     return there, held
@@ -100,13 +100,16 @@ class Submitted:
         self._environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
 
     def executors_and_driver_killed(self) -> set[str]:
-        """Kill all executors after a micro-batch, and the driver before its next commit; the files not committed."""
+        """Kill all executors after a micro-batch, and the driver before its next commit.
+
+        Returns the files that are not committed.
+        """
         killed = self._folder / "killed"
         command = [sys.executable, WAITING_THEN_DYING, killed, *self._options, "--master", self._cluster.url]
         with Process([*command, *self._java], cwd=self._folder / "driver", env=self._environment) as driver:
             driver.wait_for_line("ready", SPARK_LIMIT_S)
             eventually_in_spark(self._written, "executors have written")
-            # All: one may hold nothing that the others still need.
+            # All of them: a single one might have nothing that the others still need.
             victims = self._cluster.executors()
             assert len(victims) == 2, "one a core"
             for victim in victims:
@@ -122,12 +125,12 @@ class Submitted:
         return written
 
     def submit(self) -> str:
-        """Run the rest by spark-submit; what it printed, all of it: spark-submit joins the two outputs."""
+        """Run the rest by spark-submit; return all it printed (spark-submit joins the two outputs)."""
         with self._spark_submit(SUBMIT) as driver:
             return _ended(driver)
 
     def submit_and_kill_the_executor(self) -> str:
-        """Run all by spark-submit, and kill the executor after a micro-batch; what it printed."""
+        """Run everything by spark-submit, and kill the executor after a micro-batch; return what it printed."""
         killed = self._folder / "killed"
         with self._spark_submit(WAITING, "written", killed) as driver:
             eventually_in_spark(self._written, "the executor has written")
@@ -138,13 +141,13 @@ class Submitted:
 
     def _spark_submit(self, *program: object) -> Process:
         home = {"SPARK_HOME": str(self._cluster.home), "SPARK_LOCAL_IP": "127.0.0.1"}
-        # One executor is enough here, and there are fewer starts of Java.
+        # One executor is enough here, and saves starts of Java.
         command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", self._cluster.url, *self._java]
         command += ["--conf", "spark.cores.max=1", *program, *self._options, "--json"]
         return Process(command, cwd=self._folder / "driver", env=self._environment | home)
 
     def logs(self) -> list[str]:
-        """What the cluster's processes have written."""
+        """Return what the cluster's processes have logged."""
         return [path.read_text(errors="replace") for path in (self._folder / "cluster").rglob("std*")]
 
     def _written(self) -> set[str]:
@@ -159,13 +162,16 @@ def _ended(driver: Process) -> str:
 
 
 class Prepared(NamedTuple):
-    """`submitted` has yet to read the messages, whose identities are `made`."""
+    """A pipeline `submitted` that has still to read the messages with the identities `made`."""
 
     submitted: Submitted
     made: set[tuple[str, str, int]]
 
     def check(self, out: str, rows_before: int = 0) -> None:
-        """Everything is in the tables once, the last run, which printed `out`, says so, and the token is nowhere."""
+        """Check that every message is in the tables once, as the last run says, and that the token is nowhere.
+
+        out: what the last run printed.
+        """
         check(self.submitted.tables, self.made)
         status = json.loads(out.splitlines()[-1])
         assert status["lag_bytes"] == 0 and status["rows_silver"] == len(self.made) - rows_before
@@ -194,14 +200,14 @@ def prepared(tmp_path: Path) -> Iterator[Prepared]:
 
 @pytest.mark.timeout(900)
 def test_a_standalone_cluster_reads_by_https_and_a_killed_executor_loses_and_doubles_nothing(prepared: Prepared):
-    """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""
+    """Planted: a commit of only a part of what the executors wrote (test_cluster_laws)."""
     prepared.check(prepared.submitted.submit_and_kill_the_executor())
 
 
 @pytest.mark.skipif(not os.environ.get("UMQTT_FULL_SWEEPS"), reason="a full sweep: set UMQTT_FULL_SWEEPS=1")
 @pytest.mark.timeout(900)
 def test_killed_executors_and_a_killed_driver_lose_and_double_nothing(prepared: Prepared):
-    """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""
+    """Planted: a commit of only a part of what the executors wrote (test_cluster_laws)."""
     submitted = prepared.submitted
     there = submitted.executors_and_driver_killed()
     before = summary(submitted.tables).rows
@@ -212,8 +218,8 @@ def test_killed_executors_and_a_killed_driver_lose_and_double_nothing(prepared: 
 
 
 def test_the_program_for_spark_submit_finds_the_package_wherever_it_is_started(tmp_path: Path):
-    """Planted: the script's own folder stays first, where its neighbours shadow other modules."""
-    # Others' packages alone: without site, which -S leaves out, no installation says where ours is.
+    """Planted: the script's own folder stays first, where neighbouring files shadow other modules."""
+    # Only third-party packages: with -S there is no site, so no installation tells where this project's package is.
     others = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("-packages"))}
     command = [sys.executable, "-S", SUBMIT, "--help"]
     ended = subprocess.run(command, cwd=tmp_path, env=others, capture_output=True, text=True, check=False)

@@ -1,9 +1,9 @@
-"""The write path for a cluster gives the tables that the driver's gives, whatever dies, is repeated or comes late.
+"""The write path for a cluster gives the same tables as the driver's, whatever dies, is repeated or comes late.
 
-Without Spark: its part is played by a loop that repeats tasks, loses attempts half-way, hands rows over in any order
-and now and then a worker's memory to nobody. With Spark: test_cluster.py.
+Without Spark: a loop plays its part. It repeats tasks, loses attempts half-way, passes rows on in any order and now
+and then clears a worker's memory. With Spark: test_cluster.py.
 
-UMQTT_FULL_SWEEPS=1 takes twice as many micro-batches, of more partitions, and another seed in every run.
+UMQTT_FULL_SWEEPS=1 runs twice as many micro-batches, with more partitions, and another seed in every run.
 """
 
 import errno
@@ -49,7 +49,7 @@ class Died(BaseException):
 
 
 def workload(rng: random.Random) -> list[pa.Table]:
-    """Micro-batches with late, reordered, repeated, conflicting, clockless and corrupt messages, over two days."""
+    """Make micro-batches with late, reordered, repeated, conflicting, clockless and corrupt messages, over two days."""
     telemetry = [
         record(f"d{device}", "1-a", seq, **({"ts": None} if seq < 5 else {"ts": RECEIVED_MS + seq}))
         for device in range(6)
@@ -72,7 +72,7 @@ def workload(rng: random.Random) -> list[pa.Table]:
             "dup": False,
             "collector": "north",
             "spool": "00" * 16,
-            # The first one ends in a later micro-batch than it begins.
+            # The first segment ends in a later micro-batch than it begins.
             "segment": i // 120,
             "position": 100 * i,
         }
@@ -84,7 +84,7 @@ def workload(rng: random.Random) -> list[pa.Table]:
 
 
 def unfit(batches: list[pa.Table]) -> int:
-    """How many of the messages belong in quarantine: nine that cannot be read, one of another device, conflicts."""
+    """Count the messages that belong in quarantine: nine unreadable ones, one of another device, and conflicts."""
     first: dict[tuple, bytes] = {}
     conflicts = 0
     for row in (row for batch in batches for row in batch.select(["topic", "payload"]).to_pylist()):
@@ -105,7 +105,7 @@ class Spark:
         self.died = 0
 
     def run(self, messages: pa.Table, job: Job) -> Reports:
-        # What the partitions are depends on the offsets alone.
+        # The partitions depend on the offsets alone.
         cuts = sorted(random.Random(job.batch_id).choices(range(messages.num_rows + 1), k=PARTITIONS - 1))
         ends = [*cuts, messages.num_rows]
         parts = [messages.slice(start, end - start) for start, end in zip([0, *cuts], ends, strict=True)]
@@ -122,7 +122,7 @@ class Spark:
         return [json.loads(one) for one in reports]
 
     def _attempts(self, task, job: Job, number: int, rows) -> list[pa.RecordBatch]:
-        """The result of one attempt that worked; others before and after it, whole ones and torn ones."""
+        """Return the result of one successful attempt; run others before and after it, complete or interrupted."""
         results = []
         for _ in range(self._rng.randint(0, 1)):
             results += self._attempt(task, job, number, rows, dies=self._rng.random() < 0.5)
@@ -163,7 +163,7 @@ class Spark:
 
 
 def content(tables: Location) -> dict[str, list[str]]:
-    """Every row of every table, sorted, so that order and files do not matter."""
+    """Return every row of every table, sorted, so that order and files do not matter."""
     return {name: sorted(map(repr, open_table(tables / name).to_pyarrow_table().to_pylist())) for name in TABLES}
 
 
@@ -177,7 +177,7 @@ def by_driver(folder: Path, batches: list[pa.Table], rules: Rules = NO_RULES) ->
 def on_cluster(
     folder: Path, batches: list[pa.Table], spark: Spark, kills: list[tuple[int, str]], rules: Rules = NO_RULES
 ) -> ClusterWriter:
-    """Write all micro-batches as Spark would: killed at each of `kills`, it starts again at the uncommitted one."""
+    """Write all micro-batches as Spark would; after each of `kills`, start again at the uncommitted one."""
     committed = 0
     pending = list(kills)
 
@@ -226,13 +226,13 @@ def test_tasks_that_die_or_are_repeated_and_a_driver_that_is_killed_anywhere_cha
 
 
 def test_executors_write_the_same_rows_to_an_object_store(tmp_path, monkeypatch):
-    """Planted: a file that is committed by another name than it was written with."""
+    """Planted: a file that is committed under another name than it was written with."""
     batches, spark = workload(random.Random(29)), Spark(random.Random(1))
     by_driver(tmp_path / "driver", batches)
     with ObjectStore() as store:
         use(store, monkeypatch)
         tables, state = located("s3://readings/tables"), tmp_path / "umqtt"
-        for _ in range(2):  # the second one finds all of it
+        for _ in range(2):  # the second round finds everything there
             writer = ClusterWriter(
                 tables, state, buckets=2, run=spark.run, on_open=lambda opened: claim(opened, tables, tmp_path)
             )
@@ -242,7 +242,7 @@ def test_executors_write_the_same_rows_to_an_object_store(tmp_path, monkeypatch)
 
 
 def test_readings_that_are_known_by_their_place_are_written_once_by_executors_too(tmp_path):
-    """Planted: executors forget them, or a new checkpoint adds them again."""
+    """Planted: executors forget readings known by their place, or a new checkpoint adds them again."""
     rules = Rules(False, json.dumps([{"topic": "n/{device}", "format": "number", "metric": "t"}]))
     rng, batches = random.Random(23), []
     for batch in workload(random.Random(23)):
@@ -264,7 +264,10 @@ def test_readings_that_are_known_by_their_place_are_written_once_by_executors_to
 
 
 class Written(NamedTuple):
-    """What a cluster has written of `batches`, with no driver killed; `by_driver` are the counts of the other way."""
+    """What a cluster has written of `batches`, with no driver killed.
+
+    by_driver: the counts of the driver's write path.
+    """
 
     tables: Path
     batches: list[pa.Table]
@@ -274,7 +277,7 @@ class Written(NamedTuple):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """For tests that only read it."""
+    """Provide one set of tables for the tests that only read it."""
     folder = tmp_path_factory.mktemp("written")
     batches = workload(random.Random(7))
     totals = on_cluster(folder / "cluster", batches, Spark(random.Random(8)), []).totals
@@ -289,7 +292,7 @@ def test_the_counts_are_those_of_the_driver_s_way(written: Written):
 def test_a_new_checkpoint_on_the_same_tables_adds_nothing_twice(written: Written, tmp_path, retained):
     batches = written.batches
     if retained:
-        # Of a conflict whose first payload is gone, nothing tells any more that it is one.
+        # Once the first payload of a conflict is gone, nothing shows that it was one.
         batches = [
             batch.filter(pa.array([b'{"t": -1}' not in payload for payload in batch["payload"].to_pylist()]))
             for batch in batches

@@ -1,4 +1,4 @@
-"""A pipeline whose driver waits for a file when executors have written, and is killed (SIGKILL) when they have again.
+"""A pipeline whose driver waits for a file once executors have written, and is killed (SIGKILL) the second time.
 
 ``python waits_then_dies.py FILE`` and the pipeline's own arguments.
 """

@@ -1,7 +1,7 @@
 """A collector with one planted mistake, for tests that must catch it: ``python planted.py MISTAKE …arguments``.
 
-swallow   takes a failed append for a good one
-forget    acknowledges every fifth group without keeping it
+swallow   treats a failed append as a success
+forget    acknowledges every fifth group without storing it
 """
 
 import contextlib

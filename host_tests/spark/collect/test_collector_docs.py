@@ -1,4 +1,4 @@
-"""docs/collector.md: its file is loaded, its options and metrics exist, and its tables are whole."""
+"""docs/collector.md is true: its file can be loaded, its options and metrics exist, and its tables are complete."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_page_names_the_default_filters_and_topics_that_they_match():
     named = re.findall(r"[\w+-]+(?:/[\w+-]+)*/(?:telemetry|status|log)\b", PAGE)
     assert named
     for topic in named:
-        # A level before it is for sharing the load.
+        # The level before it is for sharing the load.
         assert topic[topic.find("fleet/") :].replace("pump-7", "+") in DEFAULT_TOPIC_FILTERS, topic
 
 
@@ -70,7 +70,7 @@ def test_the_table_of_alarms_is_whole():
 
 
 def _events() -> set[str]:
-    """Every kind of event that the source reports."""
+    """Return every kind of event that the collector reports."""
     found: set[str] = set()
     for file in (ROOT / "spark_ingest" / "collector").glob("*.py"):
         found |= set(re.findall(r"_(?:say|report)\(\s*\"(\w+)\"", file.read_text()))

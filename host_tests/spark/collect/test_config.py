@@ -1,4 +1,4 @@
-"""Laws of what a collector is started with: what cannot work is one line at the start, and secrets stay secret."""
+"""Laws of a collector's settings: what cannot work gives a one-line error at start, and secrets stay secret."""
 
 import os
 import random

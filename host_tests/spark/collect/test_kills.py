@@ -25,7 +25,7 @@ KILLS = 4
 
 
 class Load:
-    """Publishes numbered messages at QoS 1 until it is stopped, and knows which of them were acknowledged."""
+    """Publishes numbered messages at QoS 1 until it is stopped, and records which of them were acknowledged."""
 
     def __init__(self, port: int, rng: random.Random) -> None:
         self._sent: list[paho.MQTTMessageInfo] = []
@@ -43,14 +43,14 @@ class Load:
         return {number for number, sent in enumerate(self._sent) if sent.is_published()}
 
     def end_in(self, view: View) -> None:
-        """Stop, and return when the broker has delivered everything: what came last is in the spool."""
+        """Stop, and return once the broker has delivered everything, so that the last messages are in the spool."""
         self._ended.set()
         self._thread.join()
         last, place = len(self._sent), None
 
         def came() -> bool:
             nonlocal place
-            # More than one, for a collector that loses some; a broker delivers them in order.
+            # Several messages, for a collector that loses some; a broker delivers them in order.
             self._publish(0)
             durable = view.durable()
             found = durable != place and any(number >= last for number in numbers(view, place, durable))
@@ -67,7 +67,7 @@ class Load:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            # Bursts and pauses, messages short and long.
+            # Bursts and pauses, with short and long messages.
             for _ in range(self._rng.randrange(1, 120)):
                 self._publish(self._rng.randrange(0, 600))
             self._ended.wait(self._rng.choice((0, 0.005, 0.02)))
@@ -80,12 +80,12 @@ class Load:
 
 
 def numbers(view: View, start: Position | None = None, end: Position | None = None) -> set[int]:
-    """What is in a spool, or between two places of it."""
+    """Return the message numbers in a spool, or between two positions of it."""
     return {struct.unpack_from(">I", message.payload)[0] for message in messages(view, start, end)}
 
 
 def kill_again_and_again(port: int, root: Path, seed: int, program: tuple[object, ...]) -> tuple[set[int], set[int]]:
-    """(acknowledged to the publisher, in the spool) after KILLS kills and one orderly end."""
+    """Return (acknowledged to the publisher, in the spool) after KILLS kills and one clean end."""
     rng = random.Random(seed)
     arguments = [*program, "--broker", f"mqtt://127.0.0.1:{port}", "--spool", root, "--name", "north"]
     arguments += ["--longest-delay", "0.05", "--segment-bytes", "200K"]
@@ -94,7 +94,7 @@ def kill_again_and_again(port: int, root: Path, seed: int, program: tuple[object
         for life in range(KILLS + 1):
             with Process([sys.executable, *arguments]) as one:
                 one.wait_for_line("subscribed north")
-                # What is published before the first subscription is nobody's.
+                # Messages published before the first subscription reach nobody.
                 load = load or Load(port, rng)
                 if life < KILLS:
                     time.sleep(rng.uniform(0.0, 0.5))

@@ -1,4 +1,4 @@
-"""Laws of one connection: dead when the broker is silent, and never because this process had no time to look."""
+"""Laws of one connection: it is dead if the broker is silent, but never because this process was held up."""
 
 import os
 import select
@@ -21,7 +21,7 @@ PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 
 
 class Linked:
-    """A link with a keep-alive of 60 s, the broker's end of it, and the clock that it goes by."""
+    """A link with a keep-alive of 60 s, the broker's end of it, and the clock that the link uses."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,11 +33,11 @@ class Linked:
         self.never, self._wake = os.pipe()
 
     def wait(self) -> bool:
-        """What the link says to a look that takes no time."""
+        """Wait on the link for no time; return whether data has arrived."""
         return self.link.wait(0.0, self.never)
 
     def answer(self, data: bytes) -> None:
-        """Send `data` from the broker's end; returns when it lies at the link's, unread."""
+        """Send `data` from the broker's end; return once it has arrived at the link, unread."""
         self.broker.sendall(data)
         assert select.select([self.link._socket], [], [], WAIT_LIMIT_S)[0]
 
@@ -69,7 +69,7 @@ def test_a_ping_that_nothing_answers_is_a_dead_link(linked):
 
 
 def test_an_answer_that_lay_there_while_the_process_had_no_time_to_look_is_an_answer(linked):
-    """A sync of a slow disk, or a stop of the process, may last longer than a ping may take."""
+    """An answer counts even if it is read late: a slow disk's sync, or a stop of the process, may outlast a ping."""
     linked.now = 30.0
     assert not linked.wait()
     assert linked.broker.recv(100) == PINGREQ
@@ -95,7 +95,7 @@ def test_an_answer_to_connect_that_lay_there_after_its_time_is_taken(linked, tmp
 
 
 def test_the_keep_alive_that_the_broker_chooses_counts(linked):
-    # Planted: pings by the keep-alive that was asked for.
+    # Planted: pings at the keep-alive interval that the client asked for.
     linked.link.set_keep_alive(10)
     linked.now = 4.9
     assert not linked.wait()

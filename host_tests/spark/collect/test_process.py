@@ -1,4 +1,7 @@
-"""Laws of the collector process, with real brokers: several of them, TLS, credentials, alarms, metrics, log, serving"""
+"""Laws of the collector process, with real brokers.
+
+Several brokers, TLS, credentials, alarms, metrics, log, serving.
+"""
 
 import contextlib
 import json
@@ -100,11 +103,11 @@ def test_one_process_collects_from_several_brokers_into_spools_of_their_own(mosq
 
 @pytest.mark.parametrize("told", ["by a file", "by options"])
 def test_one_broker_that_is_away_holds_up_no_other(mosquitto, publish, tmp_path, told):
-    # Planted: of several --broker the last one alone is collected from.
+    # Planted: of several --broker options, only the last one is collected from.
     config, state = tmp_path / "collect.toml", tmp_path / "status.json"
     command = [sys.executable, "-m", "spark_ingest.collector", "--status", state, "--metrics", "0", "--log", "json"]
     with socket.socket() as nobody:
-        # Taken, so that no other broker comes to it, and not listened on.
+        # Bound, so that no other broker gets the port, but not listening.
         nobody.bind(("127.0.0.1", 0))
         away, north = f"mqtt://127.0.0.1:{nobody.getsockname()[1]}", f"mqtt://127.0.0.1:{mosquitto}"
         config.write_text(
@@ -128,7 +131,7 @@ def test_one_broker_that_is_away_holds_up_no_other(mosquitto, publish, tmp_path,
 
 
 def test_nodes_of_a_cluster_are_one_session_that_goes_on_at_the_next_node(mosquitto_with, tmp_path):
-    # Planted: the collector tries one node for ever; a list that has lost a node counts as another broker.
+    # Planted: the collector tries one node for ever; a list without one of its nodes counts as another broker.
     broker, state = mosquitto_with("allow_anonymous true"), tmp_path / "status.json"
     more = ["--spool", tmp_path / "spool", "--status", state, "--longest-delay", "0.2"]
     command = [sys.executable, "-m", "spark_ingest.collector", *more]
@@ -181,7 +184,7 @@ def test_tls_with_a_client_certificate_and_nothing_is_sent_to_a_stranger(mosquit
     )
     with collector("127.0.0.1", ours.folder / "ca.pem", *mine) as one:
         one.wait_for_line("subscribed north")
-        # Larger than a TLS record and than what one read takes.
+        # Larger than a TLS record and than one read takes.
         large = [bytes([i]) * size for i, size in enumerate((1, 16384, 16385, 300_000, 5))]
         for payload in [*large, *(payload for _, payload in MESSAGES)]:
             client.publish(TOPIC, payload, qos=1)

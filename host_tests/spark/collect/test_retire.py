@@ -1,4 +1,4 @@
-"""Laws of ``umqtt spool retire``: queries go on without the spool, and nothing that is unread goes."""
+"""Laws of ``umqtt spool retire``: queries go on without the spool, and nothing unread is removed."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from spark_ingest.spool.writer import Spool
 
 
 def write_checkpoint(folder: Path, offset: Offset) -> Path:
-    """As Spark leaves it behind: micro-batch 7 is committed and 8 is only planned."""
+    """Write a checkpoint as Spark leaves it: micro-batch 7 is committed, 8 is only planned."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for batch_id in ("7", "8"):
@@ -41,7 +41,7 @@ def retire(folder: Path, *checkpoints: Path) -> int:
 
 @pytest.fixture(params=["folder", "server"])
 def readers(request, tree, tmp_path):
-    """The tree as a query sees it, on the collector's disk or over TCP."""
+    """Provide the tree as a query sees it, on the collector's disk or over TCP."""
     if request.param == "folder":
         yield tree
         return
@@ -54,7 +54,7 @@ def readers(request, tree, tmp_path):
 
 @pytest.mark.parametrize("began_again", ["not", "before", "after"])
 def test_a_query_goes_on_without_a_retired_spool_and_forgets_it(tree, readers, tmp_path, began_again):
-    """Planted: a spool that is removed without the place up to which it was read; an offset that keeps its name."""
+    """Planted: a spool that is removed without the position up to which it was read; an offset that keeps its name."""
     start = tree.latest()
     if began_again == "before":
         fill(tmp_path / "spool" / "north", [])  # its last start received nothing
@@ -72,7 +72,7 @@ def test_a_query_goes_on_without_a_retired_spool_and_forgets_it(tree, readers, t
 
 
 def test_what_is_not_read_is_not_removed_and_said_in_one_line(tree, tmp_path, capsys):
-    """Planted: a check of the first checkpoint alone; of the offsets of a micro-batch that is not committed."""
+    """Planted: only the first checkpoint is checked; the offsets of an uncommitted micro-batch are used."""
     read = write_checkpoint(tmp_path / "read", tree.latest())
     behind = write_checkpoint(tmp_path / "behind", tree.advance(tree.earliest(), tree.latest(), max_rows=8))
     (behind / "offsets" / "8").write_text((read / "offsets" / "8").read_text())

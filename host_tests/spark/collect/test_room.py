@@ -1,4 +1,4 @@
-"""Laws of a spool without room: nothing dropped, nothing acknowledged that is not kept, no spinning, and on it goes."""
+"""Laws of a full spool: nothing dropped, nothing acknowledged that is not stored, no busy loop, and it recovers."""
 
 import json
 import os
@@ -23,7 +23,7 @@ WANTED = {payload for _, payload in MESSAGES}
 
 
 class Reader:
-    """Reads a spool as Spark does: what is durable, then lets finished segments go."""
+    """Reads a spool as Spark does: first what is durable, then it lets finished segments be removed."""
 
     def __init__(self, root: Path, name: str = "north") -> None:
         self.view = LocalSpools(root).view(name)
@@ -68,12 +68,12 @@ def test_at_its_limit_the_broker_keeps_the_messages_until_segments_are_removed(b
             return status(state)["pauses"] > pauses or status(state)["messages"] >= len(WANTED)
 
         while set(reader.payloads) != WANTED:
-            # Removed only when it is full again, or when everything is there.
+            # Remove segments only when the spool is full again, or everything is there.
             eventually(full_or_done, "more messages")
             pauses = status(state)["pauses"]
             reader.read()
             reader.remove()
-        # The last message may have been the one too many.
+        # The last message may have filled the spool once more.
         eventually(lambda: not status(state)["waiting"], "room again")
         code, _, err = one.terminate()
     assert code == 0
@@ -93,7 +93,7 @@ def test_a_reader_that_has_read_everything_can_remove_it_although_nothing_more_c
         eventually(lambda: status(state)["waiting"], "a full spool")
         reader.read()
         committed = reader.place
-        # The next micro-batch, which is empty, comes only when the durable position moves by itself.
+        # The next micro-batch, an empty one, comes only if the durable position moves by itself.
         eventually(lambda: reader.view.durable() != committed, "the durable position moves while nothing is received")
         assert reader.view.remove_before(committed, read_for_s=0) > 0
         eventually(lambda: not status(state)["waiting"], "room again")
@@ -102,7 +102,7 @@ def test_a_reader_that_has_read_everything_can_remove_it_although_nothing_more_c
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
+    """Provide a file system of 2 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -142,7 +142,7 @@ def test_a_full_disk_loses_nothing(small_disk, broker, publish, tmp_path, reques
 @pytest.mark.tier(3)
 @pytest.mark.parametrize("full", ["limit", "disk"])
 def test_a_collector_without_room_waits_and_spins_not(small_disk, mosquitto, publish, tmp_path, full):
-    """On a quiet machine: one that spins beside much other work is not seen."""
+    """It needs a quiet machine: a busy loop beside much other work would go unnoticed."""
     state = tmp_path / "status.json"
     (small_disk / "ballast").write_bytes(bytes(1400 << 10))
     root, more = tmp_path / "spool", ["--max-spool-bytes", "256K", "--group-bytes", "8K"]
@@ -182,7 +182,7 @@ def test_a_collector_that_is_started_on_a_full_disk_waits_for_room(small_disk, m
         while True:
             ballast.write(bytes(4096))
     with collector_process(mosquitto, root, "north", "--status", state, "--min-free-bytes", "0") as one:
-        # Not even what was subscribed to can be written down.
+        # Not even the subscriptions can be written down.
         eventually(lambda: status(state).get("waiting"), "a full disk")
         publish(MESSAGES[:50])
         (small_disk / "ballast").unlink()
@@ -197,7 +197,7 @@ def test_a_collector_that_is_started_on_a_full_disk_waits_for_room(small_disk, m
 
 
 def test_a_spool_folder_that_is_taken_away_stops_acknowledgements(mosquitto, publish, tmp_path):
-    """Its open file would take messages into nowhere."""
+    """Its open file would take messages that nobody can read."""
     root, state = tmp_path / "spool", tmp_path / "status.json"
     with collector_process(mosquitto, root, "north", "--status", state) as one:
         one.wait_for_line("subscribed north")

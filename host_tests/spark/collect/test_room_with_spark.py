@@ -6,7 +6,7 @@ from umqtt_testkit.waiting import eventually
 
 from spark_ingest.spool.access import LocalSpools
 
-# Twice what the spool may hold.
+# Twice what the spool may contain.
 MESSAGES = [(TOPIC, record("pump", "1-a", seq, filler="x" * 300)) for seq in range(500)]
 
 
@@ -20,7 +20,7 @@ def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_h
     with collector_process(mosquitto, root, "north", *limits) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
-        # Full before anybody reads, so that Spark finds a spool in which nothing moves.
+        # Full before anybody reads, so that Spark finds a spool that does not change.
         eventually(lambda: status(state)["waiting"], "a full spool")
         stream = spark.readStream.format("mqtt").option("path", str(root)).option("retentionHours", 0).load()
 

@@ -1,4 +1,4 @@
-"""Laws of serving spools over HTTPS: the same bytes as from the disk, or a clear error; never a token in sight."""
+"""Laws of serving spools over HTTPS: the same bytes as from the disk, or a clear error; never a visible token."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ PLACES = None if os.environ.get("UMQTT_FULL_SWEEPS") else 5
 
 @pytest.fixture(scope="session")
 def pki(tmp_path_factory) -> Path:
-    """A folder with ca.pem, and with a server's certificate and key in broker/."""
+    """Provide a folder with ca.pem, and with a server's certificate and key in broker/."""
     authority = Authority(tmp_path_factory.mktemp("pki"))
     authority.create("collectors")
     authority.issue_broker(["127.0.0.1"])
@@ -43,7 +43,7 @@ def pki(tmp_path_factory) -> Path:
 
 
 class Served:
-    """A spool tree, served."""
+    """A spool tree and its server."""
 
     def __init__(self, root: Path, pki: Path, port: int = 0) -> None:
         self.root = root
@@ -77,7 +77,7 @@ def served(tmp_path: Path, pki: Path) -> Iterator[Served]:
 
 
 def everything(view: View) -> list[object]:
-    """What a reader can ask of a spool."""
+    """Read everything that a reader can ask of a spool."""
     durable = view.durable()
     found: list[object] = [durable, view.runs(), view.retired(), view.segments()]
     assert durable is not None
@@ -88,9 +88,9 @@ def everything(view: View) -> list[object]:
 
 
 class Relay:
-    """Stands between client and server, and passes on what `change(towards_client, passed, data)` makes of the data.
+    """Stands between client and server, and passes on what `change(towards_client, passed, data)` returns.
 
-    `passed` is how many bytes went in that direction before. None ends the connection.
+    `passed` is the number of bytes that went in that direction before. If change returns None, the connection ends.
     """
 
     def __init__(self, port: int, change: Callable[[bool, int, bytes], bytes | None]) -> None:
@@ -132,7 +132,7 @@ class Relay:
 
 
 def harm(how: str, towards_client: bool, at: int) -> Callable[[bool, int, bytes], bytes | None]:
-    """Changes a bit, drops a byte, repeats one, or ends the connection, at byte `at` of one direction."""
+    """Return a change at byte `at` of one direction: flip a bit, drop the byte, repeat it, or end the connection."""
 
     def change(direction: bool, passed: int, data: bytes) -> bytes | None:
         index = at - passed
@@ -150,7 +150,7 @@ def harm(how: str, towards_client: bool, at: int) -> Callable[[bool, int, bytes]
 
 @pytest.mark.parametrize("how", ["changes", "drops", "repeats", "truncates"])
 def test_behind_a_relay_that_does_harm_anywhere_a_reader_gets_the_true_bytes_or_an_error(served, how):
-    """And nothing is removed. Planted: the same without TLS."""
+    """Nothing is removed either. Planted: the same without TLS."""
     here, before = served.local.view("north"), served.files()
     true = everything(here)
 
@@ -173,12 +173,12 @@ def test_behind_a_relay_that_does_harm_anywhere_a_reader_gets_the_true_bytes_or_
     rng = random.Random(seed)
     errors = 0
     for towards_client, carried in harmless.carried.items():
-        # With TLS 1.3 the first bytes are the handshake's; the rest carries requests or answers.
+        # With TLS 1.3 the first bytes belong to the handshake; the rest carries requests or answers.
         places = range(carried) if PLACES is None else rng.sample(range(carried), PLACES)
         for at in places:
             relay = Relay(served.port, harm(how, towards_client, at))
             try:
-                # Short: who waits for a byte that was dropped gets an error however long that takes.
+                # A short limit: waiting for a dropped byte ends in an error, however long it takes.
                 assert ask(relay.port, 0.2) == true, f"{how} at {at}, towards the client: {towards_client}"
             except SpoolUnreachable:
                 errors += 1
@@ -247,7 +247,7 @@ def test_headers_come_in_several_answers_when_they_are_many(tmp_path, pki, monke
 
 
 def test_reading_and_deleting_are_separate_rights(served):
-    """Planted: one token for both."""
+    """Planted: one token for both rights."""
     before = served.files()
     durable = served.local.view("north").durable()
     reader = served.client().view("north")
@@ -361,13 +361,13 @@ def test_nonsense_from_a_client_ends_its_connection_and_no_other(served, capfd):
 
 
 def test_those_who_never_show_a_token_keep_nobody_out(served, monkeypatch):
-    """Planted: strangers without a limit."""
+    """Planted: no limit for clients that have not shown the token."""
     monkeypatch.setattr(server_module, "_MOST_STRANGERS", 4)
     monkeypatch.setattr(server_module, "_AUTHENTICATE_WITHIN_S", 3600)
     good = served.client()
     assert good.names()
     strangers = [socket.create_connection(("127.0.0.1", served.port), timeout=WAIT_LIMIT_S) for _ in range(12)]
-    # The oldest make room for the newer; those who have shown the token are no strangers.
+    # The oldest strangers make room for newer ones; clients that have shown the token are not affected.
     assert [one.recv(1) for one in strangers[:8]] == [b""] * 8
     later = [served.client() for _ in range(8)]
     for one in later:
@@ -379,7 +379,7 @@ def test_those_who_never_show_a_token_keep_nobody_out(served, monkeypatch):
 
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_the_time_to_show_a_token_is_for_all_of_it(served, monkeypatch, encrypted):
-    """A byte now and then does not buy more, before TLS or in it."""
+    """The limit is for the whole token: sending a byte now and then does not extend it, before TLS or within it."""
     monkeypatch.setattr(server_module, "_AUTHENTICATE_WITHIN_S", 0.5)
     link = socket.create_connection(("127.0.0.1", served.port), timeout=WAIT_LIMIT_S)
     hello = b"\x16\x03\x01\x02\x00\x01" + bytes(500)
@@ -388,7 +388,7 @@ def test_the_time_to_show_a_token_is_for_all_of_it(served, monkeypatch, encrypte
         hello = b"GET /spools HTTP/1.1\r\nX: " + b"x" * 500
     link.settimeout(0.1)
     sent, closed = 0, False
-    # The whole of it would take 50 s.
+    # All of it would take 50 s.
     while not closed and sent < len(hello):
         try:
             link.sendall(hello[sent : sent + 1])
@@ -452,7 +452,7 @@ def test_a_restarted_server_and_a_fork_are_met_with_a_connection_of_their_own(se
         again = Served(served.root, pki, before.port)
         assert spools.names() == ["north", "south"], "a kept connection that has gone"
         pid = os.fork()
-        # Both at once: on one connection each would get the other's answers.
+        # Both processes at once: on one connection each would get the other's answers.
         mine = range(20) if pid else range(40, 60)
         right = False
         try:

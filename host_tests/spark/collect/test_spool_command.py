@@ -1,4 +1,4 @@
-"""Laws of ``umqtt spool``: it shows what is there, finds every damage, and changes nothing."""
+"""Laws of ``umqtt spool``: it shows what a spool contains, finds every damage, and changes nothing."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_cat_prints_every_message_in_order_with_its_place(tree, capsys):
 def test_cat_follows_a_spool_that_is_written(tree, tmp_path):
     command = [sys.executable, "-m", "umqtt_kit", "spool", "cat", tree / "north", "--follow", "--new"]
     with Spool(tree / "north", segment_bytes=150) as spool, Process([*command, "-n", "3"]) as one:
-        # Nothing tells when it has begun to look: so a message a look, until it has seen three.
+        # Nothing signals that it has begun to watch: so write a message for each look, until it has seen three.
         for i in range(1000):
             spool.append(publish_packet("fleet/a/telemetry", b"%d" % i), 1, RECEIVED_MS)
             try:
@@ -90,7 +90,7 @@ def test_cat_follows_a_spool_that_is_written(tree, tmp_path):
 
 
 def test_cat_follows_a_spool_that_is_removed_and_made_anew(tree):
-    """As if it had been found so: from its beginning, although the old one had got further."""
+    """It reads the new spool from the beginning, although the old one had got further."""
     folder = tree / "north"
     *_, last = messages(SpoolView(folder))
     with Process([sys.executable, "-m", "umqtt_kit", "spool", "cat", folder, "--follow", "-n", "20", "--json"]) as one:

@@ -1,4 +1,4 @@
-"""Laws of the byte stream: however it is cut into reads and groups, the spool and the acknowledgements are the same."""
+"""Laws of the byte stream: however it is cut into reads and groups, spool and acknowledgements are the same."""
 
 import itertools
 import tempfile
@@ -29,7 +29,7 @@ PINGRESP = b"\xd0\x00"
 
 
 class Bytes:
-    """A link that gives prepared pieces, one a read; None: nothing there for now."""
+    """A link that yields prepared pieces, one per read; None means that nothing is available yet."""
 
     def __init__(self, pieces: list[bytes | None]) -> None:
         self.pieces = list(pieces)
@@ -52,7 +52,7 @@ class Bytes:
 
 
 class Kept:
-    """A spool in memory, for what is tried many hundred times."""
+    """A spool in memory, for cases that are tried many hundred times."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -73,7 +73,7 @@ def run(link: Bytes, spool: Spool | Kept, room: Room, config: CollectorConfig) -
 
 
 def collected(folder: Path, pieces: list[bytes | None], group_bytes: int) -> tuple[bytes, bytes, int]:
-    """(the PUBLISH packets in the spool, what was sent, messages counted)."""
+    """Return (the PUBLISH packets in the spool, what was sent, messages counted)."""
     config = CollectorConfig("mqtt://127.0.0.1", folder, "north", group_bytes=group_bytes, group_ms=0)
     link = Bytes(pieces)
     with Spool(folder / "north", segment_bytes=500, sync=lambda _fd: None) as spool:

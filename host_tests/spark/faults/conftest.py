@@ -1,4 +1,4 @@
-"""Disks that are full and folders that may not be written, for the tests of this folder."""
+"""Full disks and read-only folders, for the tests of this folder."""
 
 import os
 import shutil
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-# Root passes over permissions; without these two rights it does not.
+# Root ignores permissions; without these two capabilities it does not.
 _OBEDIENT = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
 
 
 class Disk:
-    """A file system of its own at `path`, which can be filled to the last byte."""
+    """A separate file system at `path`, which can be filled to the last byte."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """Leave no room at all."""
+        """Fill the file system completely."""
         with self._ballast.open("ab", buffering=0) as ballast:
             for size in (1 << 16, 1 << 12, 1):
                 try:
@@ -31,13 +31,13 @@ class Disk:
                     continue
 
     def free(self) -> None:
-        """Give the room back."""
+        """Release the space."""
         self._ballast.unlink()
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
-    """`disk(name, megabytes)`: a new small file system."""
+    """Provide `disk(name, megabytes)`, which mounts a new small file system."""
     mounted: list[Path] = []
 
     def make(name: str, megabytes: int = 16) -> Disk:
@@ -56,7 +56,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
 
 @pytest.fixture
 def obedient() -> list[str]:
-    """The beginning of a command that has to obey permissions, whoever runs the tests."""
+    """Return the beginning of a command that has to obey permissions, whoever runs the tests."""
     if os.geteuid():
         return []
     if shutil.which("setpriv") is None:

@@ -1,4 +1,4 @@
-"""The collector on a disk that fails: it says so in a line, acknowledges nothing, and goes on when it is mended."""
+"""The collector on a failing disk: it reports it in a line, acknowledges nothing, and continues once it is repaired."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RATE = 1000.0
 
 
 class Story:
-    """A collector, and a publisher of whose messages none may be lost."""
+    """A collector, and a publisher none of whose messages may be lost."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -31,21 +31,21 @@ class Story:
         self.publisher.start()
 
     def publish(self, count: int = 200) -> None:
-        """Publish at least `count` more messages; returns when the broker has acknowledged them."""
+        """Publish at least `count` more messages; return once the broker has acknowledged them."""
         wanted = len(self.publisher.fleet.published.order) + count
         self.publisher.go.set()
         eventually(lambda: len(self.publisher.fleet.published.order) >= wanted, "published")
         self.publisher.settle()
 
     def await_error(self, *texts: str) -> None:
-        """Wait until the collector says what is wrong, in a line."""
+        """Wait until the collector reports the error, in one line that contains `texts`."""
         collector = self.chain.collector
         assert collector is not None
         eventually(lambda: any(all(text in line for text in texts) for line in collector.told().splitlines()), texts[0])
         assert "Traceback" not in collector.told()
 
     def assert_nothing_lost(self) -> None:
-        """Wait for what is still on its way, and compare."""
+        """Wait for messages still in transit, and compare."""
         published = self.publisher.fleet.published
         await_spool(self.chain.spool, set(published.order))
         self.publisher.close()
@@ -56,7 +56,7 @@ class Story:
         assert tally.failures == []
 
     def fails_to_start(self, *texts: str) -> None:
-        """Start the collector: it ends at once, and says why in one line."""
+        """Start the collector; check that it ends at once, and says why in one line."""
         self.chain.start_collector()
         collector = self.chain.collector
         assert collector is not None

@@ -1,7 +1,7 @@
-"""The pipeline where something is broken: it stops with a clear line, and goes on without loss once that is mended.
+"""The pipeline stops with a clear line when something is broken, and continues without loss once it is repaired.
 
-In the tests' own Spark session, but for starts of the command where nothing else will do. UMQTT_FULL_SWEEPS=1 starts it
-on tables without permission too.
+Runs in the tests' own Spark session, except where the command itself has to be started. UMQTT_FULL_SWEEPS=1 also
+starts it on tables without permission.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_ingest.durable import read_checked_json, replace_checked
 from spark_ingest.spool.writer import Spool
 
 _GROUP = 100
-# What Java says before anything of ours runs, and progress.
+# What Java prints before anything of the pipeline runs, and progress lines.
 _OTHERS = ("WARNING: Using incubator modules", "ready", "ingest ")
 
 
 class Story:
-    """A spool that grows between one fault and the next, and a pipeline that is started to meet it."""
+    """A spool that grows between one fault and the next, and a pipeline that is started to meet each fault."""
 
     def __init__(self, chain: Chain, spark, capfd: pytest.CaptureFixture[str]) -> None:
         self.chain = chain
@@ -39,26 +39,26 @@ class Story:
         self.grow()
 
     def grow(self) -> None:
-        """What a collector would add."""
+        """Add to the spool what a collector would add."""
         with Spool(self.chain.spool / "north") as spool:
             messages = [self.fleet.next() for _ in range(_GROUP)] + self.fleet.rest()
             packets = [publish_packet(*message, number) for number, message in enumerate(messages, 1)]
             spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000)
 
     def stops(self, *texts: str, command: bool = False) -> None:
-        """Start the pipeline: it ends with an error, and says why in one line, the last, that holds `texts`.
+        """Start the pipeline; check that it ends with an error, explained in one line, the last, that contains `texts`.
 
-        command: start it as a process of its own, with the chain's `prefix`.
+        command: start it as a separate process, with the chain's `prefix`.
         """
         code, lines = self._run_command() if command else self._run()
         assert code in (1, 2), lines
-        # A full disk makes a thread of delta-rs say more, before.
+        # On a full disk, a thread of delta-rs may print more before that line.
         assert [line for line in lines if line.startswith("pipeline: ")] == lines[-1:], lines
         assert not any("Traceback" in line for line in lines), "\n".join(lines)
         assert all(text in lines[-1] for text in texts), lines[-1]
 
     def goes_on(self, *, last: bool = False) -> None:
-        """Start the pipeline: it reads what there is, and the spool grows again."""
+        """Start the pipeline; check that it reads everything, then let the spool grow again."""
         assert self._run() == (0, [])
         if not last:
             self.grow()
@@ -95,7 +95,7 @@ pytestmark = [needs_java, pytest.mark.timeout(900)]
 
 
 def test_a_full_disk_below_the_checkpoint_and_then_the_tables(story: Story, disk) -> None:
-    """Planted: an error of the disk that is swallowed, so that Spark commits the micro-batch."""
+    """Planted: a disk error that is swallowed, so that Spark commits the micro-batch."""
     checkpoint, tables = disk("checkpoint"), disk("tables")
     story.goes_on()
     checkpoint.fill()

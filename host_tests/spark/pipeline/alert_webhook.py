@@ -1,4 +1,4 @@
-"""A web hook on loopback, as alerts are sent to."""
+"""A web hook on loopback that receives alerts."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def webhook(receive: Callable[[bytes], object]) -> Iterator[int]:
-    """A server that hands over the bodies of requests, and answers them if nothing is raised."""
+    """Run a server that passes each request's body to `receive`, and answers unless that raises; yield its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -20,7 +20,7 @@ def webhook(receive: Callable[[bytes], object]) -> Iterator[int]:
             pass
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # Who asked was killed.
+            with suppress(ConnectionError):  # The client was killed.
                 super().handle()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

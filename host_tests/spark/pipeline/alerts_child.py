@@ -9,7 +9,7 @@ from spark_ingest.alerts.journal import Finding, Journal, Verdict
 
 
 def main(folder: Path) -> None:
-    """Every rule of the file finds something in the device of its name; each is a message of its own."""
+    """Send alerts for ever: each rule of the file matches the device of its name, in separate messages."""
     config = load(folder / "alerts.toml")
     journal = Journal(folder)
     verdicts = [Verdict(rule.name, {f"of {rule.name}": Finding(1, 2.0, "text")}) for rule in config.rules.rules]

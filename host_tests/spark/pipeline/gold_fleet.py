@@ -1,4 +1,4 @@
-"""A fleet's messages with everything that goes wrong, written bit by bit, and gold as rows to compare."""
+"""A fleet's messages with every kind of fault, written piece by piece, and gold's rows for comparison."""
 
 import json
 import random
@@ -29,7 +29,7 @@ def telemetry(device: str, boot: str, seq: int, ts: int | None, up: int | None, 
 
 
 def table_of(messages: list[tuple[str, bytes, int]], start: int = 0) -> pa.Table:
-    """Messages (topic, payload, received ms) as a micro-batch."""
+    """Return messages (topic, payload, received ms) as a micro-batch."""
     rows = [
         {
             "topic": topic,
@@ -49,8 +49,11 @@ def table_of(messages: list[tuple[str, bytes, int]], start: int = 0) -> pa.Table
 
 
 def fleet(seed: int, devices: int = 6) -> list[pa.Table]:
-    """Micro-batches over some hours: late, shuffled, repeated, corrupt, clockless and conflicting messages, resets,
-    silences, announced drops and gaps."""
+    """Make micro-batches over some hours with every kind of fault.
+
+    They contain late, shuffled, repeated, corrupt, clockless and conflicting messages, resets, silences, announced
+    drops and gaps.
+    """
     rng = random.Random(seed)
     sent: list[tuple[str, bytes, int]] = []
     for d in range(devices):
@@ -99,7 +102,7 @@ def fleet(seed: int, devices: int = 6) -> list[pa.Table]:
 
 
 def written(folder: Path, batches: list[pa.Table], rng: random.Random, kill: bool = True) -> None:
-    """Micro-batches, each replayed now and then, with updates of gold between them, killed or saved now and then."""
+    """Write the micro-batches with gold updates between them; some are replayed, and some updates killed or saved."""
     dying = {"stage": ""}
 
     def on_stage(stage: str) -> None:
@@ -126,7 +129,10 @@ def written(folder: Path, batches: list[pa.Table], rng: random.Random, kill: boo
 
 
 def rows_of(folder: Path) -> dict[str, list[tuple]]:
-    """Every gold table, rows in order, numbers to nine digits: the last bits of a sum depend on its order."""
+    """Return the rows of every gold table, in order.
+
+    Numbers are rounded to nine digits, because the last bits of a sum depend on its order.
+    """
 
     def plain(value: object) -> object:
         return float(f"{value:.9g}") if isinstance(value, float) else value

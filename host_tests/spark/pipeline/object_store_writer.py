@@ -1,4 +1,4 @@
-"""Writes the micro-batches of test_batch's workload to tables on an object store, and goes on where it was killed.
+"""Writes the micro-batches of test_batch's workload to tables on an object store, and resumes after a kill.
 
 ``python object_store_writer.py URL CHECKPOINT SEED``, with the tests' PYTHONPATH. Prints each stage.
 """

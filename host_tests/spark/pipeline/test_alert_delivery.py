@@ -1,4 +1,4 @@
-"""Each alert is told at least once, whatever is killed or fails; a second time has the same id."""
+"""Each alert is delivered at least once, whatever is killed or fails; a second delivery has the same id."""
 
 import json
 import os
@@ -43,7 +43,7 @@ _SEEDS = range(200 if os.environ.get("UMQTT_FULL_SWEEPS") else 12)
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock in seconds that only moves when told."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class Clock:
 
 
 class Inbox:
-    """A destination in memory, with what it was sent: (id, state, rule, device)."""
+    """A destination in memory that records what it was sent: (id, state, rule, device)."""
 
     def __init__(self, name: str, **scope) -> None:
         self.got: list[tuple[str, str, str, str]] = []
@@ -62,7 +62,7 @@ class Inbox:
         self.destination = Destination(name, self.send, as_json=True, **scope)
 
     def send(self, title: str, body: str) -> str | None:
-        """As `before` says, taken or not; as `after` says, answered or not."""
+        """Accept a message or not, as `before` says; then answer or not, as `after` says."""
         if (wrong := self.before()) is not None:
             return wrong
         self.messages.append((title, body))
@@ -77,7 +77,7 @@ def take(journal: Journal, config: AlertConfig, firing: dict[str, set[str]], now
 
 
 def states(got: list[tuple[str, str, str, str]]) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """By rule and device what was told, each once, in order."""
+    """Return the alerts told, by rule and device: each once, in order."""
     found = defaultdict(list)
     for alert_id, state, rule, device in got:
         if (alert_id, state) not in found[rule, device]:
@@ -87,8 +87,11 @@ def states(got: list[tuple[str, str, str, str]]) -> dict[tuple[str, str], list[t
 
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_every_beginning_and_end_is_told_in_order_whatever_is_killed(tmp_path, monkeypatch, seed):
-    """Planted: an event that is written after its alert, one that leaves before it was taken, an id for each event,
-    an end that nobody is told of."""
+    """Every beginning and end is delivered in order.
+
+    Planted: an event written after its alert, one removed before it was accepted, a new id for each event, an end
+    that nobody is told of.
+    """
     rng = random.Random(seed)
     every, some = Inbox("every"), Inbox("some", rules=("x",), recovery=False)
     config = AlertConfig(RULES, [every.destination, some.destination])
@@ -154,7 +157,7 @@ def test_a_process_that_is_killed_while_it_sends_goes_on_and_repeats_no_id(tmp_p
 
     def receive(body: bytes) -> None:
         number = next(requests)
-        # The second request is lost with its sender, of the fifth only the answer.
+        # The second request is lost with its sender; of the fifth, only the answer is lost.
         if number in (2, 5):
             children[-1].send_signal(signal.SIGKILL)
         if number != 2:
@@ -182,7 +185,7 @@ PARTS = ("\r", "\n", "\x1b", "\u202e", "<", ">", "@", "&", "[", "`", "://")
 
 
 def test_a_webhook_a_broker_and_a_mailbox_are_told_and_what_a_device_says_does_nothing_there(tmp_path):
-    """Planted: the text of a device as it is, or MQTT's body with a title before it."""
+    """Planted: a device's text unescaped, or MQTT's body with a title before it."""
     bodies: list[bytes] = []
     mails: list[str] = []
     published: list[bytes] = []
@@ -236,7 +239,7 @@ def test_a_webhook_a_broker_and_a_mailbox_are_told_and_what_a_device_says_does_n
 
 
 def test_what_others_say_is_nothing_but_text():
-    """Planted: one of the signs left as it is, and a name without end."""
+    """Planted: one of the special characters unescaped, and a name without a limit."""
     assert not [part for part in PARTS if part in shown(HOSTILE * 3)]
     assert len(shown("a" * 70_000)) < 200 and shown("pump-7_b (Süd)") == "pump-7_b (Süd)"
 
@@ -266,7 +269,7 @@ def test_alerts_of_a_rule_go_together_once_the_oldest_has_waited(tmp_path):
 
 
 def test_a_message_is_no_longer_than_its_destination_takes(tmp_path):
-    """Planted: all that waits in one message, which the service refuses for ever."""
+    """Planted: everything that waits in one message, which the service refuses for ever."""
     inbox, config, journal, delivery, _, _ = pair(tmp_path, largest=2000)
     take(journal, config, {"x": {f"device {n}" for n in range(100)}})
     delivery.step(all_now=True)
@@ -301,7 +304,7 @@ SILENT = """
 
 
 def test_a_silence_is_not_told_and_what_still_lasts_after_it_is(tmp_path):
-    """Planted: an alert that began in a silence is never told, or its end is told without it."""
+    """Planted: an alert that began during a silence is never delivered, or its end is delivered without it."""
     (tmp_path / "alerts.toml").write_text(SILENT)
     silent = load(tmp_path / "alerts.toml")
     inbox = Inbox("ops")
@@ -317,7 +320,7 @@ def test_a_silence_is_not_told_and_what_still_lasts_after_it_is(tmp_path):
 
 
 def test_a_destination_that_is_new_is_told_of_what_began_when_there_was_nobody_to_tell(tmp_path):
-    """Planted: an alert is told when it begins or never."""
+    """Planted: an alert is delivered when it begins or never."""
     inbox, config, journal, delivery, _, _ = pair(tmp_path)
     take(journal, AlertConfig(RULES), {"x": {"a"}})
     assert journal.waiting == 0
@@ -327,7 +330,7 @@ def test_a_destination_that_is_new_is_told_of_what_began_when_there_was_nobody_t
 
 
 def test_what_waits_for_a_destination_that_is_gone_is_counted_and_a_damaged_journal_tells_again(tmp_path):
-    """Planted: silence about what is dropped."""
+    """Planted: dropped alerts are not reported."""
     inbox, config, journal, _, _, _ = pair(tmp_path)
     take(journal, config, {"x": {"a"}})
     lines: list[str] = []
@@ -356,7 +359,7 @@ def test_when_too_many_wait_the_others_are_told_later_and_that_is_said_once(tmp_
 
 
 def test_a_thread_that_could_not_be_stopped_writes_nothing_any_more(tmp_path):
-    """Planted: its journal takes the place of the one that has gone on since."""
+    """Planted: the old thread's journal replaces the one that has continued since."""
     inbox, config, journal, delivery, _, _ = pair(tmp_path)
     take(journal, config, {"x": {"a"}})
     delivery.close(0)

@@ -1,4 +1,4 @@
-"""The rules of alerts.toml: what each finds, and one line for one that cannot work."""
+"""The rules of alerts.toml: what each finds, and a one-line error for a rule that cannot work."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ def rules_of(folder, text: str):
 
 
 def a_window(device: str, ago: timedelta, mean: float, metric: str = "t") -> dict:
-    """Five minutes that began so long before NOW, with a reading at their end."""
+    """Return a five-minute window that began `ago` before NOW, with a reading at its end."""
     start = NOW - ago
     figures = dict.fromkeys(("min", "max", "mean", "sum", "last"), mean)
     last = {"n": 1, "last_ts": start + 5 * MINUTE, "window_date": start.date()}
@@ -46,12 +46,15 @@ def a_window(device: str, ago: timedelta, mean: float, metric: str = "t") -> dic
 
 
 def windows(device: str, *means: float, every: timedelta = 5 * MINUTE, metric: str = "t") -> list[dict]:
-    """The newest ends NOW."""
+    """Return windows of a device, the newest of which ends NOW."""
     return [a_window(device, every * n + 5 * MINUTE, mean, metric) for n, mean in enumerate(reversed(means))]
 
 
 def judged(folder, text: str, rows: list[dict], heard: dict[str, timedelta] | None = None) -> tuple[dict, set]:
-    """What the one rule about a metric finds, as device to (minutes since, value), and whom it judged."""
+    """Judge the file's one rule about a metric; return what it finds and which devices it judged.
+
+    The findings are {device: (minutes since, value)}.
+    """
     table = Delta(folder / "windows", SCHEMAS["gold/windows"], PARTITIONED_BY["gold/windows"])
     write_deltalake(table.delta, pa.Table.from_pylist(rows, SCHEMAS["gold/windows"]), mode="append")
     last = dict.fromkeys(sorted({row["device_id"] for row in rows}), NOW_US)
@@ -74,13 +77,13 @@ MISSING = rule("missing", 'metric = "t"\nafter = "1h"')
 
 
 def at_this_hour(device: str, *means: float) -> list[dict]:
-    """A window a day at NOW's hour, and others half a day off that are far from it."""
+    """Return a window per day at NOW's hour, and others half a day apart with very different values."""
     days = [a_window(device, DAY * (n + 1), mean) for n, mean in enumerate(means)]
     return days + [a_window(device, DAY * (n + 1) - 12 * HOUR, mean + 50) for n, mean in enumerate(means)]
 
 
 def falling(device: str, volts: float, a_day: float, days: int = 6) -> list[dict]:
-    """supply_v every four hours, `volts` at NOW."""
+    """Return supply_v every four hours, falling by `a_day` a day to `volts` at NOW."""
     hours = [4 * n for n in range(1, 6 * days)]
     return [a_window(device, n * HOUR, volts + a_day * n / 24, "supply_v") for n in hours]
 
@@ -116,12 +119,12 @@ def falling(device: str, volts: float, a_day: float, days: int = 6) -> list[dict
     ],
 )  # fmt: skip
 def test_a_rule_about_a_metric_finds_what_it_is_for(tmp_path, text, rows, found, looked_at):
-    """Planted: a run of windows that goes on over a good one, the week at any hour, the group of another device."""
+    """Planted: a run of windows that continues over a good one, the week at any hour, the group of another device."""
     assert judged(tmp_path, text, rows) == (found, set(looked_at))
 
 
 def test_a_metric_is_not_missing_in_a_device_that_says_nothing_at_all(tmp_path):
-    """Planted: silence is taken for a sensor that failed."""
+    """Planted: a device's silence is taken for a failed sensor."""
     rows = [a_window("a", 3 * HOUR, 1), a_window("b", 3 * HOUR, 1)]
     found, looked_at = judged(tmp_path, MISSING, rows, {"a": 2 * HOUR, "c": timedelta()})
     assert set(found) == looked_at == {"b"}
@@ -260,7 +263,7 @@ def test_gold_judges_by_the_file_and_a_rebuild_by_the_same_rules(tmp_path):
 
 @pytest.mark.parametrize(("lag_bytes", "silent"), [(0, {("a", "offline")}), (1, set()), (None, set())])
 def test_nobody_is_silent_while_the_spool_has_messages_that_were_not_read(tmp_path, lag_bytes, silent):
-    """Planted: silence is measured against the clock whatever waits, so that a start after a pause alerts of all."""
+    """Planted: silence is measured against the clock whatever waits, so that a start after a pause alerts for all."""
     write(tmp_path, [reading("a", 0, 0)])
     Upkeep(PipelineConfig(None, tmp_path, tmp_path), on_stage=lambda _stage: None).finish(lag_bytes)
     assert open_alerts(tmp_path) == silent
@@ -268,7 +271,7 @@ def test_nobody_is_silent_while_the_spool_has_messages_that_were_not_read(tmp_pa
 
 @pytest.mark.parametrize("options", [["--no-gold"], ["--format", "parquet"], []])
 def test_alerts_that_nobody_would_look_for_and_a_file_that_cannot_work_end_the_start(tmp_path, capsys, options):
-    """Planted: `--alerts` is taken and ignored."""
+    """Planted: `--alerts` is accepted and ignored."""
     (tmp_path / "alerts.toml").write_text("x = 1")
     folders = [word for name in ("spool", "tables", "checkpoint") for word in (f"--{name}", str(tmp_path / name))]
     assert main([*folders, "--alerts", str(tmp_path / "alerts.toml"), *options]) == 2
@@ -277,7 +280,7 @@ def test_alerts_that_nobody_would_look_for_and_a_file_that_cannot_work_end_the_s
 
 
 def test_the_page_lists_every_kind_and_key():
-    """Planted: a kind that only the code knows."""
+    """Planted: a kind that only the code has."""
     page = (DOCS / "alerts.md").read_text()
     for kind, keys in KINDS.items():
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind}` |")]
@@ -290,7 +293,7 @@ def test_the_files_on_the_page_are_taken_as_they_stand(tmp_path):
     assert {kind for kind, _ in blocks} == {"toml", "csv"}
     for name, wanted in (("alerts.toml", "toml"), ("groups.csv", "csv")):
         parts = [block for kind, block in blocks if kind == wanted]
-        # Keys of the file itself stand before its tables.
+        # Keys at the top of the file are shown apart from its tables, and come before them.
         heads = [block.partition("\n[[")[0] for block in parts]
         rest = [block.removeprefix(head) for block, head in zip(parts, heads, strict=True)]
         (tmp_path / name).write_text("\n".join(heads + rest))

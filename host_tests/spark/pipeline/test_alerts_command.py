@@ -1,4 +1,4 @@
-"""`umqtt alerts`: a file is checked and shown, and its destinations are tried, before a pipeline depends on it."""
+"""`umqtt alerts` checks and shows a file, and tries its destinations, before a pipeline depends on it."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_work_is_one_line_and_exit_code_2(folder, capsys, tex
 
 
 def test_each_destination_is_sent_a_test_and_who_does_not_take_it_is_named(folder, capsys):
-    """Planted: the first that fails ends it; the url in the line."""
+    """Planted: the first failure ends the command; the line contains the URL."""
     got: list[dict] = []
     with webhook(lambda body: got.extend(json.loads(json.loads(body)["message"])["alerts"])) as port:
         (folder / "alerts.toml").write_text(send_to("wrong", 1) + send_to("right", port))
@@ -88,5 +88,5 @@ def test_without_destinations_sending_says_so(folder, capsys):
 
 @pytest.mark.parametrize("text", ["0s", "0.5s", "1.000001s", "90s", "2m", "1h", "23h", "7d", "3650d"])
 def test_a_time_is_shown_as_it_is_read(text):
-    """Planted: the smallest unit; a rest cut off."""
+    """Planted: the smallest unit; a remainder cut off."""
     assert duration_text(duration_us(text)) == text

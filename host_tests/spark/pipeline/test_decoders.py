@@ -1,4 +1,4 @@
-"""Payloads of every kind become readings in the tables, and whatever cannot be read is quarantined with a reason."""
+"""Payloads of every kind become readings in the tables; unreadable ones are quarantined with a reason."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def rules(folder: Path, text: str) -> Rules:
 
 
 def sent(*messages: tuple[str, bytes | str | dict], at: int = 0):
-    """A micro-batch; a dict is sent as JSON."""
+    """Return a micro-batch; a dict is sent as JSON."""
     plain = [json.dumps(one) if isinstance(one, dict) else one for _, one in messages]
     payloads = [one.encode() if isinstance(one, str) else one for one in plain]
     return table_of([(topic, one, RECEIVED_MS) for (topic, _), one in zip(messages, payloads, strict=True)], at)
@@ -52,7 +52,7 @@ def reasons(messages, how: Rules) -> list[str]:
     return part(messages, how).quarantined["reason"].to_pylist()
 
 
-# What the devices of these makers publish, and what the rules in examples/ingest make of it.
+# What devices of these makers publish, and what the rules in examples/ingest make of it.
 VENDORS = [
     (
         "tele/tasmota_91/SENSOR",
@@ -92,12 +92,12 @@ VENDORS = [
 
 @pytest.mark.parametrize(("topic", "payload", "reading"), VENDORS, ids=[one[0] for one in VENDORS])
 def test_what_common_devices_publish_is_read_with_the_example_as_it_stands(topic, payload, reading):
-    """Planted: a nested number, a boolean or the device of the topic is lost."""
+    """Planted: a nested number, a boolean or the topic's device is lost."""
     assert read(sent((topic, payload)), Rules(False, load(EXAMPLE / "ingest.toml"))) == [reading]
 
 
 def test_an_outsiders_decoder_is_one_file_and_this_test():
-    """Planted: the file's decoder is not asked, or what it refuses is lost."""
+    """Planted: the file's decoder is not called, or what it refuses is lost."""
     how = Rules(False, load(EXAMPLE / "ingest.toml"))
     batch = sent(("soil/bed-3/up", struct.pack(">hH", -250, 617)), ("soil/bed-3/up", b"\1"))
     assert read(batch, how) == [("bed-3", {"temp_c": -2.5, "moisture": 61.7})]
@@ -105,7 +105,7 @@ def test_an_outsiders_decoder_is_one_file_and_this_test():
 
 
 def descriptor(folder: Path) -> None:
-    """What ``protoc --include_imports -o acme.desc`` writes for a small .proto file."""
+    """Write what ``protoc --include_imports -o acme.desc`` writes for a small .proto file."""
     file = descriptor_pb2.FileDescriptorProto(name="acme.proto", package="acme", syntax="proto3")
     inner = file.message_type.add(name="Air")
     inner.field.add(name="temp_c", number=1, type="TYPE_FLOAT", label="LABEL_OPTIONAL")
@@ -122,7 +122,7 @@ JSON = 'topic = "j/{device}"\nformat = "json"\n'
 CBOR = 'topic = "c/{device}"\nformat = "cbor"\n'
 OWN = 'topic = "u/{device}"\nformat = "umqtt"\n'
 PROTOBUF = 'topic = "p/{device}"\nformat = "protobuf"\ndescriptor = "acme.desc"\nmessage = "acme.Reading"\n'
-# Field 1: Air with temp_c 1.5 alone; 2: counter 7; 3: start "a"; 4: doors open and shut.
+# Field 1: Air with temp_c 1.5 only; 2: counter 7; 3: start "a"; 4: doors open and shut.
 PACKED = b"\x0a\x05\x0d\x00\x00\xc0\x3f" + b"\x10\x07" + b"\x1a\x01a" + b"\x22\x02\x01\x00"
 
 
@@ -147,7 +147,7 @@ PACKED = b"\x0a\x05\x0d\x00\x00\xc0\x3f" + b"\x10\x07" + b"\x1a\x01a" + b"\x22\x
     ids=str,
 )
 def test_every_format_gives_its_metrics(tmp_path, rule, topic, payload, metrics):
-    """Planted: a field of a Protobuf message that has its default is taken for missing."""
+    """Planted: a field of a Protobuf message that has its default value is taken for missing."""
     descriptor(tmp_path)
     assert read(sent((topic, payload)), rules(tmp_path, f"[[decoder]]\n{rule}")) == [("d", metrics)]
 
@@ -197,7 +197,7 @@ def test_every_format_gives_its_metrics(tmp_path, rule, topic, payload, metrics)
     ids=str,
 )
 def test_what_no_decoder_can_read_is_quarantined_and_stops_nothing(tmp_path, rule, topic, payload, reason):
-    """Planted: an exception of a decoder ends the micro-batch, or takes other payloads of the topic with it."""
+    """Planted: an exception of a decoder ends the micro-batch, or affects other payloads of the topic."""
     descriptor(tmp_path)
     (tmp_path / "odd.py").write_text(
         "from spark_ingest.decoders import Reading\n"
@@ -243,7 +243,7 @@ def test_a_file_that_cannot_work_is_refused_in_one_line_that_says_where(tmp_path
 
 
 def test_the_first_rule_that_matches_reads_and_the_rest_is_read_as_without_a_file(tmp_path):
-    """Planted: rules are tried from the end, or a rule hides status and telemetry of our own."""
+    """Planted: rules are tried from the end, or a rule hides this project's own status and telemetry."""
     how = rules(
         tmp_path,
         '[[decoder]]\ntopic = "a/{device}/t"\nformat = "number"\nmetric = "first"\n'
@@ -287,7 +287,7 @@ time = "at"
 
 
 def fleet(seed: int) -> list:
-    """Micro-batches of numbers without an identity, JSON with one, our own, duplicates and rubbish."""
+    """Make micro-batches of numbers without an identity, JSON with one, own records, duplicates and rubbish."""
     rng = random.Random(seed)
     messages: list[tuple[str, bytes, int]] = []
     for i in range(90):
@@ -320,7 +320,9 @@ def content(folder: Path, name: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(20 if "UMQTT_FULL_SWEEPS" in os.environ else 1))
 def test_whatever_was_broken_off_every_message_is_a_reading_once_also_without_an_identity(tmp_path, seed):
-    """Planted: a replay or a new checkpoint stores what is known by its place again, or its places count as gaps."""
+    """Planted: a replay or a new checkpoint stores readings known by their place again, or their places count as
+    gaps.
+    """
     how, rng, batches = rules(tmp_path, RULES), random.Random(seed), fleet(seed)
     tables = tmp_path / "tables"
     whole = tmp_path / "whole"
@@ -369,7 +371,9 @@ def test_whatever_was_broken_off_every_message_is_a_reading_once_also_without_an
 
 
 def test_gold_of_foreign_readings_bit_by_bit_equals_gold_counted_anew(tmp_path, monkeypatch):
-    """Planted: what is known by its place becomes a boot, is missing, or is forgotten when the state is read again."""
+    """Planted: a reading known by its place becomes a boot, is missing, or is forgotten when the state is read
+    again.
+    """
     how = rules(tmp_path, RULES)
     writer = BatchWriter(tmp_path, tmp_path / "state", rules=how, report=lambda _line: None)
     for batch_id, batch in enumerate(fleet(7)):
@@ -390,7 +394,7 @@ def test_the_decoder_and_its_test_in_the_docs_are_the_example_and_pass(monkeypat
 
 
 def test_the_commands_hand_the_file_on(tmp_path, monkeypatch, capsys):
-    """Planted: an option is parsed and forgotten, or a file that cannot be read starts Spark."""
+    """Planted: an option is parsed and forgotten, or an unreadable file starts Spark."""
     given: dict = {}
     monkeypatch.setattr("spark_ingest.pipeline.command._run", lambda options, *_: given.update(options) or {})
     fixed = ["--spool", "s", "--tables", "t", "--checkpoint", "c", "--config"]

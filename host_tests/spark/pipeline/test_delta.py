@@ -1,4 +1,4 @@
-"""Where a Delta table may lie."""
+"""The places where a Delta table may be."""
 
 from datetime import date
 from pathlib import Path

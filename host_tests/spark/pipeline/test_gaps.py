@@ -1,4 +1,4 @@
-"""What counts as missing: what was sent to a collector that listened, and may still come; and how long it is news."""
+"""What counts as missing: what was sent while a collector listened, and may still come; and how long it is news."""
 
 import json
 
@@ -16,13 +16,13 @@ HOUR = 3600 * SECOND
 
 
 def reading(device: str, boot: str, seq: int, at: int, up: int | None, *, clock: bool = True) -> tuple[str, bytes, int]:
-    """A reading taken and received `at` milliseconds after the collector's first message, `up` after its boot."""
+    """Return a reading taken and received `at` ms after the collector's first message, `up` ms after its boot."""
     ts = RECEIVED_MS + at if clock else None
     return (*telemetry(device, boot, seq, ts, up, t=1.0), RECEIVED_MS + at)
 
 
 def write(folder, *batches: list[tuple[str, bytes, int]], collectors: str = "") -> None:
-    """Each batch with an update of gold after it, from the collector of that letter."""
+    """Write each batch, with a gold update after it, from the collector of that letter."""
     writer, gold, start = BatchWriter(folder, folder / "state"), Gold(folder), 0
     for batch_id, messages in enumerate(batches):
         rows = table_of(messages, start)
@@ -49,7 +49,8 @@ OK = {"health": "ok", "missing": 0, "open_gaps": 0}
 FIRST = reading("first", "1-x", 0, 0, 5)
 
 
-# Device -> uptime at its reading, milliseconds, whether its clock was set, and what becomes of the readings before.
+# Device -> uptime at its reading (ms), whether its clock was set, and whether the readings before it are earlier than
+# the collector or missing.
 BOOTED = {
     "a": (2 * HOUR, True, "earlier"),
     "b": (2 * HOUR, False, "earlier"),
@@ -83,7 +84,7 @@ def test_what_a_boot_lacks_after_its_first_reading_is_missing_and_late_ones_stil
 
 
 def test_each_collector_has_a_first_message_of_its_own(tmp_path):
-    """Planted: the oldest message of all tells since when every collector listened."""
+    """Planted: the oldest message of all collectors decides since when each of them listened."""
     booted_between = [reading("a", "7-x", 500, 2 * HOUR, HOUR)]
     write(tmp_path / "two", [FIRST], booted_between, collectors="ns")
     write(tmp_path / "one", [FIRST], booted_between, collectors="nn")
@@ -93,7 +94,7 @@ def test_each_collector_has_a_first_message_of_its_own(tmp_path):
 
 
 def test_a_reading_that_came_and_could_not_be_read_is_not_missing(tmp_path):
-    """Planted: another device can explain a gap away, or what was dropped counts as quarantined."""
+    """Planted: another device can explain a gap, or what was dropped counts as quarantined."""
 
     def unreadable(topic: str, seq: int) -> tuple[str, bytes, int]:
         record = json.loads(reading("a", "1-x", seq, 0, 5)[1])
@@ -116,7 +117,7 @@ def test_a_reading_that_came_and_could_not_be_read_is_not_missing(tmp_path):
 
 
 def test_a_gap_is_news_for_a_week_and_stays_counted(tmp_path, monkeypatch):
-    """Planted: health goes by the count of what is missing, or the alert lasts as long as the gap."""
+    """Planted: health depends on the number of missing readings, or the alert lasts as long as the gap."""
     monkeypatch.setattr(gold_module, "_now_us", lambda: (RECEIVED_MS + 1000 * HOUR) * 1000)
     gap = [reading("a", "1-x", 0, 0, 5), reading("a", "1-x", 200, HOUR, HOUR + 5)]
     for days, health in ((6, "gaps"), (8, "ok")):

@@ -1,4 +1,4 @@
-"""Gold's law: whatever arrives how, and wherever an update is killed, it equals one pass over what bronze has."""
+"""Gold's law: whatever arrives in any order, and wherever an update is killed, it equals one pass over bronze."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def test_gold_gathered_bit_by_bit_and_killed_equals_one_pass_over_bronze(tmp_pat
 
 
 def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, monkeypatch):
-    """Planted: windows keep what they have when a boot's clock becomes known."""
+    """Planted: windows keep their readings when a boot's clock becomes known."""
     nothing = gold_module._none_replaced(), gold_module.SCHEMAS["gold/windows"].empty_table()
     monkeypatch.setattr(Gold, "_moved", lambda *_arguments: nothing)
     write(tmp_path, [clockless(seq, 20 * SECOND * seq) for seq in range(3)], [set_clock(3, 600 * SECOND)])
@@ -40,7 +40,7 @@ def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, m
 
 
 def test_silences_that_late_readings_do_not_end_are_caught(tmp_path, monkeypatch):
-    """Planted: a silence once noted stays."""
+    """Planted: a silence, once noted, stays."""
     monkeypatch.setattr(State, "_split_silence", lambda *_arguments: None)
     early, late = set_clock(0, 0), set_clock(2, 3600 * SECOND)
     write(tmp_path, [early, late], [set_clock(1, 1800 * SECOND)])
@@ -63,7 +63,7 @@ def test_compaction_and_replays_count_nothing_twice(tmp_path):
 
 
 def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
-    """Planted: every file that a commit names holds new rows."""
+    """Planted: every file that a commit names counts as new rows."""
 
     def all_of(actions):
         return [changes.unquote(action["add"]["path"]) for action in actions if "add" in action]
@@ -75,7 +75,7 @@ def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_whole_table(tmp_path, killed):
-    """Planted: a process that was killed is followed by one that counts the files of others alone."""
+    """Planted: after a process was killed, the next counts only the files of other commits."""
     batches = fleet(6)[:5]
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
     for batch_id, batch in enumerate(batches):
@@ -92,7 +92,7 @@ def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_wh
     assert_law(tmp_path, 6)
 
 
-# What the next process adds to the state that was saved -> which files those are.
+# What the next process adds to the saved state -> which files those are.
 ADDED = {
     "all that the windows have counted": lambda files, _after, _up_to: files,
     "nothing": lambda files, _after, up_to: files if up_to is None else files._replace(files=[]),
@@ -104,7 +104,7 @@ ADDED = {
 def test_a_process_that_was_killed_is_followed_by_one_that_knows_what_the_windows_have_counted(
     tmp_path, monkeypatch, added
 ):
-    """Planted: the state that was saved is taken as it is, or what no window has yet is added to it too."""
+    """Planted: the saved state is used unchanged, or what no window has yet is added to it too."""
     batches = fleet(8)[:6]
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
     for batch_id, batch in enumerate(batches[:-1]):
@@ -131,7 +131,7 @@ def test_a_process_that_was_killed_is_followed_by_one_that_knows_what_the_window
 
 
 def test_gold_of_a_release_that_saved_its_state_before_the_windows_is_counted_on(tmp_path, monkeypatch):
-    """Planted: the state that was saved last is used, though the windows have not come that far."""
+    """Planted: the state that was saved last is used, though the windows lag behind it."""
     batches = fleet(9)[:4]
     windows, schema = tmp_path / "gold" / "windows", gold_module.SCHEMAS["gold/windows"]
     schema = schema.remove(schema.get_field_index("window_hour"))
@@ -161,7 +161,7 @@ def test_an_update_writes_the_windows_in_which_something_was_taken_and_no_others
 
 
 def test_late_readings_do_not_join_their_windows_with_those_of_now(tmp_path):
-    """Planted: windows of all hours in one file, which each update after that writes again, and the next day's too."""
+    """Planted: windows of all hours share a file, which each later update writes again, and the next day's too."""
     for_hours = [[set_clock(10 * n + hour, hour * 3600 * SECOND) for hour in range(3)] for n in range(2)]
     write(tmp_path, *for_hours)
     added = DeltaTable(str(tmp_path / "gold" / "windows")).get_add_actions(flatten=True)
@@ -172,8 +172,8 @@ def test_late_readings_do_not_join_their_windows_with_those_of_now(tmp_path):
 
 
 def test_boots_that_are_over_are_left_as_they_are_until_something_comes_for_them(tmp_path):
-    """Planted: all boots are written again, a boot stays on the day on which it was heard before, or what a log says of
-    one changes nothing.
+    """Planted: all boots are written again, a boot stays on the day on which it was last heard, or a boot's log
+    line changes nothing.
     """
     day = 24 * 3600 * SECOND
 
@@ -202,7 +202,7 @@ def test_boots_that_are_over_are_left_as_they_are_until_something_comes_for_them
 
 
 def test_a_collector_that_turns_out_to_have_begun_earlier_changes_what_boots_of_other_days_lack(tmp_path):
-    """Planted: only the boots that something has come for are written."""
+    """Planted: only the boots for which something has arrived are written."""
     earlier = (*telemetry("b", "1-x", 0, RECEIVED_MS, 5, t=1.0), RECEIVED_MS - 48 * 3600 * SECOND)
     write(tmp_path, [(*telemetry("a", "1-x", 3, RECEIVED_MS, 5, t=1.0), RECEIVED_MS)], [earlier])
     assert {row[0]: row[8] for row in rows_of(tmp_path)["boots"]} == {"a": 3, "b": 0}
@@ -210,17 +210,17 @@ def test_a_collector_that_turns_out_to_have_begun_earlier_changes_what_boots_of_
 
 
 def clockless(seq: int, up: int) -> tuple[str, bytes, int]:
-    """A reading received an hour after its boot, whose clock was not set."""
+    """Return a reading received an hour after its boot, whose clock was not set."""
     return (*telemetry("a", "1-x", seq, None, up, t=float(seq)), RECEIVED_MS + 3600 * SECOND)
 
 
 def set_clock(seq: int, at: int) -> tuple[str, bytes, int]:
-    """A reading taken and received `at` milliseconds after the boot."""
+    """Return a reading taken and received `at` milliseconds after the boot."""
     return (*telemetry("a", "1-x", seq, RECEIVED_MS + at, at, t=float(seq)), RECEIVED_MS + at)
 
 
 def write(folder, *batches):
-    """Each batch with an update of gold after it."""
+    """Write each batch, with a gold update after it."""
     writer, gold, start = BatchWriter(folder, folder / "state"), Gold(folder), 0
     for batch_id, messages in enumerate(batches):
         writer.write(table_of(messages, start), batch_id, QUERY)
@@ -229,7 +229,7 @@ def write(folder, *batches):
 
 
 def test_an_update_with_nothing_but_repeated_readings_reaches_the_table_of_devices(tmp_path):
-    """Planted: what was written last is compared by reference, and the state's arrays have changed below it."""
+    """Planted: what was written last is compared by reference, although the state's arrays change in place."""
     readings = [set_clock(seq, 20 * SECOND * seq) for seq in range(3)]
     again = [(topic, payload, received + 3600 * SECOND) for topic, payload, received in readings]
     write(tmp_path, readings, again)
@@ -261,7 +261,7 @@ def test_gaps_are_filled_by_late_readings_and_explained_by_announcements(tmp_pat
 
 
 def dropped(boot: str, *ranges: list[int], device: str = "a") -> tuple[str, bytes, int]:
-    """An announcement of readings that never come."""
+    """Return an announcement that some readings will never come."""
     log = {"level": "warning", "text": "dropped", "boot": boot, "dropped_seq": ranges}
     return f"fleet/{device}/log", json.dumps(log).encode(), RECEIVED_MS
 
@@ -301,7 +301,7 @@ def test_gold_that_cannot_be_updated_is_said_once_and_tried_again_while_silver_g
 
 @pytest.mark.parametrize("name", ["devices", "boots", "gaps", "alerts", "traffic"])
 def test_a_table_that_could_not_be_written_is_written_by_the_next_update(tmp_path, monkeypatch, name):
-    """Planted: what is to be written counts as written before it is."""
+    """Planted: rows count as written before they are."""
     written = Gold._overwrite
 
     def fails(gold, table, *arguments):
@@ -323,7 +323,7 @@ def test_a_table_that_could_not_be_written_is_written_by_the_next_update(tmp_pat
 
 
 def test_while_nothing_comes_an_update_writes_nothing(tmp_path):
-    """Planted: the devices are written each minute, whatever is known of them."""
+    """Planted: the devices are written each minute, even if nothing about them has changed."""
     write(tmp_path, [set_clock(0, 0)])
     gold = Gold(tmp_path)
     now = (RECEIVED_MS + SECOND) * 1000
@@ -361,7 +361,7 @@ def status(boot: str, at: int, *, device: str, **fields: object) -> tuple[str, b
 
 
 def health(folder) -> dict[str, str]:
-    """Of each device."""
+    """Return the health of each device."""
     rows = DeltaTable(str(folder / "gold" / "devices")).to_pyarrow_table().to_pylist()
     return {row["device_id"]: row["health"] for row in rows}
 
@@ -371,7 +371,9 @@ GOODBYES = {"sleeping": "ok", "restarting": "ok", "stopped": "ok", "connection l
 
 
 def test_a_device_that_said_goodbye_is_not_offline_until_it_is_silent_for_too_long(tmp_path):
-    """Planted: every status that says offline makes the device offline, or a goodbye ends the alert of silence too."""
+    """Planted: every status that says offline makes the device offline, or a goodbye ends the alert of silence
+    too.
+    """
     sent = []
     for reason in GOODBYES:
         sent.append((*telemetry(f"{reason}", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS))
@@ -394,7 +396,7 @@ BOOTS = {
 
 
 def test_boots_that_somebody_asked_for_are_no_loop(tmp_path):
-    """Planted: every boot counts, or one that was announced excuses all of the device's."""
+    """Planted: every boot counts, or one announced boot excuses all of the device's."""
     batches: tuple[list, list] = [], []
     for name, (end, cause, _) in BOOTS.items():
         sent = []
@@ -425,7 +427,7 @@ def test_gold_is_empty_and_whole_before_anything_came(tmp_path):
 def test_a_block_from_a_collector_whose_clock_runs_ahead_moves_no_device_but_its_own_and_that_heals(
     tmp_path, monkeypatch
 ):
-    """Planted: the newest received time of all is what silence is measured against, whatever clock it comes from."""
+    """Planted: silence is measured against the newest received time of all, whichever clock it comes from."""
     now = RECEIVED_MS * 1000
     monkeypatch.setattr(gold_module, "_now_us", lambda: now)
     year = 365 * 24 * 3600 * SECOND

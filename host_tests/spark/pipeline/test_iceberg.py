@@ -1,4 +1,4 @@
-"""`umqtt tables register`: by Iceberg a table has the rows that it has by Delta, whatever is done to it and killed.
+"""`umqtt tables register`: Iceberg sees the same rows as Delta, whatever is done to a table or killed.
 
 `make test` kills at a third of all moments, UMQTT_FULL_SWEEPS=1 at every one.
 """
@@ -63,7 +63,7 @@ def tables(made, tmp_path) -> Path:
 
 
 def by_iceberg(tables: Path, name: str) -> StaticTable:
-    """Opened as engines without a catalog do: by the folder."""
+    """Open a table as engines without a catalog do: by its folder."""
     return StaticTable.from_metadata(str(tables / "iceberg" / "umqtt" / name))
 
 
@@ -86,7 +86,7 @@ def uri(tables: Path) -> str:
 
 @pytest.mark.parametrize("seed", range(20 if FULL else 1))
 def test_rows_are_those_of_delta_after_whatever_is_done(tables, seed):
-    """Planted: files that Delta gave up stay; a file that Iceberg has is added again; the partition is left out."""
+    """Planted: files that Delta removed stay; a file that Iceberg has is added again; the partition is left out."""
     rng = random.Random(seed)
     waiting = [*BATCHES[3:], NEXT_DAY]
     now = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC) + timedelta(days=1, hours=1)
@@ -127,7 +127,7 @@ def read(tables: Path, name: str = "silver") -> list[str]:
 
 
 def test_a_run_that_is_killed_anywhere_leaves_the_old_rows_or_the_new_and_the_next_has_the_new(tables, monkeypatch):
-    """Planted: what is removed and what is added are two snapshots; the hint is only written with a new snapshot."""
+    """Planted: removals and additions are two snapshots; the hint is only written with a new snapshot."""
     at = {"step": 0, "dies": 0}
 
     def step() -> None:
@@ -207,8 +207,9 @@ def test_beside_a_pipeline_that_writes_each_snapshot_is_a_version_of_delta_and_n
 
 @pytest.mark.parametrize("moment", ["existing", "parquet_file_to_data_file"])
 def test_whoever_comes_second_at_a_commit_changes_nothing_and_says_so(tables, monkeypatch, moment):
-    """Planted: pyiceberg repeats the commit on the other's snapshot, and rows are there twice; the version is looked up
-    before the snapshot, and the older version comes back."""
+    """Planted: pyiceberg repeats the commit on the other's snapshot, and rows are there twice; the version is
+    looked up before the snapshot, and the older version comes back.
+    """
     only(tables, "silver")
     iceberg.register(tables)
     write(tables, BATCHES[3], 3)
@@ -223,7 +224,7 @@ def test_whoever_comes_second_at_a_commit_changes_nothing_and_says_so(tables, mo
                 others.append(True)
                 write(tables, NEXT_DAY, 4)
                 only(tables, "silver")
-                # As on another machine, where this lock is not seen.
+                # As on another machine, which does not see this lock.
                 monkeypatch.setattr(iceberg, "FolderLock", lambda *_given: threading.Lock())
                 iceberg.register(tables)
                 monkeypatch.setattr(iceberg, "FolderLock", held)
@@ -261,7 +262,7 @@ def test_a_table_that_is_made_anew_with_other_partitions_is_made_anew_here_too(t
 
 
 def test_filters_find_what_they_find_by_delta(tables):
-    """Planted: a partition is noted a day late; of an hour nothing is noted."""
+    """Planted: a partition is recorded a day late; for an hour nothing is recorded."""
     write(tables, NEXT_DAY, 3)
     iceberg.register(tables)
     day = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC).date() + timedelta(days=1)
@@ -280,7 +281,7 @@ def test_filters_find_what_they_find_by_delta(tables):
 
 
 def test_metadata_is_kept_as_long_as_a_vacuum_keeps_files_and_no_longer(tables, monkeypatch):
-    """Planted: a snapshot goes by its own age; nothing is swept away; manifests of what was removed stay."""
+    """Planted: a snapshot is removed by its own age; nothing is removed; manifests of removed snapshots stay."""
     only(tables, "logs")
     folder = tables / "iceberg" / "umqtt" / "logs" / "metadata"
     iceberg.register(tables)
@@ -313,7 +314,7 @@ def test_metadata_is_kept_as_long_as_a_vacuum_keeps_files_and_no_longer(tables, 
 
 
 def test_the_command_uses_a_catalog_of_pyicebergs_configuration_and_says_what_is_wrong(tables, monkeypatch, capsys):
-    """Planted: the namespace or the catalog that is asked for is not the one that is used."""
+    """Planted: the requested namespace or catalog is not the one that is used."""
     only(tables, "silver", "logs")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tables.parent / 'lake.db'}")
@@ -361,7 +362,7 @@ def told(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("example", examples(_PAGE), ids=lambda example: example.heading)
 def test_an_example_of_the_page_prints_what_it_says(example, told, monkeypatch, capsys):
-    """Planted: the name of a table is the folder's, `gold/gaps`."""
+    """Planted: a table is named after its folder, `gold/gaps`."""
     monkeypatch.chdir(told)
     exec(compile(example.source, str(_PAGE), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out

@@ -25,7 +25,7 @@ NAMES = {f"{PREFIX}{name}_total" for name in COUNTERS} | {PREFIX + name for name
 
 
 def running(folder: Path) -> Pipeline:
-    """One that has written something, without Spark."""
+    """Return a pipeline that has written something, without Spark."""
     pipeline = Pipeline(PipelineConfig(None, folder, folder))
     pipeline._state = "running"
     pipeline._writer = type("Writer", (), {"totals": Totals(batches=3, rows_silver=7)})()
@@ -44,7 +44,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def test_what_prometheus_and_a_health_check_are_told_is_the_status(tmp_path):
-    """Planted: a figure is left out, or a pipeline that is stuck is well."""
+    """Planted: a figure is left out, or a stuck pipeline counts as healthy."""
     pipeline, now = running(tmp_path), [1_000_000.0]
     server = MetricsServer("127.0.0.1", 0, Figures(pipeline.status), lambda: health(pipeline.status(), now[0]))
     try:
@@ -85,7 +85,10 @@ def test_what_prometheus_and_a_health_check_are_told_is_the_status(tmp_path):
 def test_messages_wait_since_the_newest_micro_batch_that_ended_or_since_they_came(
     tmp_path, monkeypatch, batches, since
 ):
-    """(micro-batch, lag) at each look. Planted: an hour without messages counts as waiting for the next one."""
+    """The parameters are (micro-batch, lag) at each look.
+
+    Planted: an hour without messages counts as waiting for the next one.
+    """
     pipeline, at = running(tmp_path), [0]
     pipeline._spools = object()
     monkeypatch.setattr("spark_ingest.pipeline.pipeline.time.time_ns", lambda: at[0] * 1_000_000)
@@ -105,7 +108,7 @@ def test_the_page_lists_every_metric():
 
 
 def test_the_dashboard_is_what_grafanas_schema_knows_and_asks_for_metrics_that_exist():
-    """Planted: a misspelt key, which Grafana ignores, or a metric that nobody serves."""
+    """Planted: a misspelt key, which Grafana ignores, or a metric that nothing serves."""
     register_default_plugins()
     text = (ROOT / "examples" / "grafana" / "umqtt.json").read_text()
     content = json.loads(text)
@@ -126,7 +129,7 @@ def test_the_dashboard_is_what_grafanas_schema_knows_and_asks_for_metrics_that_e
 
 
 def lacking(given: object, known: object, where: str = "") -> list[str]:
-    """Places of what `given` has and `known` has not, or has otherwise."""
+    """Return the paths in `given` that are missing or different in `known`."""
     if isinstance(given, dict) and isinstance(known, dict):
         return [line for key, value in given.items() for line in lacking(value, known.get(key), f"{where}/{key}")]
     if isinstance(given, list) and isinstance(known, list) and len(given) == len(known):

@@ -1,7 +1,7 @@
-"""Tables on an object store: a real S3 server, which is taken away, refuses keys, and has two writers at once.
+"""Tables on an object store: a real S3 server, which disappears, refuses keys, and has two writers at once.
 
-`make test` has a sample: each request costs a server in Python some milliseconds. UMQTT_FULL_SWEEPS=1 has every stage,
-command and order, and sixty kills.
+`make test` runs a sample: each request takes a server in Python some milliseconds. UMQTT_FULL_SWEEPS=1 runs every
+stage, command and order, and sixty kills.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def tables(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StorePath:
-    """A place of the test's own."""
+    """Provide a location for this test alone."""
     use(store, monkeypatch)
     found = located(f"s3://readings/{tmp_path.name}/tables")
     assert isinstance(found, StorePath)
@@ -52,7 +52,7 @@ def tables(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def writer_of(tables: Location, checkpoint: Path, on_stage: Callable[[str], None] = lambda _stage: None) -> BatchWriter:
-    """As a pipeline that starts makes it."""
+    """Return the writer that a starting pipeline makes."""
     (checkpoint / "umqtt").mkdir(parents=True, exist_ok=True)
     return BatchWriter(
         tables,
@@ -69,7 +69,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("stage", STAGES if FULL else ["progress written"])
 def test_a_writer_that_ended_at_any_stage_goes_on_and_nothing_is_lost_or_stored_twice(tables, tmp_path, stage):
-    """Planted: `Delta.has` that finds nothing."""
+    """Planted: a `Delta.has` that finds nothing."""
     batches, made, corrupt = workload(seed=5)
     killed_in = set(range(BATCHES) if FULL else [1])
 
@@ -93,7 +93,10 @@ def test_a_writer_that_ended_at_any_stage_goes_on_and_nothing_is_lost_or_stored_
 
 @pytest.mark.parametrize("round_number", range(20 if FULL else 1))
 def test_a_writer_killed_after_any_stage_goes_on_and_nothing_is_lost_or_stored_twice(tables, tmp_path, round_number):
-    """With SIGKILL, a moment after the stage, in whatever request. Planted: `Delta.has` that finds nothing."""
+    """The kill is a SIGKILL shortly after the stage, in whatever request.
+
+    Planted: a `Delta.has` that finds nothing.
+    """
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -115,10 +118,10 @@ def test_a_writer_killed_after_any_stage_goes_on_and_nothing_is_lost_or_stored_t
 
 
 class TestTwoWriters:
-    """Each has a checkpoint of its own, as on two machines; both read the same spool."""
+    """Two writers, each with its own checkpoint, as on two machines; both read the same spool."""
 
     def test_the_newer_one_takes_over_and_the_older_one_writes_nothing_more(self, tables, tmp_path):
-        """Planted: a claim that is not looked at; a checkpoint that forgets whose the tables were."""
+        """Planted: a claim that is not checked; a checkpoint that forgets that it owned the tables."""
         batches, made, _ = workload(seed=6)
         older = writer_of(tables, tmp_path / "a")
         older.write(batches[0], 0, "a")
@@ -135,7 +138,7 @@ class TestTwoWriters:
 
     @pytest.mark.parametrize("table", ["bronze", "silver"] if FULL else ["silver"])
     def test_one_that_takes_over_in_the_middle_of_a_commit_wins_it(self, tables, tmp_path, monkeypatch, table):
-        """Planted: an append without the transaction of its writer, which Delta then lets through."""
+        """Planted: an append without its writer's transaction, which Delta then lets through."""
         batches, made, _ = workload(seed=7)
         older = writer_of(tables, tmp_path / "a")
         newer: list[BatchWriter] = []
@@ -157,7 +160,7 @@ class TestTwoWriters:
     def test_a_checkpoint_that_was_killed_while_it_claimed_the_tables_may_claim_them_again(
         self, tables, tmp_path, monkeypatch
     ):
-        """Planted: a checkpoint that notes its number only after the claim."""
+        """Planted: a checkpoint that records its number only after the claim."""
         writer_of(tables, tmp_path / "a")
         claim_one, left = delta_module.Delta.claim, [2]
 
@@ -198,7 +201,7 @@ class TestTwoWriters:
         golds = [Gold(tables, report=lambda _line: None) for _ in range(2)]
         for number, batch in enumerate(batches):
             writer.write(batch, number, QUERY)
-            # Each in turn has the state that the other has made old.
+            # Each of the two in turn has a state that the other has made obsolete.
             for gold in golds if FULL else [golds[number % 2]]:
                 with_taken(gold.update)
         windows = open_table(tables / "gold" / "windows").to_pyarrow_table(columns=["n"])
@@ -208,7 +211,7 @@ class TestTwoWriters:
 
 
 def test_gold_s_state_is_kept_when_its_store_is_away_for_a_moment(store, tables, tmp_path):
-    """Planted: a state that cannot be read now and is taken for damaged."""
+    """Planted: a state that cannot be read at the moment is taken for damaged."""
     writer_of(tables, tmp_path).write(workload(seed=11)[0][0], 0, QUERY)
     Gold(tables).update()
     kept = list((tables / "gold" / ".state").iterdir())
@@ -230,7 +233,7 @@ def test_gold_s_state_is_kept_when_its_store_is_away_for_a_moment(store, tables,
 
 
 def with_taken(update: Callable[[], object]) -> None:
-    """As a pipeline does: gold that could not be updated is tried again."""
+    """Update gold, and try again if it could not be updated, as a pipeline does."""
     try:
         update()
     except TablesTaken:
@@ -238,7 +241,7 @@ def with_taken(update: Callable[[], object]) -> None:
 
 
 def test_what_is_done_to_tables_in_a_folder_is_done_to_those_on_an_object_store(tables, tmp_path):
-    """Planted: old gold that stays when it is counted anew; a size of what is dead that is 0."""
+    """Planted: old gold stays when it is counted again; the size of dead files is 0."""
     folder = tmp_path / "tables"
     commands = [["compact"], ["vacuum"], ["forget", "d1", "--yes"], ["retain", "--days", "36500"], ["ls"]]
     commands += [["rebuild"], ["rebuild", "--gold-only"], ["ls"]] if FULL else []
@@ -262,7 +265,7 @@ def test_what_is_done_to_tables_in_a_folder_is_done_to_those_on_an_object_store(
 
 
 def run(*arguments: object) -> dict:
-    """A command's JSON."""
+    """Run a command; return its JSON."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         assert umqtt.run(list(map(str, arguments))) == 0
     return json.loads(printed.getvalue())
@@ -274,7 +277,7 @@ def without_sizes(found: dict) -> dict:
 
 def content(table: Location) -> list[str]:
     rows = open_table(table).to_pyarrow_table()
-    # When it was counted, and at which version, differ.
+    # These depend on when the row was counted, and at which version.
     changing = {"since", "last_seen", "until", "delay_p50_ms", "delay_p95_ms", "reboots_24h"}
     return sorted(map(repr, rows.drop_columns([n for n in rows.column_names if n in changing]).to_pylist()))
 
@@ -286,10 +289,10 @@ AWS_SAYS = (
 
 
 class TestBadInput:
-    """One line, which holds nothing of the credentials. Planted: the store's own answer as the reason."""
+    """Bad input gives one line, without any credentials. Planted: the store's own answer as the reason."""
 
     def refused(self, url: str, capsys: pytest.CaptureFixture[str]) -> str:
-        """What a pipeline says of the tables before it starts Spark, which a command says too."""
+        """Return a pipeline's error about the tables before it starts Spark; check that a command gives one too."""
         with pytest.raises(UsageError) as error:
             require_writable(located(url))
         capsys.readouterr()
@@ -331,7 +334,7 @@ class TestBadInput:
         assert "there are no credentials: set AWS_ACCESS_KEY_ID" in self.refused(f"{tables}/other", capsys)
 
     def test_a_key_in_a_file_is_used(self, tables, monkeypatch, tmp_path):
-        """Planted: options without which delta-rs asks for a profile at AWS alone."""
+        """Planted: options without which delta-rs looks for a profile at AWS only."""
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(name)
         keys = f"[fleet]\naws_access_key_id={ACCESS_KEY}\naws_secret_access_key={SECRET_KEY}\n"
@@ -383,7 +386,7 @@ class TestBadInput:
 
 
 def test_only_what_may_pass_is_waited_for():
-    """Planted: a pipeline that waits for ever for a bucket that is not there."""
+    """Planted: a pipeline that waits for ever for a bucket that does not exist."""
     away = OSError(
         "Generic S3 error: Error performing PUT http://h/b in 1s, after 3 retries - HTTP error: error sending request"
     )

@@ -1,4 +1,4 @@
-"""Plain Parquet tables: exactly once over several files of a micro-batch, and read by engines as they stand."""
+"""Plain Parquet tables: exactly once over several files of a micro-batch, and readable by engines without help."""
 
 import os
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ class PowerCut(BaseException):
 
 
 def over_midnight(first: int = 0) -> pa.Table:
-    """A micro-batch of MADE readings received on three days, every tenth of them twice, with three corrupt ones."""
+    """Return MADE readings received on three days, a tenth of them twice, and three corrupt messages."""
     payloads = [record("pump", "1-a", first + i) for i in range(MADE)]
     payloads += [payloads[i] for i in range(0, MADE, 10)] + [b"corrupt %d" % (first + i) for i in range(3)]
     rows = messages(payloads).select(MESSAGE_COLUMNS).to_pylist()
@@ -55,7 +55,7 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("complete", [False, True], ids=["before the rename", "after it"])
 def test_a_power_cut_at_any_file_of_a_micro_batch_loses_and_duplicates_nothing(tmp_path, monkeypatch, complete):
-    """Every file in full sweeps; else every second one before its rename and the others after it."""
+    """In full sweeps both cuts come at every file; otherwise they come at every other file in turn."""
     written = 0
     cut_at: int | None = None
     replace_file = parquet.replace_file
@@ -76,7 +76,7 @@ def test_a_power_cut_at_any_file_of_a_micro_batch_loses_and_duplicates_nothing(t
     writer(tmp_path / "whole").write(over_midnight(), 0, QUERY)
     made = len(files(tmp_path / "whole"))
     assert made == 3 + 3 + 1 + 1, "bronze and silver a day, quarantine, duplicates"
-    # Six marks, the data, and the readings seen.
+    # Six marks, the data files, and the readings seen.
     assert written == 6 + made + 1
     for point in range(1, written + 1) if FULL else range(1 + complete, written + 1, 2):
         folder, written, cut_at = tmp_path / str(point), 0, point

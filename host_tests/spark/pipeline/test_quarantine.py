@@ -1,4 +1,4 @@
-"""What quarantine makes of a device in gold: it is heard, it is counted, and an alert says why."""
+"""A quarantined message in gold: its device counts as heard, it is counted, and an alert says why."""
 
 import json
 
@@ -19,13 +19,13 @@ DAY = 86_400 * SECOND
 
 
 def reading(seq: int, at: int, **metrics: object) -> tuple[str, bytes, int]:
-    """A reading of device a, taken and received `at` milliseconds after the first."""
+    """Return a reading of device a, taken and received `at` milliseconds after the first."""
     topic, payload = telemetry("a", "1-x", seq, RECEIVED_MS + at, at)
     return topic, json.dumps(json.loads(payload) | {"m": metrics}).encode(), RECEIVED_MS + at
 
 
 def write(folder, *batches: list[tuple[str, bytes, int]], trust_ids: bool = False) -> None:
-    """Each batch with an update of gold after it."""
+    """Write each batch, with a gold update after it."""
     writer = BatchWriter(folder, folder / "state", rules=Rules(trust_ids), report=lambda _line: None)
     gold, start = Gold(folder), 0
     for batch_id, messages in enumerate(batches):
@@ -71,7 +71,7 @@ def test_a_device_of_which_nothing_can_be_read_is_heard_and_its_alert_ends_after
 
 
 def test_a_message_on_a_topic_that_names_no_device_is_nobodys_sign_of_life(tmp_path):
-    """Planted: the record's id says whose a message is, whoever published it."""
+    """Planted: the record's id decides whose message it is, whoever published it."""
     bad = json.dumps({"v": 9, "id": "a"}).encode()
     topics = ("elsewhere", "fleet/a", "site/a/telemetry", "fleet//telemetry")
     write(tmp_path, [(topic, bad, RECEIVED_MS) for topic in topics])
@@ -90,7 +90,7 @@ def test_tables_of_an_older_release_go_on_and_their_quarantine_counts_for_no_dev
 
 
 def test_a_message_that_is_in_quarantine_for_two_reasons_is_forgotten_like_any_other(tmp_path):
-    """Planted: a place has one row, whatever the reasons."""
+    """Planted: a position has one row, whatever the number of reasons."""
     write(tmp_path, [reading(0, 0, t=1.0, u=1)], [reading(0, 5, t="x", u=2)])
     assert [row["kept"] for row in sorted(rows(tmp_path, "quarantine"), key=lambda row: row["reason"])] == [False, True]
     assert_law(tmp_path, 0)
@@ -99,7 +99,7 @@ def test_a_message_that_is_in_quarantine_for_two_reasons_is_forgotten_like_any_o
 
 
 def claimed(topic: str, device: str, seq: int = 0) -> tuple[str, bytes, int]:
-    """A good reading of `device` on `topic`."""
+    """Return a good reading of `device` on `topic`."""
     return topic, telemetry(device, "1-x", seq, RECEIVED_MS, 5, t=1.0)[1], RECEIVED_MS
 
 
@@ -116,7 +116,7 @@ CLAIMS = {
 
 
 def test_a_record_on_a_topic_that_is_not_its_devices_is_quarantined_unless_ids_are_trusted(tmp_path):
-    """Planted: the record's id is taken by default, or `trust_ids` is lost on the way to a rebuild."""
+    """Planted: the record's id is accepted by default, or `trust_ids` is lost on the way to a rebuild."""
     messages = [claimed(topic, "bob", seq) for seq, topic in enumerate(CLAIMS)]
     write(tmp_path, messages)
     assert not rows(tmp_path, "silver")
@@ -141,7 +141,10 @@ def test_of_a_device_whose_id_others_claim_everything_that_names_it_is_forgotten
 
 
 def test_a_claim_in_cbor_is_forgotten_too_also_where_the_name_comes_in_pieces(tmp_path):
-    """RFC 8949, 3.2.3. Planted: only payloads that have the name's bytes in one piece are looked at."""
+    """CBOR may split a text into pieces: RFC 8949, 3.2.3.
+
+    Planted: only payloads that contain the name's bytes in one piece are checked.
+    """
     fields = json.loads(claimed("", "eve")[1])
     whole = cbor2.dumps(fields)
     pieces = whole.replace(b"\x63eve", b"\x7f\x61e\x62ve\xff")
@@ -169,7 +172,7 @@ def test_silver_of_an_older_release_goes_on_and_its_rows_have_no_topic(tmp_path,
 
 
 def test_a_device_whose_name_is_sql_or_a_path_is_kept_counted_and_forgotten_like_any_other(tmp_path):
-    """Planted: the name becomes part of a predicate as it is."""
+    """Planted: the name becomes part of a predicate unescaped."""
     names = ["o'brien", "x' OR '1'='1", "a\\", "%", "_", '"', "--", "; DROP", "{0}", "..", "a\nb", "\x1b[2J", "\u202e"]
     write(tmp_path, [claimed(f"fleet/{name}/telemetry", name) for name in [*names, "kept"]])
     assert sorted(row["device_id"] for row in rows(tmp_path, "gold/devices")) == sorted([*names, "kept"])

@@ -1,4 +1,4 @@
-"""Laws of what silver already has: same payload, another payload, and boots that have left the set of readings seen."""
+"""Laws of readings that silver has: same payload, another payload, and boots no longer in the set of seen ones."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ def test_another_payload_under_a_known_identity_is_quarantined_and_the_same_one_
 
     first = [reading(0, 1.0), reading(1, 1.0), reading(1, 2.0), reading(1, 1.0)]
     second = [reading(0, 3.0), reading(0, 1.0), reading(2, 1.0)]
-    # The same identity without a clock: found by looking through the whole table.
+    # The same identity without a clock: found by searching the whole table.
     second.append((*telemetry("a", "1-x", 0, None, 5, t=1.0), RECEIVED_MS))
     for stage in STAGES if FULL else ("progress written", "silver committed", "quarantine committed"):
         folder = tmp_path / stage.replace(" ", "-")
@@ -73,7 +73,7 @@ def test_boots_that_have_left_the_set_are_asked_for_in_silver_and_never_guessed(
         silver += new
         progress.save(batch_id, seen)
         progress.remove_before(batch_id - 1)
-        # Through the files and back, as after every restart.
+        # Save and load again, as after every restart.
         seen = progress.load(batch_id)
         assert seen is not None
 

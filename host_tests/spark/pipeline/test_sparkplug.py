@@ -1,5 +1,7 @@
-"""Sparkplug B: births make data readable, and a message has the same identity however often and in whatever cuts it is
-read. Payloads are written here by hand, so that the decoder's table of fields is checked too."""
+"""Sparkplug B: births make data readable; a message keeps its identity however often and in any batches it comes.
+
+Payloads are written here by hand, so that the decoder's table of fields is checked too.
+"""
 
 import os
 import random
@@ -33,7 +35,7 @@ def varint(number: int) -> bytes:
 
 
 def tagged(number: int, value: int | bytes | float, wire: str = "") -> bytes:
-    """A field: a whole number, bytes, or with `wire` a float ("f") or a double ("d")."""
+    """Encode a field: a whole number, bytes, or with `wire` a float ("f") or a double ("d")."""
     if wire:
         return varint(number << 3 | (5 if wire == "f" else 1)) + struct.pack("<" + wire, value)
     if isinstance(value, bytes):
@@ -81,7 +83,7 @@ BIRTH = birth(3, 1000, metric("temp", 1, DOUBLE, double(20.5)), metric("count", 
 
 
 def test_births_aliases_deaths_a_rebirth_and_a_restart(tmp_path):
-    """Planted: aliases of devices without their prefix; a rebirth that goes on with the old numbers."""
+    """Planted: aliases of devices without their prefix; a rebirth that continues the old numbers."""
     parts = part(
         sent(
             BIRTH,
@@ -136,7 +138,10 @@ def test_births_aliases_deaths_a_rebirth_and_a_restart(tmp_path):
     ],
 )
 def test_each_type_of_value(tmp_path, datatype, value, read):
-    """By name with its type, and by alias with the birth's. Planted: whole numbers without their sign."""
+    """Values are sent by name with their type, and by alias with the birth's type.
+
+    Planted: whole numbers without their sign.
+    """
     how = rules(tmp_path, RULE)
     named = part(sent(birth(1, 5), node("NDATA", 1, 6, metric("x", None, datatype, value))), how)
     known = birth(1, 5, metric("x", 1, datatype))
@@ -186,7 +191,7 @@ def test_what_cannot_be_read_is_quarantined_with_the_reason_and_changes_nothing_
 
 
 def test_a_metric_whose_alias_no_birth_has_costs_only_itself(tmp_path):
-    """Planted: the message's number is lost with it, and counts as missing."""
+    """Planted: the whole message's number is lost with the metric, and counts as missing."""
     data = node("NDATA", 1, 1001, metric(alias=5, value=double(1)), metric(alias=1, value=double(2)))
     parts = part(sent(BIRTH, data), rules(tmp_path, RULE))
     assert dict(parts.readings.to_pylist()[1]["metrics"]) == {"temp": 2.0}
@@ -196,13 +201,13 @@ def test_a_metric_whose_alias_no_birth_has_costs_only_itself(tmp_path):
 
 
 def history(rng: random.Random, count: int) -> list[tuple[str, bytes]]:
-    """What one node sends: births now and then, its seq in a circle."""
+    """Return what one node sends: a birth now and then, and messages whose seq wraps around."""
     messages: list[tuple[str, bytes]] = []
     seq = at = 0
     for i in range(count):
         at += rng.choice((0, 1, 1, 7))
         if i == 0 or rng.random() < 0.003:
-            # A node's clock tells two births apart.
+            # Two births of a node are told apart by its clock.
             at += 1
             seq = 0
             messages.append(birth(rng.randrange(256), at, metric("temp", 1, DOUBLE, double(i))))
@@ -225,7 +230,10 @@ def identities(messages: list[tuple[str, bytes]], redelivered: frozenset[int] = 
 
 @pytest.mark.parametrize("seed", range(40 if "UMQTT_FULL_SWEEPS" in os.environ else 3))
 def test_a_message_that_is_redelivered_has_the_number_that_it_had(seed):
-    """Over several rounds of seq, and births. Planted: the number that lies nearest to the newest one."""
+    """This holds over several rounds of seq, and over births.
+
+    Planted: the number that is nearest to the newest one.
+    """
     rng = random.Random(seed)
     messages = history(rng, 1500)
     once = identities(messages)
@@ -236,7 +244,7 @@ def test_a_message_that_is_redelivered_has_the_number_that_it_had(seed):
     end = rng.randrange(2, 1500)
     back = rng.randrange(1, min(end, 1200))
     births = [i for i, (topic, _) in enumerate(messages) if "NBIRTH" in topic and i < end]
-    # Of sessions, the last two are remembered.
+    # Only the last two sessions are remembered.
     start = max(end - back, births[-2] if len(births) > 1 else 0)
     again = [*range(end), *range(start, end), *range(end, 1500)]
     read = identities([messages[i] for i in again], frozenset(range(end, end + end - start)))
@@ -256,7 +264,7 @@ def test_what_comes_again_after_too_many_messages_is_quarantined():
 
 @pytest.mark.parametrize("seed", range(10 if "UMQTT_FULL_SWEEPS" in os.environ else 1))
 def test_whatever_is_broken_off_and_repeated_the_tables_are_those_of_one_reading(tmp_path, monkeypatch, seed):
-    """Planted: births as they are after the micro-batch that is repeated; a rebuild that forgets them after a piece."""
+    """Planted: births as they are after the repeated micro-batch; a rebuild that forgets them after a piece."""
     monkeypatch.setattr("spark_ingest.pipeline.rebuild._CHUNK_ROWS", 90)
     rng = random.Random(seed)
     messages, how = history(rng, 400), rules(tmp_path, RULE)
@@ -299,7 +307,7 @@ def test_damaged_births_are_said_in_a_line_and_the_next_birth_makes_data_readabl
 
 
 def test_nodes_that_somebody_makes_up_push_out_the_longest_silent_and_no_more(monkeypatch):
-    """Planted: births that are never forgotten; one that forgets the node that speaks."""
+    """Planted: births that are never forgotten; a node that is forgotten while it is sending."""
     monkeypatch.setattr(sparkplug, "_LARGEST", 50)
     births = Births()
     births.read("north", *BIRTH)
@@ -313,7 +321,10 @@ def test_nodes_that_somebody_makes_up_push_out_the_longest_silent_and_no_more(mo
 
 
 def test_no_bytes_break_it(tmp_path):
-    """Bytes of a birth and of data, cut and changed. Planted: an error of Protobuf's that nobody catches."""
+    """The bytes are those of a birth and of data, cut and changed.
+
+    Planted: an error of Protobuf's that nobody catches.
+    """
     rng, births = random.Random(7), Births()
     seeds = [BIRTH, node("NDATA", 1, 1001, metric(alias=1, value=double(2)), metric("s", value=tagged(15, b"text")))]
     for _ in range(1000):

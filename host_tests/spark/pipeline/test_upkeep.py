@@ -1,4 +1,4 @@
-"""Upkeep of the tables: no row changes that was not meant to, beside a pipeline or with it at rest."""
+"""Upkeep of the tables changes no other row than intended, beside a running pipeline or without one."""
 
 import contextlib
 import io
@@ -35,7 +35,7 @@ from spark_ingest.tables.upkeep import SmallFiles, compact, deleted, listed, ret
 BELOW_GOLD = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
 
-# So many that every table has rows, and quarantine a conflict too.
+# Enough messages that every table has rows, and quarantine a conflict too.
 MESSAGES = pa.concat_tables(fleet(1)).slice(0, 320)
 BATCHES = [MESSAGES.slice(start, 32) for start in range(0, MESSAGES.num_rows, 32)]
 WRITTEN = len(BATCHES) - 4
@@ -46,7 +46,10 @@ def content(folder: Path, name: str) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, list[str]]:
-    """The tables below gold. How silver placed readings without a clock depends on the micro-batch they came in."""
+    """Return the tables below gold.
+
+    Where silver places readings without a clock depends on their micro-batch.
+    """
     found = {name: content(folder, name) for name in BELOW_GOLD if name != "silver"}
     silver = DeltaTable(str(folder / "silver")).to_pyarrow_table().drop_columns(["event_ts", "event_ts_from"])
     return found | {"silver": sorted(map(repr, silver.to_pylist()))}
@@ -77,7 +80,7 @@ def test_compaction_and_vacuum_leave_every_row_and_fewer_files(tables):
 
 
 def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(tables):
-    """Planted: a clock of the process alone, with which `--once` from cron never vacuums."""
+    """Planted: only the process's own clock counts, so that `--once` from cron never vacuums."""
     rows = {name: content(tables, name) for name in SCHEMAS}
     compact(tables)
     before = {one.name: one.dead for one in listed(tables)}
@@ -123,7 +126,7 @@ def test_small_files_are_joined_while_a_pipeline_appends(tables):
 
 
 def test_the_windows_files_are_joined_too_and_gold_goes_on(tmp_path):
-    """Planted: windows are left out, a file for each five minutes for ever."""
+    """Planted: windows are left out, so that a file for every five minutes stays for ever."""
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
     lines: list[str] = []
     small = SmallFiles(tmp_path, lines.append, most=5)
@@ -220,7 +223,7 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
     for other in (["rebuild"], ["retain", "--days", "9"], ["forget", "d2"]):
         assert again in run(*other, "--tables", tables, code=2)
     for folder in (tables, whole):
-        # Who has no row is told so, but by the command that ends what was broken off.
+        # Forgetting an unknown device is an error, except for the command that completes an interrupted one.
         run(*command, "--tables", folder, code=2 if folder is whole and broken == "forget" else 0)
     require_whole(tables)
     assert rows_of(tables) == rows_of(whole)
@@ -282,7 +285,7 @@ def test_a_device_that_is_forgotten_is_in_no_table_and_the_others_are_whole(tabl
 
 
 def test_a_name_of_which_there_is_no_row_fails_and_a_person_is_asked(tables, monkeypatch, capsys):
-    """Planted: a name spelt wrongly is forgotten without a word; nobody is asked."""
+    """Planted: a misspelt name is forgotten silently; no confirmation is asked for."""
     before = {name: content(tables, name) for name in BELOW_GOLD}
     assert umqtt.run(["tables", "forget", "d11", "--tables", str(tables)]) == 2
     assert "'d11'" in capsys.readouterr().err
@@ -313,7 +316,7 @@ def test_retention_removes_whole_days_and_gold_keeps_what_it_counted(tables):
 
 @pytest.mark.parametrize("deed", ["forget", "retain"])
 def test_what_a_removal_left_of_a_file_is_filtered_like_any_other(tables, deed):
-    """Planted: rows are removed by Delta's own delete or merge, after which a pipeline cannot look a reading up."""
+    """Planted: rows are removed by Delta's own delete or merge, after which a pipeline cannot look up a reading."""
     later = table_of([(*telemetry("z", "1-z", 0, None, None, t=1.0), RECEIVED_MS + 3600_000)], 10**6)
     BatchWriter(tables, tables / "state", report=lambda _line: None).write(later, WRITTEN, QUERY)
     held = {name: DeltaTable(str(tables / name)).to_pyarrow_table() for name in BELOW_GOLD}
@@ -329,7 +332,7 @@ def test_what_a_removal_left_of_a_file_is_filtered_like_any_other(tables, deed):
             for value in {*left.to_table([column])[column].to_pylist()} - {None}:
                 found = left.to_table(filter=pa_dataset.field(column) == value).num_rows
                 assert found == left.to_table([column])[column].to_pylist().count(value), (name, column)
-    # A new checkpoint looks all of it up.
+    # A new checkpoint looks everything up.
     writer = BatchWriter(tables, tables / "anew", report=lambda _line: None)
     for batch_id, batch in enumerate(BATCHES):
         writer.write(batch, batch_id, "anew")
@@ -429,7 +432,7 @@ def test_a_checkpoint_of_another_version_or_of_other_tables_is_refused(tmp_path)
 
 
 def run(*arguments: object, code: int = 0) -> str:
-    """``umqtt tables`` with these arguments: what it printed."""
+    """Run ``umqtt tables`` with these arguments; return what it printed."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         assert umqtt.run(["tables", *map(str, arguments)]) == code, printed.getvalue()

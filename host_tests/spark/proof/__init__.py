@@ -1,13 +1,13 @@
 """The parts of the ingestion's proof (``prove.py``).
 
 ============  =================================================================================================
-``fleet``     what devices publish, from a seed, and what must become of it
+``fleet``     what devices publish, from a seed, and where it must end up
 ``publisher`` a publisher that keeps what is not acknowledged, as a device with flash does
 ``chain``     broker, collector and pipeline as processes that can be killed and are started again
-``oracle``    the spool read by code of its own, against the publishers; the tables against the spool
+``oracle``    an independent reader of the spool: compares publishers with spool, and spool with tables
 ``runs``      a run: load, kills at random moments, the count
 ``mistakes``  mistakes planted in the collector and the pipeline
-``controls``  that each mistake is caught
+``controls``  checks that each mistake is caught
 ``trace``     no PUBACK before the fdatasync that covers it, read from a kernel trace
 ============  =================================================================================================
 """

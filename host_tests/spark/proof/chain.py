@@ -22,7 +22,7 @@ from spark_ingest.location import StorePath, located
 
 from . import mistakes
 
-# Micro-batches one after the other: a kill at a random moment then falls into one.
+# No pause between micro-batches, so that a kill at a random moment falls into one.
 _INTERVAL_MS = 50
 _GOLD_INTERVAL_S = 0.5
 _MOST_IN_VAIN = 5
@@ -31,7 +31,7 @@ SPARK_KINDS = ("driver java", "driver python", "worker", "executor")
 
 
 class Life:
-    """One process from its start to its end. Its output goes to `log`, which the lives of one part share."""
+    """One process from its start to its end. Its output goes to `log`, shared by all lives of one part."""
 
     def __init__(
         self, command: Sequence[object], log: Path, folder: Path, environment: Mapping[str, str] | None = None
@@ -51,13 +51,13 @@ class Life:
         self.pid = self._child.pid
 
     def told(self) -> str:
-        """What this life has written so far."""
+        """Return what this life has written so far."""
         with self.log.open("rb") as text:
             text.seek(self._from)
             return text.read().decode(errors="replace")
 
     def has_said(self, wanted: str) -> bool:
-        """Whether a line begins with `wanted`. Raises AssertionError when it ended without."""
+        """Return whether a line begins with `wanted`. Raises AssertionError if the process ended without it."""
         if any(line.startswith(wanted) for line in self.told().splitlines()):
             return True
         if self._child.poll() is not None:
@@ -65,16 +65,16 @@ class Life:
         return False
 
     def code(self) -> int | None:
-        """The exit code, None while it runs."""
+        """Return the exit code, None while it runs."""
         return self._child.poll()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end."""
         self._child.kill()
         self._child.wait(SPARK_LIMIT_S)
 
     def end(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; return the exit code."""
         self._child.terminate()
         return self._child.wait(SPARK_LIMIT_S)
 
@@ -82,9 +82,13 @@ class Life:
 class Chain:
     """The processes over one folder: a broker with its store, a collector with its spool, a pipeline.
 
-    mistake: program text planted in collector and pipeline. master: of Spark, "" for a local one. store: where the
-    tables are, None for a folder. kills: by kind. failures: what went wrong with a process, in words.
-    collector_options: more of them. prefix: what runs collector and pipeline, as setpriv.
+    mistake: program text planted in collector and pipeline.
+    master: Spark's master, "" for a local one.
+    store: the object store with the tables, None for a folder.
+    kills: their number, by kind.
+    failures: descriptions of what went wrong with a process.
+    collector_options: further options of the collector.
+    prefix: words put before the commands of collector and pipeline, such as setpriv.
     """
 
     def __init__(
@@ -106,7 +110,7 @@ class Chain:
         self._mistake = mistake
         self._master = master
         self._store = store
-        # With a store the folder is filled for the count alone.
+        # With a store, the folder is filled only for the count.
         self._location = str(self.tables) if store is None else f"s3://readings/{folder.name}/tables"
         self._environment = None if store is None else os.environ | store.environment()
         self._in_vain = 0
@@ -132,11 +136,11 @@ class Chain:
         eventually(lambda: life.has_said("listening on "), "the broker listens")
 
     def start_collector(self) -> None:
-        """Start the collector; it finds the broker by itself."""
+        """Start the collector, which waits for the broker by itself."""
         self.collector = Life(self.collector_command(), self.folder / "collector.log", self.folder)
 
     def collector_command(self) -> list[object]:
-        """The collector's command."""
+        """Return the collector's command."""
         command: list[object] = [*self.prefix, *mistakes.command("collector", self._mistake)]
         command += ["--broker", f"mqtt://127.0.0.1:{self.port}", "--spool", str(self.spool), "--name", "north"]
         return [*command, "--longest-delay", "0.2", *self.collector_options]
@@ -148,22 +152,22 @@ class Chain:
         eventually(lambda: life.has_said("subscribed north"), "the collector is subscribed")
 
     def start_pipeline(self, *more: object, die_at: tuple[str, int] | None = None) -> None:
-        """Start the pipeline, without waiting. die_at: it kills itself at the stage, the N-th time."""
+        """Start the pipeline without waiting. die_at: the stage at whose N-th occurrence it kills itself."""
         command = [*self.prefix, *mistakes.command("pipeline", self._mistake, die_at), *self.pipeline_options()]
         if self._master:
             command += ["--master", self._master]
         self.status_path.unlink(missing_ok=True)
-        self.spool.mkdir(exist_ok=True)  # the collector may not have come to it yet
+        self.spool.mkdir(exist_ok=True)  # the collector may not have created it yet
         self.pipeline = Life([*command, *more], self.folder / "pipeline.log", self.folder, self._environment)
 
     def pipeline_options(self) -> list[object]:
-        """The pipeline's options, but for Spark's."""
+        """Return the pipeline's options, except Spark's."""
         options: list[object] = ["--spool", str(self.spool), "--tables", self._location]
         options += ["--checkpoint", str(self.checkpoint), "--status", str(self.status_path)]
         return [*options, "--interval-ms", str(_INTERVAL_MS), "--gold-interval", str(_GOLD_INTERVAL_S)]
 
     def fetch_tables(self) -> None:
-        """Copy the tables from the object store into their folder, if they are in one."""
+        """Copy the tables from the object store, if they are there, into their folder."""
         tables = located(self._location)
         if isinstance(tables, StorePath):
             assert self._store is not None
@@ -175,7 +179,7 @@ class Chain:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether Spark has executors, and the cluster's write path with them."""
+        """Whether Spark has executors, and so uses the cluster's write path."""
         return bool(self._master)
 
     @property
@@ -184,11 +188,11 @@ class Chain:
         return self.folder / "pipeline.json"
 
     def pipeline_works(self) -> bool:
-        """Whether the pipeline has finished a micro-batch since it was started. Starts it again if it ended."""
+        """Return whether the pipeline has finished a micro-batch since its start. Starts it again if it ended."""
         assert self.pipeline is not None
         works = bool(status(self.status_path).get("batches"))
         if self.pipeline.code() is not None:
-            # As a service manager does. Whoever was killed under it, it must not end in silence.
+            # As a service manager does. Even if part of it was killed, it must not end silently.
             if self.pipeline.code() == 0 or not self.pipeline.told().strip():
                 self.failures.append(f"the pipeline ended with {self.pipeline.code()} and said nothing")
             self._in_vain = 0 if works else self._in_vain + 1
@@ -201,7 +205,7 @@ class Chain:
         return works
 
     def pipeline_is_ready(self) -> bool:
-        """Whether its query has begun: before that it may have no handler of SIGTERM."""
+        """Return whether its query has begun; before that it may have no handler of SIGTERM."""
         assert self.pipeline is not None
         return "ready" in self.pipeline.told().splitlines()
 
@@ -219,7 +223,7 @@ class Chain:
         self.kills[kind] += 1
 
     def end(self, name: str, life: Life) -> None:
-        """SIGTERM, after which a part must end in good order."""
+        """Send SIGTERM, after which a process must end cleanly."""
         if code := life.end():
             self.failures.append(f"the {name} ended with {code} after SIGTERM: {life.told()[-300:]}")
 
@@ -232,7 +236,10 @@ class Chain:
             raise AssertionError(f"the pipeline ended with {life.code()}: {life.told()[-1000:]}")
 
     def next_pipeline(self, kind: str, die_at: tuple[str, int] | None) -> None:
-        """SIGKILL a part of Spark (kind "stage": the pipeline has just killed itself) and start the next pipeline."""
+        """Kill a part of Spark with SIGKILL and start the next pipeline.
+
+        kind: the part; "stage": the pipeline has just killed itself.
+        """
         life = self.pipeline
         assert life is not None
         offspring = children(life.pid)
@@ -241,14 +248,14 @@ class Chain:
         elif kind == "driver java":
             self._kill_java(life, offspring)
             if die_at is None and life.code() is None:
-                return  # goes on with a Spark of its own
+                return  # it continues with a new Spark
             life.kill()
         elif kind in ("worker", "executor"):
             name = "CoarseGrainedExecutorBackend" if kind == "executor" else "pyspark"
             if _kill(self._one(_running(offspring, name))):
                 self.kills[kind] += 1
-            return  # Spark may well go on; pipeline_works starts the next if it does not
-        # Nobody is left behind: the Java process ends with its Python, the Python process with its Java.
+            return  # Spark may well continue; pipeline_works starts the next if it does not
+        # No process may be left over: the Java process ends with its Python, the Python process with its Java.
         eventually_in_spark(lambda: life.code() is not None, f"the pipeline ends after a kill of {kind}")
         eventually(lambda: not any(map(alive, offspring)), f"nothing is left after a kill of {kind}")
         if kind != "driver java":
@@ -283,7 +290,7 @@ def _named(processes: list[int], name: str) -> list[int]:
 
 
 def _running(processes: list[int], text: str) -> list[int]:
-    """Those, other than Java's driver, whose command line holds `text`."""
+    """Return the processes, except Java's driver, whose command line contains `text`."""
     found = [process for process in processes if text in _read(process, "cmdline")]
     return [process for process in found if "org.apache.spark.deploy.SparkSubmit" not in _read(process, "cmdline")]
 
@@ -292,4 +299,4 @@ def _read(process: int, file: str) -> str:
     try:
         return Path(f"/proc/{process}/{file}").read_text(errors="replace")
     except OSError:
-        return ""  # ended meanwhile
+        return ""  # it ended meanwhile

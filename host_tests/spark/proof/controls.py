@@ -1,4 +1,4 @@
-"""That the counts see what is wrong: a chain with a mistake planted, killed where the mistake matters."""
+"""Controls of the proof: each plants a mistake in a chain and kills where it matters; the counts must catch it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .runs import await_spool
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Takes an empty folder and a seed; returns the laws broken, in words.
+# Takes an empty folder and a seed; returns descriptions of the broken laws.
 Case = Callable[[Path, object], list[str]]
 
-# A mistake that only shows now and then shows in one of so many runs.
+# A mistake that shows only sometimes must show in one of this many runs.
 _TRIES = 3
 _KILLS = ("collector",) * 4
 _STALLED_S = 1.5
@@ -36,7 +36,7 @@ _GROUPS, _GROUP = 4, 100
 
 
 class PipelineControl(NamedTuple):
-    """A mistake of the pipeline, and the stage at which it is killed, for the N-th time."""
+    """A mistake of the pipeline, and the stage at whose N-th occurrence it is killed."""
 
     mistake: str
     die_at: tuple[str, int]
@@ -53,7 +53,7 @@ PIPELINE_CONTROLS = {
     ),
     "quarantines again": PipelineControl(mistakes.QUARANTINES_AGAIN, ("quarantine committed", 2)),
 }
-# Without Spark these are quick: what they break is seen in the spool.
+# These need no Spark, so they are quick: their effect is visible in the spool.
 COLLECTOR_CONTROLS = {
     "acknowledges before it is durable": mistakes.ACKNOWLEDGES_EARLY,
     "lets the broker forget its session": mistakes.CLEAN_SESSION,
@@ -61,7 +61,7 @@ COLLECTOR_CONTROLS = {
 
 
 def pipeline(control: PipelineControl, folder: Path, seed: object) -> list[str]:
-    """Fill a spool, kill the pipeline at its stage, start it again; the laws that were then broken."""
+    """Fill a spool, kill the pipeline at its stage, start it again; return the laws that were broken."""
     fleet = Fleet("made", seed)
     _fill(folder / "spool" / "north", fleet, random.Random(f"{seed}/groups"))
     tally = Tally()
@@ -80,7 +80,7 @@ def pipeline(control: PipelineControl, folder: Path, seed: object) -> list[str]:
 
 
 def pipeline_in_session(spark: SparkSession, control: PipelineControl, folder: Path, seed: object) -> list[str]:
-    """As pipeline(), in a session that is there: the micro-batch breaks off at the stage, and no process dies."""
+    """Do what pipeline() does in an existing session: the micro-batch breaks off, and no process dies."""
     fleet = Fleet("made", seed)
     spool, tables = folder / "spool", folder / "tables"
     _fill(spool / "north", fleet, random.Random(f"{seed}/groups"))
@@ -96,7 +96,7 @@ def pipeline_in_session(spark: SparkSession, control: PipelineControl, folder: P
 
 
 def _fill(folder: Path, fleet: Fleet, rng: random.Random) -> None:
-    """What a collector would have stored; some groups twice, as after a kill before their PUBACK."""
+    """Write what a collector would have stored; some groups twice, as after a kill before their PUBACK."""
     with Spool(folder) as spool:
         for number in range(_GROUPS):
             messages = [fleet.next() for _ in range(_GROUP)] + (fleet.rest() if number + 1 == _GROUPS else [])
@@ -112,9 +112,9 @@ def collector(
     kills: Sequence[str] = _KILLS,
     read: Callable[[Chain], None] | None = None,
 ) -> list[str]:
-    """Kill the collector, or the broker, under load some times; the laws that the spool then breaks.
+    """Kill the collector or the broker several times under load; return the laws that the spool then breaks.
 
-    read: brings what the spool has into the tables; the laws are then those of the tables too.
+    read: brings the spool's messages into the tables; the laws are then those of the tables too.
     """
     rng = random.Random(f"{seed}/chain")
     tally = Tally()
@@ -140,12 +140,12 @@ def collector(
 
 
 def traced(mistake: str, folder: Path, seed: object) -> list[str]:
-    """Trace the collector; what left it too early."""
+    """Trace the collector; return what left it too early."""
     return trace.trace(folder, seed, mistake).violations
 
 
 def catch(folder: Path, run: Case, seed: object) -> str:
-    """The first law that a mistake broke, "" when it got away. `folder` is empty."""
+    """Return the first law that a mistake broke, "" if it was not caught. `folder` is empty."""
     for attempt in range(_TRIES):
         place = folder / str(attempt)
         place.mkdir(parents=True)
@@ -155,7 +155,10 @@ def catch(folder: Path, run: Case, seed: object) -> str:
 
 
 def catch_all(folder: Path, cases: dict[str, Case], seed: object, at_once: int = 2) -> dict[str, str]:
-    """`catch` for each case; by name. So many at once: most of a start of Spark is waiting."""
+    """Run `catch` for each case; return the results by name.
+
+    at_once: cases run in parallel, because most of a start of Spark is waiting.
+    """
     with ThreadPoolExecutor(at_once) as workers:
         jobs = {name: workers.submit(catch, folder / name, run, seed) for name, run in cases.items()}
         return {name: job.result() for name, job in jobs.items()}

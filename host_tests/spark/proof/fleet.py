@@ -1,4 +1,4 @@
-"""What devices publish, from a seed, and what must become of it: readings, and messages that no table may take."""
+"""What devices publish, from a seed, and where it must end up: readings, and messages that no table may take."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ELSEWHERE = ("quarantine", "status", "logs")
 DUPLICATES = 0.05
 _CORRUPT, _CONFLICTING, _STATUS, _LOG = 0.01, 0.005, 0.005, 0.005
 _REORDERED, _LATE, _NEVER, _REBOOT = 0.05, 0.01, 0.005, 0.002
-# A held reading comes after so many others: reordered by a queue, or late from a device's flash.
+# A held reading comes after this many others: reordered by a queue, or late from a device's flash.
 _REORDERED_BY, _LATE_BY = (2, 40), (200, 3000)
 _RECENT = 200
 
 
 class Message(NamedTuple):
-    """A PUBLISH to make. Payloads of different messages differ; a duplicate is equal to its first."""
+    """A PUBLISH to send. Different messages have different payloads; a duplicate is equal to its first."""
 
     topic: str
     payload: bytes
@@ -32,7 +32,7 @@ class Published:
     """What must be found in the tables. readings: the number in a reading's metric ``n``, by identity."""
 
     readings: dict[Identity, int] = field(default_factory=dict)
-    # Payloads that belong to other tables, each PUBLISH of them once.
+    # Payloads that belong in other tables, where each PUBLISH of them appears once.
     elsewhere: dict[str, set[bytes]] = field(default_factory=lambda: {name: set() for name in ELSEWHERE})
     # Each payload in the order in which it was first handed to its publisher.
     order: dict[bytes, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Published:
 
 
 class _Device:
-    """One board: `boot` and `seq` as SYSTEM.md has them, and whether its clock is set, wrong or unknown."""
+    """One board: its `boot` and `seq` as SYSTEM.md defines them, and whether its clock is set, wrong or unknown."""
 
     def __init__(self, device_id: str, rng: random.Random) -> None:
         self.device_id = device_id
@@ -54,7 +54,7 @@ class _Device:
         self.boot = f"{self.boots}-{self._rng.getrandbits(64):016x}"
         self.seq = -1
         self.began = time.monotonic()
-        # Some never learn the time, some learn it after a while, some were set wrong.
+        # Some never learn the time, some learn it after a while, some are set wrong.
         self.clock_from = self._rng.choice([0, 0, 5, 50, 1 << 60])
         self.is_wrong = self._rng.random() < 0.1
 
@@ -82,7 +82,7 @@ class Fleet:
         self.published = Published()
 
     def next(self) -> Message:
-        """The next message."""
+        """Return the next message."""
         self._taken += 1
         if self._held and self._held[0][0] <= self._taken:
             return self._release()
@@ -107,7 +107,7 @@ class Fleet:
                 return self._new(message)
 
     def rest(self) -> list[Message]:
-        """What is still held, to be published before the count."""
+        """Return the messages still held back, to be published before the count."""
         return [self._release() for _ in range(len(self._held))]
 
     def _reading(self) -> Message | None:
@@ -116,7 +116,7 @@ class Fleet:
             device.reboot()
         device.seq += 1
         if self._rng.random() < _NEVER:
-            return None  # dropped on the board: a gap for good
+            return None  # dropped on the board: a permanent gap
         number = len(self.published.readings)
         ts = device.ts()
         self.published.clockless += ts is None
@@ -145,7 +145,7 @@ class Fleet:
         return Message(f"fleet/{device.device_id}/telemetry", payload)
 
     def _conflicting(self) -> Message:
-        """An identity that has been published, with another payload: the first that came is the reading."""
+        """Return a published identity with another payload: the one that came first is the reading."""
         topic, payload = self._last_reading
         payload = payload.replace(b'"rssi": -61', f'"rssi": {-1000 - self._taken}'.encode())
         self.published.elsewhere["quarantine"].add(payload)

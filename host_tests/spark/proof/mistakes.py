@@ -1,6 +1,6 @@
 """Mistakes planted in the collector's and the pipeline's process, to show that the counts catch them.
 
-A name says what goes wrong; the text is the program that makes it so. `command` is the process with one.
+Each name says what goes wrong; its value is the program text that causes it. `command` runs a process with one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_ingest.tables.delta import Delta
 
 # Collector
 
-# A group is written when the next one comes, and acknowledged before.
+# A group is written only when the next one comes, but acknowledged at once.
 ACKNOWLEDGES_EARLY = """
 append, pending = Spool.append, []
 def late(self, data, count, received_ms):
@@ -34,7 +34,7 @@ def careless(self, *arguments, **options):
 Spool.__init__ = careless
 """
 
-# The broker then keeps nothing for a collector that is away.
+# The broker then keeps nothing while the collector is away.
 CLEAN_SESSION = """
 queue = link.Link.queue
 def forgetful(self, data):
@@ -56,7 +56,7 @@ sys.exit(main())
 
 # Pipeline
 
-# The set of the newest micro-batch, instead of the one before this.
+# Loads the set of the newest micro-batch, instead of the one before this.
 READS_LATEST_PROGRESS = """
 load = Progress.load
 def latest(self, batch_id):
@@ -68,7 +68,7 @@ APPENDS_WITHOUT_TRANSACTION = """
 Delta.has = lambda self, application_id, batch_id: False
 """
 
-# Of earlier micro-batches nothing is known.
+# Forgets all earlier micro-batches.
 DOES_NOT_DEDUPLICATE = """
 take = Seen.take
 def generous(self, readings):
@@ -76,12 +76,12 @@ def generous(self, readings):
 Seen.take = generous
 """
 
-# What fills a gap is taken for a duplicate.
+# Treats readings that fill a gap as duplicates.
 FORGETS_LATE_READINGS = """
 Seen._fill_gap = lambda self, boot, seq: False
 """
 
-# Neither the transaction nor the message's place tells that it is there.
+# Ignores the transaction and the message's position, which would show that it is already there.
 QUARANTINES_AGAIN = """
 append_once, without_known = Delta.append_once, Delta.without_known
 def always(self, rows, application_id, batch_id):
@@ -92,7 +92,7 @@ Delta.append_once = always
 Delta.without_known = lambda self, rows: rows if self.path.name == "quarantine" else without_known(self, rows)
 """
 
-# An identity that comes again with another payload is taken for a duplicate.
+# Treats a known identity with another payload as a duplicate.
 DROPS_CONFLICTS = """
 again = batch.repeated
 def trusting(*arguments):
@@ -101,7 +101,7 @@ def trusting(*arguments):
 batch.repeated = trusting
 """
 
-# The state as it was saved, without what the windows have counted since.
+# Uses the saved state, without what the windows have counted since.
 GOLD_TAKES_SAVED_STATE = """
 appended = gold.appended
 def nothing_more(path, after, up_to=None):
@@ -132,7 +132,10 @@ _PROGRAMS = {"collector": _COLLECTOR, "pipeline": _PIPELINE}
 
 
 def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> list[str]:
-    """The command of a part with a mistake, "" for none, that kills itself at a stage for the N-th time, or not."""
+    """Return the command of a part, with a mistake ("" for none).
+
+    die_at: the stage at whose N-th occurrence the process kills itself, or None.
+    """
     if mistake or die_at:
         program = _PROGRAMS[part].format(mistake=mistake, die_at=die_at or ("", 0))
         return [sys.executable, "-c", program]
@@ -141,7 +144,7 @@ def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> l
 
 @contextmanager
 def planted(mistake: str) -> Iterator[None]:
-    """Plant a mistake of the pipeline in this process, and take it out again."""
+    """Plant a mistake of the pipeline in this process within this context."""
     names = {"os": os, "batch": batch, "gold": gold, "Seen": Seen, "Progress": Progress, "Delta": Delta}
     changed = {each: dict(vars(each)) for each in (batch, gold, Seen, Progress, Delta)}
     exec(mistake, names)

@@ -1,4 +1,4 @@
-"""What the machine must have for a test, as marks."""
+"""Marks for tests that need something of the machine."""
 
 import shutil
 

@@ -1,6 +1,6 @@
-"""What the publishers had acknowledged, against the spool, and the spool against the tables.
+"""Compares what the publishers had acknowledged with the spool, and the spool with the tables.
 
-The spool is read by code of its own: a mistake of the source would otherwise hide itself.
+It reads the spool with independent code: otherwise a mistake of the source would hide itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 
 @dataclass
 class Tally:
-    """What runs found. `failures` says the same in words; `other`: laws broken in another way."""
+    """The counts of runs. `failures` describes the same in words; `other` counts laws broken in another way."""
 
     runs: int = 0
     kills: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Tally:
 
     @property
     def broken(self) -> int:
-        """How often a law was broken, in all."""
+        """Return how often a law was broken, in all."""
         return sum(getattr(self, name) or 0 for name in self.COUNTS)
 
     def add(self, found: Tally) -> None:
@@ -65,7 +65,7 @@ class Tally:
 
 
 class Stored(NamedTuple):
-    """A PUBLISH in the spool, and its place there."""
+    """A PUBLISH in the spool, and its position there."""
 
     place: tuple[str, int, int]
     topic: bytes
@@ -73,11 +73,11 @@ class Stored(NamedTuple):
 
 
 def read_spool(folder: Path) -> Iterator[Stored]:
-    """Everything below the durable position of one spool, in the order in which it was received."""
+    """Yield everything below the durable position of one spool, in the order of receipt."""
     _, newest, last, end = _POSITION.unpack_from((folder / "pos").read_bytes())
     # The first line is its checksum.
     spool = json.loads((folder / "spool.json").read_bytes().partition(b"\n")[2])["spool"]
-    # Each later start of the collector has a UUID of its own from its first segment on: SEGMENT.UUID.run.
+    # Each later start of the collector has its own UUID, from its first segment on: SEGMENT.UUID.run.
     begins = {int(path.name[:10]): path.name[11:43] for path in folder.glob("*.run")}
     for path in sorted(folder.glob("*.seg")):
         segment, data, at = int(path.stem), path.read_bytes(), 0
@@ -110,7 +110,7 @@ def _packets(data: bytes, at: int, end: int) -> Iterator[tuple[int, bytes, bytes
 
 
 class Oracle:
-    """Counts for one folder. `published`: of every publisher."""
+    """Counts for one folder. `published`: what every publisher sent."""
 
     def __init__(self, spool: Path, tables: Path, published: list[Published], tally: Tally) -> None:
         self._spool = spool
@@ -120,7 +120,7 @@ class Oracle:
         self.stored = list(read_spool(spool / "north"))
 
     def count(self) -> None:
-        """Everything that is known of the tables."""
+        """Count everything that can be checked in the tables."""
         self.count_spool()
         self.count_silver()
         for name in ELSEWHERE:
@@ -129,7 +129,7 @@ class Oracle:
         self.count_gold()
 
     def count_spool(self) -> None:
-        """Everything that was acknowledged is in the spool, in each publisher's order."""
+        """Check that everything acknowledged is in the spool, in each publisher's order."""
         tally = self._tally
         tally.messages += len(self.stored)
         first: dict[bytes, int] = {}
@@ -147,7 +147,7 @@ class Oracle:
                 tally.failures.append(f"spool: {swapped} messages before one that was published earlier")
 
     def count_silver(self) -> None:
-        """Each reading once, with the numbers that it was published with."""
+        """Check that each reading is there once, with the numbers that it was published with."""
         wanted = {identity: number for one in self._published for identity, number in one.readings.items()}
         table = self._read("silver", ["device_id", "boot", "seq", "metrics"])
         identities = list(zip(*(table[name].to_pylist() for name in ("device_id", "boot", "seq")), strict=True))
@@ -164,18 +164,18 @@ class Oracle:
         self._failed("wrong", "silver: another value", other)
 
     def count_elsewhere(self, name: str) -> None:
-        """In quarantine, status or logs: each PUBLISH of the spool that belongs there once, and nothing else."""
+        """Check quarantine, status or logs: each PUBLISH of the spool that belongs there once, and nothing else."""
         payloads = {payload for one in self._published for payload in one.elsewhere[name]}
         wanted = {stored.place: stored.payload for stored in self.stored if stored.payload in payloads}
         self._same_places("quarantine_wrong" if name == "quarantine" else "other", name, wanted)
 
     def count_bronze(self) -> None:
-        """Each PUBLISH of the spool once."""
+        """Check that each PUBLISH of the spool is there once."""
         self._same_places("bronze_wrong", "bronze", {stored.place: stored.payload for stored in self.stored})
 
     def count_gold(self) -> None:
-        """Gold that was kept up to date over every kill equals what one pass over bronze makes. No pipeline runs."""
-        # Once more, as of the newest reading and not as of now: that is how a rebuild has it.
+        """Check that gold, kept up to date over every kill, equals one pass over bronze. No pipeline may run."""
+        # Update once more, as of the newest reading and not as of now, as a rebuild does.
         Gold(self._tables).update()
         copy = self._tables.with_name("rebuilt")
         shutil.copytree(self._tables, copy)
@@ -213,7 +213,7 @@ class Oracle:
 
 
 def _gold_rows(path: Path) -> Counter[str]:
-    """The rows of a gold table; numbers to nine digits, since the last bits of a sum depend on its order."""
+    """Return the rows of a gold table; numbers to nine digits, since the last bits of a sum depend on its order."""
     if not DeltaTable.is_deltatable(str(path)):
         return Counter()
     rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
@@ -229,12 +229,12 @@ def _some(cases: list) -> str:
 
 
 def durable_position(spool: Path) -> tuple[int, int]:
-    """The segment and the position below which the spool is durable."""
+    """Return the segment and the position below which the spool is durable."""
     return _POSITION.unpack_from((spool / "north" / "pos").read_bytes())[2:]
 
 
 def is_read(spool: Path, checkpoint: Path) -> bool:
-    """Whether the checkpoint has committed everything that is durable in the spool: asked of Spark's own files."""
+    """Return whether the checkpoint has committed everything durable in the spool, according to Spark's own files."""
     commits = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdecimal()]
     if not commits:
         return False

@@ -1,4 +1,4 @@
-"""A publisher at QoS 1 that keeps what is not acknowledged over every connection, as a device with flash does."""
+"""A publisher at QoS 1 that keeps unacknowledged messages over every connection, as a device with flash does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WINDOW = 50
 class Publisher:
     """A thread that publishes what `fleet` makes while `go` is set, `rate` messages a second.
 
-    acknowledged: how many were. Raises nothing: what broke is in `failure`.
+    acknowledged: the number of acknowledged messages. It raises nothing: what broke is in `failure`.
     """
 
     def __init__(self, fleet: Fleet, port: int, client_id: str, rate: float) -> None:
@@ -29,7 +29,7 @@ class Publisher:
         self._port = port
         self._client_id = client_id.encode()
         self._rate = rate
-        # In the order of their PUBLISH, by packet identifier.
+        # By packet identifier, in the order of their PUBLISH.
         self._window: dict[int, Message] = {}
         self._rest: list[Message] = []
         self._last_id = 0
@@ -39,11 +39,11 @@ class Publisher:
         self._thread = threading.Thread(target=self._run, name=client_id, daemon=True)
 
     def start(self) -> None:
-        """Begin; `go` says when to publish."""
+        """Start the thread; it publishes while `go` is set."""
         self._thread.start()
 
     def settle(self) -> None:
-        """Stop publishing, and return when all of it is acknowledged."""
+        """Stop publishing, and return once everything is acknowledged."""
         self._settled.clear()
         self.go.clear()
         deadline = time.monotonic() + SPARK_LIMIT_S
@@ -85,7 +85,7 @@ class Publisher:
             self._take_acknowledgements(link, began + 0.02)
 
     def _publish(self, link: socket.socket, count: int) -> None:
-        # By packets, not joined: a kill of the broker then falls between any two of them.
+        # Packet by packet, so that a kill of the broker can fall between any two of them.
         for _ in range(min(count, _WINDOW - len(self._window))):
             self._send(link, self.fleet.next())
 
@@ -98,7 +98,7 @@ class Publisher:
 
     def _send(self, link: socket.socket, message: Message) -> None:
         self._last_id = self._last_id % 65535 + 1
-        self._window[self._last_id] = message  # first: if sending fails it must be sent again
+        self._window[self._last_id] = message  # recorded first: if sending fails, it must be sent again
         link.sendall(publish_packet(*message, self._last_id))
 
     def _take_acknowledgements(self, link: socket.socket, until: float) -> None:

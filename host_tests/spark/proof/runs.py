@@ -1,7 +1,7 @@
 """A run: load, kills at random moments, then the count.
 
 Runs share a chain of processes and its folder for a while, so that the pipeline is started again only where it was
-killed: each run goes on with what the ones before left behind.
+killed: each run continues from the state that the previous ones left.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from .publisher import Publisher
 
 _PUBLISHERS = 2
 _RATE = 200.0
-# Collector and broker are killed so often in a run; Spark once, since it takes seconds to come back.
+# Kills of collector and broker in a run; Spark is killed only once, since it takes seconds to come back.
 _QUICK_KILLS = ("collector", "broker", "collector")
 _PAUSE_S = (0.05, 0.7)
 _GOLD_STAGES = [(stage, 1) for stage in gold.STAGES]
-# The pipeline kills itself at one of its stages, so that the dangerous moments are all met.
+# The pipeline kills itself at one of its stages, so that all dangerous moments are covered.
 STAGE = "stage"
-# What of Spark is killed, run by run. After a worker's death the pipeline may live on, so no death at a stage follows.
+# What part of Spark is killed, run by run. After a worker's death the pipeline may survive, so no death at a stage
+# follows.
 KINDS = (STAGE, "driver java", STAGE, "driver python", "worker")
-# Spark's executors are processes of their own there.
+# A master with which Spark's executors are separate processes.
 CLUSTER = "local-cluster[2,1,1024]"
 _STALLED_S = 120.0
 
 
 class Run:
-    """Runs over one chain. The chain's broker, collector and pipeline are started by the first.
+    """Runs over one chain. The first run starts the chain's broker, collector and pipeline.
 
-    `tally`: counts of all runs of this chain.
+    `tally`: the counts of all runs of this chain.
     """
 
     def __init__(self, chain: Chain, seed: object, tally: Tally, first_kind: str) -> None:
@@ -64,7 +65,10 @@ class Run:
             publisher.close()
 
     def one(self, spark_kind: str, following: str) -> None:
-        """One run, with a kill of `spark_kind` among the others. following: the kind of the next run's, or ""."""
+        """Make one run, with a kill of `spark_kind` among the others.
+
+        following: the kind of the next run's kill, or "".
+        """
         chain, rng = self._chain, self._rng
         kinds = [*_QUICK_KILLS, spark_kind]
         rng.shuffle(kinds)
@@ -86,16 +90,16 @@ class Run:
         self._tally.runs += 1
 
     def stage(self) -> tuple[str, int]:
-        """A stage to die at, and which of its times."""
+        """Choose a stage to die at, and at which occurrence."""
         stages = cluster.STAGES if self._chain.is_cluster else batch.STAGES
         return self._rng.choice([*((stage, self._rng.randint(1, 3)) for stage in stages), *_GOLD_STAGES])
 
     def settle(self) -> None:
-        """Wait until spool and tables have everything, or until nothing more comes; then end all in good order."""
+        """Wait until spool and tables have everything, or nothing more comes; then end all processes cleanly."""
         chain = self._chain
         wanted = {payload for publisher in self._publishers for payload in publisher.fleet.published.order}
         await_spool(chain.spool, wanted)
-        chain.await_subscribed()  # one that was just started may have nothing to do, and no handler of SIGTERM yet
+        chain.await_subscribed()  # a new one may have nothing to do, and no handler of SIGTERM yet
         assert chain.collector is not None
         chain.end("collector", chain.collector)
         await_tables(chain)
@@ -115,19 +119,19 @@ class Run:
 
 
 def await_spool(spool: Path, wanted: set[bytes], stalled_s: float = _STALLED_S) -> None:
-    """Wait until a spool holds what was acknowledged; gives up when nothing has come for `stalled_s`."""
+    """Wait until a spool contains what was acknowledged; give up if nothing has come for `stalled_s`."""
     last, since = None, time.monotonic()
     while wanted - {stored.payload for stored in read_spool(spool / "north")}:
         now = durable_position(spool)
         if now != last:
             last, since = now, time.monotonic()
         elif time.monotonic() - since > stalled_s:
-            return  # lost: the count says so
+            return  # lost: the count will show it
         time.sleep(0.1)
 
 
 def await_tables(chain: Chain) -> None:
-    """Wait until the pipeline has committed everything that is durable in the spool; starts it again if it ended."""
+    """Wait until the pipeline has committed everything durable in the spool; start it again if it ended."""
 
     def is_done() -> bool:
         chain.pipeline_works()
@@ -146,10 +150,11 @@ def run(
     kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] = lambda _: None,
 ) -> Tally:
-    """`runs` runs, a new chain for every round of `kinds`. `folder` is empty, and keeps what was stored.
+    """Make `runs` runs, with a new chain for every round of `kinds`. `folder` is empty, and keeps what was stored.
 
-    masters: of Spark, in turn; "" is a local one. stores: likewise, whether the tables are
-    on an object store. kinds: what of Spark is killed, run by run.
+    masters: Spark's masters, in turn; "" is a local one.
+    stores: in turn, whether the tables are on an object store.
+    kinds: what part of Spark is killed, run by run.
     """
     tally = Tally()
     for first in range(0, runs, len(kinds)):
@@ -161,7 +166,7 @@ def run(
         try:
             with ObjectStore() if stored else nullcontext() as store:
                 _one_chain(place, kinds[: runs - first], chain_seed, master, store, tally)
-        except AssertionError as error:  # a part that does not come back, or says nothing
+        except AssertionError as error:  # a process that does not come back, or says nothing
             tally.other += 1
             tally.failures.append(f"{place}: {error}")
         say(f"  {tally.runs} runs, {sum(tally.kills.values())} kills, {tally.messages} messages")
@@ -173,7 +178,7 @@ def run(
 def _one_chain(
     place: Path, kinds: Sequence[str], seed: str, master: str, store: ObjectStore | None, tally: Tally
 ) -> None:
-    """A run for each of `kinds` over one chain, counted at the end."""
+    """Make a run for each of `kinds` over one chain; count at the end."""
     with Chain(place, random.Random(seed), master=master, store=store) as chain:
         if chain.is_cluster:
             kinds = ["executor" if kind == "worker" else kind for kind in kinds]

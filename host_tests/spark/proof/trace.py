@@ -1,6 +1,6 @@
-"""No PUBACK leaves the collector before an fdatasync that covers its message: read from a kernel trace.
+"""No PUBACK leaves the collector before an fdatasync that covers its message, as a kernel trace shows.
 
-A killed process proves nothing here, for the page cache survives it.
+A killed process proves nothing here, because the page cache survives it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _CALLS = "read,recvfrom,recvmsg,write,writev,pwrite64,pwritev,sendto,sendmsg,fda
 
 
 class TraceLaw:
-    """What a trace of a collector shows: `acknowledged` messages, and `violations` in words."""
+    """What a collector's trace shows: the number of `acknowledged` messages, and `violations` in words."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
         self.violations: list[str] = []
         self._line = 0
         self._unfinished: dict[str, tuple[str, int, int, str]] = {}
-        # Of the connection: what came and has not been cut into packets yet; payload by packet identifier, and when.
+        # By connection: received bytes not yet cut into packets; by packet identifier: the payload, and when it came.
         self._received: dict[int, bytearray] = {}
         self._waiting: dict[tuple[int, int], tuple[bytes, int]] = {}
         self._version_5: set[int] = set()
@@ -46,7 +46,7 @@ class TraceLaw:
             self._line = event.line
             if event.result is not None:
                 self._end(event)
-            # What is sent counts from when the call begins: from then on it may leave.
+            # Data counts as sent when the call begins: from then on it may leave.
             elif event.name in ("sendto", "sendmsg", "write", "writev"):
                 self._acknowledge(event.descriptor, event.data)
 
@@ -61,7 +61,7 @@ class TraceLaw:
     def _receive(self, descriptor: int, data: bytes) -> None:
         stream = self._received.setdefault(descriptor, bytearray())
         stream += data
-        # A connection begins with CONNACK; whatever else is read is no broker's.
+        # A connection begins with CONNACK; any other stream that is read is not the broker's.
         if stream[:1] != b"\x20" and (descriptor, 0) not in self._waiting:
             stream.clear()
             return
@@ -84,11 +84,11 @@ class TraceLaw:
                 packet_id = int.from_bytes(body[topic : topic + 2])
                 at_payload = topic + 2
                 if descriptor in self._version_5:
-                    # Its properties, of less than 128 bytes.
+                    # Its properties take less than 128 bytes.
                     at_payload += 1 + int.from_bytes(body[at_payload : at_payload + 1])
                 self._waiting[descriptor, packet_id] = (body[at_payload:], self._line)
             elif stream[0] == 0x20:
-                # A CONNACK with properties, or one without.
+                # A CONNACK with properties, or without.
                 (self._version_5.add if length > 2 else self._version_5.discard)(descriptor)
             del stream[: at + length]
 
@@ -97,14 +97,14 @@ class TraceLaw:
             return
         for at in range(0, len(data) - 3, 4):
             if data[at : at + 2] != b"\x40\x02":
-                return  # no acknowledgement: CONNECT, SUBSCRIBE, PINGREQ
+                return  # not an acknowledgement: CONNECT, SUBSCRIBE, PINGREQ
             payload, since = self._waiting.pop((descriptor, int.from_bytes(data[at + 2 : at + 4])), (b"", 0))
             self.acknowledged += 1
             if not self._is_safe(payload, since):
                 self.violations.append(f"line {self._line}: {payload!r}, received in line {since}: not synced")
 
     def _is_safe(self, payload: bytes, since: int) -> bool:
-        """Whether it was written after line `since`, and that file synced after that."""
+        """Return whether it was written after line `since`, and that file synced after that."""
         for line, descriptor, data in reversed(self._writes):
             if line < since:
                 break
@@ -118,7 +118,7 @@ class _TracedChain(Chain):
 
     @property
     def output(self) -> Path:
-        """The trace."""
+        """The path of the trace."""
         return self.folder / "trace"
 
     def collector_command(self) -> list[object]:
@@ -151,7 +151,7 @@ def trace(folder: Path, seed: object, mistake: str = "") -> TraceLaw:
 
 
 def _await_end_of(output: Path) -> None:
-    """strace outlives what it traces by a moment: wait until nobody has its output open."""
+    """Wait until no strace has the output open, because strace outlives the traced process by a moment."""
 
     def is_open() -> bool:
         users = subprocess.run(["pgrep", "-x", "strace"], capture_output=True, text=True, check=False).stdout.split()

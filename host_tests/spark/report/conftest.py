@@ -14,7 +14,7 @@ from spark_ingest.report import write_report
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 devices over 3 days."""
+    """Provide the tables of 40 devices over 3 days."""
     return fleet(tmp_path_factory.mktemp("tables"), devices=40, days=3)
 
 

@@ -1,4 +1,4 @@
-"""Gold tables of a made-up fleet, the same for the same seed: what the report's tests and screenshots show.
+"""Gold tables of an invented fleet, the same for the same seed, for the report's tests and screenshots.
 
 .venv/bin/python host_tests/spark/report/gold_tables.py FOLDER [DEVICES [DAYS]]
 """
@@ -36,7 +36,7 @@ def write_table(folder: Path, name: str, rows: pa.Table) -> None:
 
 
 def empty(folder: Path) -> Path:
-    """All gold tables, without rows."""
+    """Write all gold tables, without rows."""
     for name in SCHEMAS:
         if name.startswith("gold/"):
             write_rows(folder, name.removeprefix("gold/"), [])
@@ -44,7 +44,7 @@ def empty(folder: Path) -> Path:
 
 
 def fleet(folder: Path, devices: int = 40, days: float = 3, seed: int = 7, names: Iterable[str] = ()) -> Path:
-    """Gold tables of `devices` devices over `days`; `names` replaces the first ids.
+    """Write gold tables of `devices` devices over `days`; `names` replaces the first ids.
 
     Every ninth is offline, every seventh restarts too often, every eleventh has gaps, and an outage in the middle
     delays everything by an hour.
@@ -70,9 +70,10 @@ OUTAGE_S = range(50, 55)
 
 
 def outage(folder: Path, devices: int = 12, seconds: int = 100) -> list[dict]:
-    """Tables of a fleet that reads four times a second, and is cut off for five; what waited comes in three.
+    """Write tables of a fleet that reads four times a second and is cut off for five seconds.
 
-    Returns the rows of silver, times in Unix microseconds. Two devices said goodbye, one is lost, one has no status.
+    The backlog arrives within three seconds. Two devices said goodbye, one is lost, one has no status. Returns the rows
+    of silver, with times in Unix microseconds.
     """
     start, rows = END_US - seconds * US, []
     for seq in range(seconds * 4):
@@ -89,7 +90,7 @@ def outage(folder: Path, devices: int = 12, seconds: int = 100) -> list[dict]:
 
 
 def write_silver(folder: Path, rows: list[dict]) -> None:
-    """Silver, and the gold tables that the report needs beside it."""
+    """Write silver, and the gold tables that the report needs with it."""
     silver = [
         {
             **{name: row[name] for name in ("device_id", "seq")},
@@ -103,7 +104,7 @@ def write_silver(folder: Path, rows: list[dict]) -> None:
         for row in rows
     ]
     schema = SCHEMAS["silver"]
-    # In two commits, so that there is more than one file.
+    # Two commits, so that there is more than one file.
     for some in (silver[::2], silver[1::2]):
         write_deltalake(
             str(folder / "silver"), pa.Table.from_pylist(some, schema), mode="append", partition_by=["received_date"]
@@ -130,7 +131,7 @@ def write_silver(folder: Path, rows: list[dict]) -> None:
 
 
 def decoded(written: list) -> list[float | None]:
-    """A line of the report's data as numbers; the page's own reader is in charts.js."""
+    """Decode a line of the report's data to numbers; the page's own reader is in charts.js."""
     low, high, text = written
     pairs = [text[i : i + 2] for i in range(0, len(text), 2)]
     levels = [None if pair == ".." else ALPHABET.index(pair[0]) * 64 + ALPHABET.index(pair[1]) for pair in pairs]
@@ -139,7 +140,7 @@ def decoded(written: list) -> list[float | None]:
 
 def _boots(dice: random.Random, device: int, name: str, start: int) -> list[dict]:
     restarts = dice.randrange(12, 30) if device % 7 == 5 else dice.choice((0, 0, 0, 1, 2))
-    # Many restarts are a loop: all of them within three hours.
+    # Many restarts count as a loop: all of them happen within three hours.
     earliest = END_US - 3 * HOUR if restarts > 10 else start
     begins = [start - HOUR, *sorted(dice.randrange(earliest, END_US) for _ in range(restarts))]
     return [

@@ -1,6 +1,6 @@
-"""Runs Live on this process's terminal or pipe, with a made-up pipeline and its clock; for test_live_progress.
+"""Runs Live on this process's terminal or pipe, with a fake pipeline and its clock; for test_live_progress.
 
-argv: how many steps of a second, and the words that standard output gets.
+argv: the number of steps of a second, and the words that standard output gets.
 """
 
 import subprocess
@@ -28,7 +28,7 @@ def look() -> dict[str, object]:
 
 
 def passed(seconds: float, **changes: object) -> None:
-    """The status changes, time passes, and Live has shown it: it has when it looks for the second time."""
+    """Change the status, let time pass, and wait until Live has shown it, which its second look proves."""
     global now
     with looked:
         status.update(changes)

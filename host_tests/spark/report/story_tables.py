@@ -1,9 +1,10 @@
-"""Tables of four devices over six hours, small enough to be told: what the examples of docs/sql.md run on.
+"""Tables of four devices over six hours, small enough to describe: the examples of docs/sql.md run on them.
 
-``pump-7`` restarts by its watchdog at 08:00, ``pump-8`` was cut off from 07:00 to 09:00 and sent everything later,
-``well-1`` lost readings 100 to 119, ``gate-3`` is silent since 08:30. A reading a minute, 06:00 to 12:00.
+The watchdog restarts ``pump-7`` at 08:00, ``pump-8`` was cut off from 07:00 to 09:00 and sent everything later,
+``well-1`` lost readings 100 to 119, ``gate-3`` is silent since 08:30. They send a reading a minute, 06:00 to 12:00.
 
-Silver and what belongs to it are made by the pipeline's own batch writer; gold by the loops below, from the same rows.
+Silver and the tables beside it are made by the pipeline's own batch writer; gold by the loops below, from the same
+rows.
 """
 
 import json
@@ -23,7 +24,7 @@ _WINDOW = 5 * MINUTE
 
 
 def story(folder: Path) -> Path:
-    """The tables below `folder`/tables."""
+    """Write the tables below `folder`/tables; return their folder."""
     readings = _readings()
     _silver(folder, readings)
     _gold(folder / "tables", readings)
@@ -31,7 +32,7 @@ def story(folder: Path) -> Path:
 
 
 def _readings() -> list[dict]:
-    """What arrived, in the order of arrival; times in Unix microseconds."""
+    """Return what arrived, in the order of arrival; times in Unix microseconds."""
     found = []
     for device, number in (("pump-7", 0), ("pump-8", 1), ("well-1", 2), ("gate-3", 3)):
         for minute in range(360):

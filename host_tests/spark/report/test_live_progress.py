@@ -1,4 +1,4 @@
-"""What a user of `umqtt ingest` sees: on a terminal, in a pipe, without colours. Real terminals, a made-up pipeline.
+"""What a user of `umqtt ingest` sees on a terminal, in a pipe, and without colours: real terminals, a fake pipeline.
 
 UMQTT_FULL_SWEEPS=1 also starts the real one.
 """
@@ -25,12 +25,12 @@ from spark_ingest.pipeline.live import Rate, line, sparkline
 
 _PROGRAM = Path(__file__).with_name("live_on_a_pty.py")
 _STEPS = "10"
-# The pipeline, whose exit code is to be `code`.
+# The pipeline, which ends with exit code `code`.
 _RUN = "import sys; from spark_ingest.pipeline.command import main; sys.exit(main(sys.argv[1:]) != {code})"
 
 
 class Screen:
-    """As much of a terminal as the panel uses: lines, cursor up, erase line."""
+    """The part of a terminal that the panel uses: lines, cursor up, erase line."""
 
     def __init__(self) -> None:
         self.rows: list[str] = [""]
@@ -60,7 +60,7 @@ class Screen:
 
 
 def on_a_terminal(*command: object, stdout_too: bool = True, **environment: str) -> tuple[str, str, str]:
-    """What it wrote to the terminal, that screen at the end, and its standard output when that is a pipe."""
+    """Return what the command wrote to the terminal, the final screen, and its standard output if that is a pipe."""
     arguments = [str(one) for one in command or (_PROGRAM, _STEPS)]
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
@@ -77,7 +77,7 @@ def on_a_terminal(*command: object, stdout_too: bool = True, **environment: str)
     while True:
         try:
             data = os.read(ours, 65536)
-        except OSError:  # Linux's way of saying that nobody holds the other end any more.
+        except OSError:  # Linux's sign that nobody has the other end open any more.
             break
         if not data:
             break

@@ -1,4 +1,4 @@
-"""What the page is told: checked against the tables by slower and simpler means."""
+"""The data of the page is right, checked against the tables by slower and simpler means."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def umqtt(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedPr
 
 
 def test_the_page_knows_every_health_that_gold_may_say_in_the_same_order() -> None:
-    """Planted: a health is added to the tables alone."""
+    """Planted: a health is added to the tables only."""
     page = Path(report.__file__).parent / "page"
     assert f"const HEALTH = {json.dumps(HEALTH)};" in (page / "devices.js").read_text()
     colours = (page / "page.css").read_text()
@@ -125,7 +125,7 @@ def test_any_line_reads_back_within_a_4095th_of_its_span(values: list[float | No
         assert (pair == "..") == (value is None)
         if value is not None and max(known) > min(known):
             share = (ALPHABET.index(pair[0]) * 64 + ALPHABET.index(pair[1])) / LEVELS
-            # Exactly: the span of two floats may be more than a float holds.
+            # Exact arithmetic: the span of two floats may be larger than a float can be.
             lowest, highest = Fraction(min(known)), Fraction(max(known))
             expected = float((Fraction(value) - lowest) / (highest - lowest))
             assert abs(share - expected) <= 0.51 / LEVELS
@@ -156,7 +156,7 @@ def test_rates_add_up_to_the_readings_also_where_a_step_has_only_begun(tables: P
 
 
 def test_an_outage_of_five_seconds_its_backlog_and_its_end_are_seen(tmp_path: Path) -> None:
-    """Planted: the charts of a short time are made from gold's minutes; a reading waits to the end of its step."""
+    """Planted: the charts of a short time are made from gold's minutes; a reading waits until the end of its step."""
     rows = outage(tmp_path)
     data = collect(Gold(tmp_path), 7)
     traffic = data["traffic"]
@@ -201,7 +201,7 @@ def test_steps_are_not_finer_than_readings_come(tmp_path: Path, apart_s: int) ->
 
 
 def test_long_times_and_very_many_readings_are_read_from_gold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: silver is read whatever the time."""
+    """Planted: silver is read for any length of time."""
     rows = outage(tmp_path, devices=4)
     gold = Gold(tmp_path)
     traffic = gold.read("traffic")
@@ -215,7 +215,7 @@ def test_long_times_and_very_many_readings_are_read_from_gold(tmp_path: Path, mo
 
 
 def test_a_device_that_left_on_purpose_is_not_a_lost_one(tmp_path: Path) -> None:
-    """Planted: whoever is not online counts as lost, or who has no status counts as offline."""
+    """Planted: whoever is not online counts as lost, or a device without a status counts as offline."""
     outage(tmp_path, devices=6)
     data = collect(Gold(tmp_path), 7)
     assert data["devices"]["link"] == ["goodbye", "goodbye", "lost", None, "online", "online"]
@@ -275,7 +275,7 @@ def test_no_number_of_a_device_breaks_the_page(tmp_path: Path, odd: float) -> No
         row["sum"] = odd
     devices = rows(tmp_path, "devices")
     devices[0] |= {"delay_p95_ms": odd, "supply_v": odd}
-    # Counts beyond what doubles tell apart.
+    # Counts too large for doubles to tell apart.
     most = {"device_id": "d", "boot": "1-x", "last": 2**63 - 1, "missing": 2**63 - 2}
     most |= {"first": 2, "open": True, "since": END_US - DAY}
     write_rows(tmp_path, "gaps", [most | {"announced": announced} for announced in (False, True)])

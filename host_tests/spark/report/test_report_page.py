@@ -15,7 +15,7 @@ from spark_ingest.report.gold import Gold
 playwright = pytest.importorskip("playwright.sync_api")
 OpenPage = Callable[..., "playwright.Page"]
 
-# Every piece of text with less contrast to what is behind it than WCAG AA asks for.
+# Finds every text with less contrast to its background than WCAG AA requires.
 FAINT_TEXT = """() => {
   const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const parts = (colour) => {
@@ -49,7 +49,7 @@ FAINT_TEXT = """() => {
   }
   return faint;
 }"""
-# Every control that a screen reader could not name.
+# Finds every control that a screen reader could not name.
 NAMELESS = """() => [...document.querySelectorAll("button, input, select, a, [tabindex='0']")].filter((node) =>
   node.getClientRects().length && !(node.textContent.trim() && !node.matches("select, .scroll, .plot"))
   && !node.getAttribute("aria-label") && !node.labels?.length).map((node) => node.outerHTML.slice(0, 80))"""
@@ -57,7 +57,7 @@ NAMELESS = """() => [...document.querySelectorAll("button, input, select, a, [ta
 
 @pytest.fixture
 def open_page(browser: "playwright.Browser") -> Iterator[OpenPage]:
-    """Open a file. Fails the test if a script failed, the console said anything, or something else was asked for."""
+    """Provide a function that opens a file; a script error, console message or outside request fails the test."""
     wrong: list[str] = []
     contexts = []
 
@@ -130,13 +130,13 @@ def test_headings_sort_both_ways_and_say_so(open_page: OpenPage, tables: Path, p
     page.click("#more")
     expect(page.locator("th[data-key=reboots]")).to_have_attribute("aria-sort", "descending")
     assert names(page) == [devices["id"][i] for i in order], "equal ones keep worst health first"
-    # By keyboard, the other way round.
+    # By keyboard, in the other direction.
     head.press("Enter")
     expect(page.locator("th[data-key=reboots]")).to_have_attribute("aria-sort", "ascending")
     order = sorted(range(40), key=lambda i: devices["reboots"][i])
     assert names(page) == [devices["id"][i] for i in order[:15]]
     expect(page.locator("[aria-sort]")).to_have_count(1)
-    # Unknown values come last, whichever way.
+    # Unknown values come last, in either direction.
     for way in (1, -1):
         page.locator("#heads").get_by_role("button", name="rssi").click()
         page.click("#more")
@@ -184,7 +184,7 @@ def test_a_device_is_selected_by_a_click_by_its_name_and_by_the_address(
     i = data["devices"]["id"].index("silo-01")
     expect(page.locator("#facts")).to_contain_text(f"Duplicates{data['devices']['duplicates'][i]}")
     expect(page).to_have_url(re.compile("#device=silo-01$"))
-    # What is drawn is what the tables hold.
+    # The drawn values are those of the tables.
     metric = data["metrics"][0]
     last = max(step for step, value in enumerate(decoded(metric["lines"][str(i)])) if value is not None)
     battery.locator(".plot").focus()
@@ -258,7 +258,7 @@ def test_alerts_gaps_and_reboots_are_listed_worst_first(open_page: OpenPage, tab
 
 
 def test_a_group_chooses_the_rows_together_with_search_and_health(open_page: OpenPage, tmp_path: Path) -> None:
-    """Planted: a group is found by the text of its option, or devices without one are in none that can be chosen."""
+    """Planted: a group is found by its option's text, or devices without a group cannot be selected."""
     hostile, inherited = "<img src=x onerror=alert(1)>", "__proto__"
     groups = [hostile, inherited, "north", None, "(none)", "All"]
     fleet(tmp_path, devices=12, days=0.2)
@@ -305,7 +305,7 @@ def test_names_with_markup_are_text_everywhere(open_page: OpenPage, tmp_path: Pa
     expect(page.locator("#alerts-rows li").first).to_contain_text(hostile)
     expect(page.locator("#gaps-rows tr").first).to_contain_text(hostile)
     expect(page.locator(".map-row .strip title").first).to_contain_text(hostile)
-    # What cannot be seen, or would turn the text around, is shown by its number.
+    # Characters that are invisible or would reverse the text are shown by their number.
     shown = turning.replace("\u202e", "\\u{202e}").replace("\x1b", "\\u{1b}")
     page.fill("#device", shown)
     expect(page.locator("#metrics-title")).to_have_text(shown)
@@ -409,7 +409,7 @@ def test_it_fits_phones_and_a_desk_with_text_that_can_be_read(
     for width in (320, 375, 400, 760, 1100, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        # Nor as long as the charts still are as wide as they were: they are drawn again a moment later.
+        # Nor while the charts still have their old width: they are drawn again a moment later.
         wide = "for (const svg of document.querySelectorAll('.plot svg')) svg.setAttribute('width', 1280)"
         assert page.evaluate(wide + "; document.documentElement.scrollWidth") <= width
         if width in (375, 1280):
@@ -455,7 +455,7 @@ def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
 
 
 def _processor_seconds_of_opening(page: "playwright.Page") -> float:
-    """Of the page's process. What other programs take of the processors meanwhile is not the page's."""
+    """Return the processor seconds of the page's process alone, whatever other programs use meanwhile."""
     chromium = page.context.new_cdp_session(page)
     chromium.send("Performance.enable")
 

@@ -62,7 +62,7 @@ def engines(folder: Path, spark) -> dict[str, Callable[[str], Rows]]:
     def by_delta_rs(text: str) -> Rows:
         return [tuple(row[name] for name in row) for row in _rows(query.execute(text))]
 
-    # Each question is asked once: of the tables, which nobody changes.
+    # Each question is asked once per engine, as nobody changes the tables.
     return {"Spark": cache(by_spark), "DuckDB": cache(by_duckdb), "delta-rs": cache(by_delta_rs)}
 
 
@@ -73,7 +73,7 @@ def _rows(reader) -> list[dict]:
 
 
 def _plain(value: object) -> object:
-    """Times without what engines disagree on: the name of UTC, and which type a length of time is."""
+    """Normalise what engines disagree about in times: the name of UTC, and the type of a length of time."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, timedelta):
@@ -118,11 +118,11 @@ def test_the_answers_are_the_story(engines: dict[str, Callable]) -> None:
 
 
 def test_spark_sees_the_rows_that_delta_has_not_the_files_that_lie_there(spark, tmp_path: Path) -> None:
-    # A name in which Spark could see a pattern, and which a URL would write otherwise.
+    # A name that Spark could take for a pattern, and that a URL would escape.
     tables = tmp_path / "the {story} told*, 50 % é"
     fleet(tables, devices=3, days=0.05)
     path = str(tables / "gold" / "devices")
-    # Rewritten: the old file still lies there, and an older release's file has fewer columns.
+    # Rewritten: the old file is still there, and an older release's file has fewer columns.
     table = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, table.slice(0, 1).drop_columns(["fw"]), mode="overwrite", schema_mode="overwrite")
     write_deltalake(path, table.slice(1, 1), mode="append", schema_mode="merge")

@@ -1,4 +1,4 @@
-"""Spool bytes to rows: whatever a broker sends is decoded exactly as a plain loop over its packets decodes it."""
+"""From spool bytes to rows: what a broker sends is decoded exactly as a plain loop over its packets decodes it."""
 
 import struct
 from pathlib import Path
@@ -20,7 +20,7 @@ SPOOL = "ab" * 16
 
 
 def by_hand(blocks: list[tuple[int, bytes]], position: int) -> list[tuple]:
-    """(topic, payload, received_ms, qos, retain, dup, position) of every packet, byte by byte."""
+    """Return (topic, payload, received_ms, qos, retain, dup, position) of every packet, decoded byte by byte."""
     found = []
     for received_ms, body in blocks:
         position += 24
@@ -64,7 +64,7 @@ def packet(topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool) -> b
     return publish(topic, payload, qos, 0x1234, retain=retain, dup=dup)
 
 
-# Sizes on both sides of where the remaining length takes a byte more.
+# Sizes on both sides of those at which the remaining length takes one more byte.
 SIZES = st.sampled_from([0, 1, 5, 110, 119, 120, 121, 122, 123, 16_370, 16_375, 16_376, 16_377, 16_380])
 PACKETS = st.builds(
     packet,
@@ -83,7 +83,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def write_segment(folder: Path, blocks: list[tuple[int, list[bytes]]]) -> int:
-    """Segment 0 of the spool in `folder`; its length."""
+    """Write segment 0 of the spool in `folder`; return its length."""
     parts = [(ms, len(packets), b"".join(packets)) for ms, packets in blocks]
     raw = b"".join(encode_block_header(body, count, ms) + body for ms, count, body in parts)
     folder.mkdir(exist_ok=True)

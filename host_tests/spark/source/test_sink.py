@@ -40,7 +40,7 @@ def numbered(count: int, qos: int = 1) -> list[tuple]:
 
 
 def publishes(link: Link) -> Iterator[Packet]:
-    """What comes on a link that is a PUBLISH, until DISCONNECT or the end."""
+    """Yield the PUBLISH packets of a link, until DISCONNECT or its end."""
     while (packet := link.receive()) is not None and packet.type is not Type.DISCONNECT:
         if packet.type is Type.PUBLISH:
             yield packet
@@ -50,7 +50,9 @@ def publishes(link: Link) -> Iterator[Packet]:
 
 @pytest.mark.parametrize("seed", range(60 if os.environ.get("UMQTT_FULL_SWEEPS") else 6))
 def test_a_task_ends_when_the_broker_has_acknowledged_every_row_whatever_links_break(seed, monkeypatch):
-    """Planted: a task that takes leave once everything is sent; one that waits for all but the last."""
+    """Planted: a task that disconnects once everything is sent; one that does not wait for the last
+    acknowledgement.
+    """
     monkeypatch.setattr(_Publisher, "_random", lambda *_: 0)
     rng = random.Random(seed)
     cuts = [rng.randint(0, 25) for _ in range(2)]
@@ -123,7 +125,7 @@ def test_nothing_connects_for_a_partition_without_rows():
     ],
 )
 def test_a_row_that_is_no_message_stops_the_task_and_is_named(row, reason):
-    """Planted: a row that is passed over."""
+    """Planted: a row that is skipped."""
     with ScriptedPeer() as peer, pytest.raises(PublishFailed, match=rf"row 3 of a partition.*{reason}"):
         publish_rows(batches([("a", b"x", 1)[: len(row)]] * 2 + [row], 1), options(peer.url))
 
@@ -156,7 +158,7 @@ def test_options_and_columns_that_cannot_work_are_refused_before_anything_is_pub
 
 
 def test_a_broker_that_refuses_ends_the_task_at_once_and_the_password_is_in_no_text(tmp_path):
-    """Planted: a sink that goes on trying; a password in the message."""
+    """Planted: a sink that keeps trying; a password in the message."""
     (tmp_path / "password").write_text("this-must-not-be-seen\n")
     with ScriptedPeer() as peer:
         given = options(peer.url, username="u", passwordFile=tmp_path / "password")
@@ -179,7 +181,7 @@ def test_a_broker_that_acknowledges_nothing_ends_the_task_after_the_timeout_with
 
 
 def test_columns_arrive_as_they_are_over_tls_with_a_client_certificate_and_a_stranger_gets_nothing(tmp_path):
-    """The executor has no file: what the driver has read comes pickled. Planted: files that the task opens."""
+    """An executor has no files: what the driver has read arrives pickled. Planted: files that the task opens."""
     ours, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
     for authority in (ours, strangers):
         authority.create("test")

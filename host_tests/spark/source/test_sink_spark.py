@@ -41,7 +41,7 @@ print("done", flush=True)
 def broker(
     acknowledged: list[bytes], *limits: int, when_silent: Callable[[], object] = lambda: None
 ) -> Callable[[ScriptedPeer], None]:
-    """A script: a link for each limit, which acknowledges so many messages and no more."""
+    """Return a script with a link for each limit, which acknowledges that many messages and no more."""
 
     def script(peer: ScriptedPeer) -> None:
         for limit in limits:
@@ -59,7 +59,7 @@ def broker(
 
 
 def test_a_killed_task_loses_no_row_and_what_is_committed_is_not_published_again(spark, tmp_path):
-    """That a task waits for the broker is test_sink.py's law; here is Spark's side. Planted: half of the rows."""
+    """That a task waits for the broker is test_sink.py's law; this tests Spark's side. Planted: half of the rows."""
     fill(tmp_path / "spool" / "north", numbered(0, 6, COUNT // 6))
     killed = tmp_path / "killed"
 
@@ -96,7 +96,7 @@ def test_a_killed_task_loses_no_row_and_what_is_committed_is_not_published_again
         read_everything(sink)
         peer.join()
         assert set(acknowledged) == ALL
-        # Nobody would accept another connection.
+        # Nothing would accept another connection.
         read_everything(sink)
 
 

@@ -26,7 +26,7 @@ EXAMPLES = examples(PAGE)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where the examples run: the page's spool, with nine readings and three messages of status."""
+    """Provide the folder where the examples run: the page's spool, with nine readings and three status messages."""
     folder = tmp_path_factory.mktemp("page")
     with Spool(folder / "spool" / "north") as spool:
         for group in range(3):
@@ -51,7 +51,7 @@ def run(example: Example) -> str:
 @pytest.mark.parametrize("example", [pytest.param(each, id=each.heading) for each in EXAMPLES if each.run])
 def test_an_example_of_the_page_runs_and_prints_what_it_says(spark, folder, mosquitto, monkeypatch, example):
     monkeypatch.chdir(folder)
-    # Relative paths of Spark are the Java process's; the page means the reader's.
+    # Spark resolves relative paths in the Java process's folder; the page means the reader's.
     example.source = re.sub(r'(path", |Location", |parquet\(|Path\()"([a-z-]+)"', _absolute(folder), example.source)
     example.source = example.source.replace("broker.example.com", f"127.0.0.1:{mosquitto}")
     printed = run(example)

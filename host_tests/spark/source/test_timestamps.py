@@ -1,4 +1,4 @@
-"""Laws of startingTimestamp and endingTimestamp: the rows of a filter over everything; what is outside stays shut."""
+"""Laws of startingTimestamp and endingTimestamp: the rows of a filter; segments outside are not opened."""
 
 import os
 import random
@@ -29,7 +29,10 @@ def rng() -> random.Random:
 
 @pytest.fixture
 def written(tmp_path: Path, rng: random.Random) -> list[tuple[int, bytes]]:
-    """Two spools of several runs and segments, by a clock that is set back now and then: when what was received."""
+    """Write two spools of several runs and segments, by a clock that is set back now and then.
+
+    Returns (received, payload) of each message.
+    """
     made: list[tuple[int, bytes]] = []
     for name in ("north", "south"):
         now = RECEIVED_MS
@@ -58,7 +61,7 @@ def spools(request: pytest.FixtureRequest, tmp_path: Path, written: list[tuple[i
 def test_the_rows_are_those_of_a_filter_over_everything_and_segments_outside_are_not_opened(
     tmp_path, written, spools, rng, monkeypatch
 ):
-    """Planted: <= for <; the first block's time for the whole segment's; a look into every segment."""
+    """Planted: <= instead of <; the first block's time for the whole segment's; every segment is opened."""
     opened: set[tuple[str, int]] = set()
 
     def spy(name: str) -> None:
@@ -106,7 +109,7 @@ def test_a_stream_reads_the_same_rows_whatever_its_limits(written, spools, limit
 
 
 def test_a_segment_without_a_note_or_with_another_runs_is_looked_into(tmp_path):
-    """Planted: a note believed whatever run it is of."""
+    """Planted: a note is used whichever run it belongs to."""
     with Spool(tmp_path / "north", segment_bytes=1) as spool:
         for i in range(3):
             spool.append(publish_packet(TOPIC, b"%d" % i), 1, RECEIVED_MS + i)

@@ -1,5 +1,5 @@
-# Makes a fresh MicroPython process the board: flash as root, stub modules, then boot.py and main.py as a
-# port's own main() runs them. Started by umqtt_testkit.board with `micropython -i -c`, so that the REPL
+# Makes a fresh MicroPython process the board: mounts the flash as root, installs the stub modules, then runs boot.py
+# and main.py as a port's own main() does. umqtt_testkit.board starts it with `micropython -i -c`, so that the REPL
 # follows.
 import gc
 import json
@@ -9,14 +9,12 @@ import sys
 import vfs
 from file_flash import open_filesystem
 
-# What a board's own sys.path is after a reset.
+# The sys.path of a board after a reset.
 _BOARD_PATH = ["", ".frozen", "/lib"]
 
 
 class _Witness:
-    """Appends `BOOT SEQ` to a host file for every reading that was published (see on_published in
-    app.telemetry).
-    """
+    """Appends `BOOT SEQ` to a host file for every published reading (see on_published in app.telemetry)."""
 
     def __init__(self, path):
         self._file = open(path, "ab")
@@ -33,14 +31,12 @@ class _Witness:
         import json
 
         reading = json.loads(record)
-        # One write, straight to the operating system: it survives the death of this process.
+        # One unbuffered write: it survives the death of this process.
         self._file.write("%s %d\n" % (reading["boot"], reading["seq"]))
 
 
 def _run(name):
-    """Run a file of the root folder in __main__. Returns whether the boot goes on (also when there is no
-    file).
-    """
+    """Run a file of the root folder in __main__; return whether the boot continues (also if the file is missing)."""
     try:
         with open(name) as file:
             source = file.read()
@@ -50,7 +46,7 @@ def _run(name):
 
     try:
         code = compile(source, name, "exec")
-        source = None  # a board has let go of it too by the time it runs
+        source = None  # a board has released it too by the time it runs
         exec(code, __main__.__dict__)
         return True
     except SystemExit:
@@ -63,7 +59,7 @@ def _run(name):
 
 
 def load_stubs(folder, control):
-    """What a board has in its firmware. Imported now: once the flash is mounted, the host's files are out of sight."""
+    """Import the modules that a board has in its firmware, while the host's files can still be read."""
     sys.path[:] = [folder + "/stubs", folder + "/ports"]
     import _virtual
 
@@ -78,7 +74,7 @@ def load_stubs(folder, control):
 
         _port.begin()
     if network == "wired":
-        # As an image for a board with Ethernet.
+        # Play an image for a board with Ethernet.
         del sys.modules["network"].WLAN
     elif network == "none":
         _take_network_away()
@@ -89,11 +85,14 @@ def load_stubs(folder, control):
 
 
 def _listen_elsewhere(ports):
-    """A board may listen on any port; here it gets another one of loopback. ports: dict of its port as text to ours."""
+    """Redirect the ports that a board listens on to free ports of loopback.
+
+    ports: {port on the board, as text: port on the host}.
+    """
     import socket
 
     class Socket:
-        """The module under another name: a built-in module cannot be changed."""
+        """Stands in for the module, because a built-in module cannot be changed."""
 
         def getaddrinfo(host, port, *others):
             if host == "0.0.0.0":
@@ -107,7 +106,7 @@ def _listen_elsewhere(ports):
 
 
 def _take_network_away():
-    """As an image for a board without one: neither module exists."""
+    """Play an image for a board without a network: neither module exists."""
     import builtins
 
     there = __import__
@@ -121,7 +120,11 @@ def _take_network_away():
 
 
 def boot(folder, image, program_size, control, witness, run_main):
-    """folder: host path of these files; image: host path; control: descriptor of the pipe to the supervisor;
+    """Boot the board in this process: mount its flash, load the stub modules, run boot.py and main.py.
+
+    folder: host path of these files.
+    image: host path.
+    control: descriptor of the pipe to the supervisor.
     witness: host path or None.
     """
     supervisor = load_stubs(folder, control)
@@ -134,9 +137,9 @@ def boot(folder, image, program_size, control, witness, run_main):
     for name in ("board_boot", "file_flash"):
         sys.modules.pop(name, None)
     gc.collect()
-    # Until now the supervisor has held back what was typed: a Ctrl-C would have left a prompt on the host's files.
+    # Until now the supervisor held typed input back: a Ctrl-C would have left a prompt with the host's files mounted.
     supervisor.tell("up")
-    # A port runs main.py only after a boot.py that did not fail, and not for a tool that wants the raw REPL.
+    # A port runs main.py only if boot.py did not fail and no tool has asked for the raw REPL.
     if _run("boot.py") and run_main:
         if observer:
             observer.attach()

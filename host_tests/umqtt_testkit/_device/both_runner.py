@@ -28,7 +28,7 @@ def attempt(function, skip_error):
     except skip_error as reason:
         answer("skipped", str(reason))
     except MemoryError as error:
-        # Let go of what the test held before a report is built in the same heap.
+        # Release what the test held before a report is built in the same heap.
         text = "MemoryError: %s\n" % error
         error = None
         gc.collect()

@@ -1,8 +1,7 @@
 # Flash memory kept in a host file: the block device under a virtual board's littlefs.
 #
-# Opened while the host's file system is still mounted; works on afterwards. A write goes to the host's page
-# cache at once, which outlives SIGKILL: the power cut of a virtual board is the loss of the process, not of
-# the host.
+# The file is opened while the host's file system is still mounted, and stays usable afterwards. A write goes to the
+# host's page cache at once, which outlives SIGKILL: a power cut of a virtual board kills the process, not the host.
 import vfs
 
 BLOCK_SIZE = 4096
@@ -40,15 +39,13 @@ class FileFlash:
 
 
 def open_filesystem(path, program_size):
-    """The littlefs in the image at `path`; an erased image is formatted, as a board does at its first
-    boot.
-    """
+    """Return the littlefs in the image at `path`; format an erased image first, as a board does at its first boot."""
     flash = FileFlash(path)
     try:
         return vfs.VfsLfs2(flash, progsize=program_size)
     except OSError:
         flash.readblocks(0, first := bytearray(64))
         if first != _ERASED[:64]:
-            raise  # a damaged file system is to be seen, not to be formatted away
+            raise  # a damaged file system must be reported, not formatted away
     vfs.VfsLfs2.mkfs(flash, progsize=program_size)
     return vfs.VfsLfs2(flash, progsize=program_size)

@@ -1,7 +1,7 @@
 # Reads and writes the files of a board's flash image while the board is off.
 #
-# micropython image_tool.py IMAGE PROGRAM_SIZE        (orders on stdin, one JSON list a line; answers
-# likewise)
+# micropython image_tool.py IMAGE PROGRAM_SIZE        (reads orders from stdin, one JSON list per line, and
+# prints one JSON answer per line)
 #
 #   ["put", PATH, HOST_FILE]    copy a host file to PATH, making folders     -> null
 #   ["get", PATH, HOST_FILE]    copy PATH to a host file                     -> null

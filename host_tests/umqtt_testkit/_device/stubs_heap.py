@@ -1,4 +1,4 @@
-# Prints the bytes of heap that the modules take which make a process a board: micropython stubs_heap.py FOLDER
+# Prints the heap bytes taken by the modules that make a process a board: micropython stubs_heap.py FOLDER
 import gc
 import sys
 

@@ -1,4 +1,4 @@
-"""What mqtt_as asks of `machine`."""
+"""The part of `machine` that mqtt_as uses."""
 
 
 def unique_id():

@@ -1,4 +1,4 @@
-"""What mqtt_as asks of `network`: a Wi-Fi that is always there."""
+"""The part of `network` that mqtt_as uses: a Wi-Fi that is always connected."""
 
 STA_IF = 0
 

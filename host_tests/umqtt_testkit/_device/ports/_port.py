@@ -1,4 +1,4 @@
-"""Makes sys, time and the module of the port what they are on the board that is played; used by board_boot."""
+"""Gives sys, time and the port's module the contents they have on the board that is played; used by board_boot."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import _virtual
 
 
 class _Sys:
-    """The module sys under another name: a built-in module cannot be changed, and no other one be made."""
+    """Stands in for the module sys: a built-in module cannot be changed, and no second one can be created."""
 
 
 def begin():
@@ -26,6 +26,6 @@ def begin():
     board.platform = _virtual.PLATFORM
     sys.modules["sys"] = board
     sys.modules["time"] = _clock
-    # What only the making needed must not be there for programs to find.
+    # Remove the modules that only this set-up needed, so that programs do not find them.
     for name in ("_port", "_clock"):
         sys.modules.pop(name, None)

@@ -1,7 +1,7 @@
-"""The `esp32` of a virtual board that plays one.
+"""The `esp32` module of a virtual board that plays an esp32.
 
 Hook "chip_celsius" (27): the chip's thermometer: raw_temperature() in whole degrees Fahrenheit on the ESP32,
-mcu_temperature() in whole degrees Celsius on its successors; each has one of the two. NVS lives as long as the power.
+mcu_temperature() in whole degrees Celsius on its successors; each chip has one of the two. NVS lasts until power-off.
 """
 
 import os
@@ -48,12 +48,12 @@ def gpio_deep_sleep_hold(enable):
 
 
 def idf_heap_info(capabilities):
-    """(total, free, largest free block, least ever free) of each region: as of an idle board with Wi-Fi up."""
+    """Return (total, free, largest free block, least ever free) of each region, as on an idle board with Wi-Fi up."""
     return [(113840, 61440, 53248, 53000), (15072, 15036, 15036, 15036)]
 
 
 class NVS:
-    """Integers and blobs by name; set_blob() and get_blob() share names with the integers, as in flash."""
+    """Integers and blobs by name. Blobs share the names of integers, as in flash."""
 
     _spaces = {}
 

@@ -1,4 +1,4 @@
-"""The `rp2` of a virtual board that plays one. Hook "bootsel": 1 while the button is held."""
+"""The `rp2` module of a virtual board that plays an rp2. Hook "bootsel": 1 while the button is held."""
 
 from _virtual import hook
 

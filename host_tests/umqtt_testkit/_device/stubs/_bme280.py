@@ -1,6 +1,6 @@
-"""A Bosch BME280 behind its registers (data sheet BST-BME280-DS001, section 5), for machine.I2C and for tests.
+"""A Bosch BME280 with its registers (data sheet BST-BME280-DS001, section 5), for machine.I2C and for tests.
 
-world: {"celsius": …, "percent": …, "hpa": …}. A measurement writes the raw values which the data sheet's formulas
+world: {"celsius": …, "percent": …, "hpa": …}. A measurement writes the raw values that the data sheet's formulas
 (4.2.3 and appendix 8) turn into these, to the resolution of the converter.
 """
 
@@ -12,14 +12,14 @@ _RESET = 0xB6
 _T = (27504, 26435, -1000)
 _P = (36477, -10685, 3024, 2855, 140, -7, 15500, -14600, 6000)
 _H1, _H2, _H3, _H4, _H5, _H6 = 75, 355, 0, 340, 50, 30
-# What the data registers hold when a quantity was not measured.
+# What the data registers contain when a quantity was not measured.
 _SKIPPED = b"\x80\x00\x00\x80\x00\x00\x80\x00"
 
 _ID_REGISTER, _RESET_REGISTER, _HUMIDITY_CONTROL, _CONTROL, _DATA = 0xD0, 0xE0, 0xF2, 0xF4, 0xF7
 
 
 class BME280:
-    """write(): register number, then values; read_into() goes on from that register."""
+    """Takes a register number, then values, in write(); read_into() reads on from that register."""
 
     def __init__(self):
         self.world = {}

@@ -1,10 +1,10 @@
 """machine.I2C, SoftI2C, SPI, SoftSPI and UART of a virtual board.
 
-Hook "i2c": {ADDRESS: DEVICE}: what is connected, the same to every bus. DEVICE is
+Hook "i2c": {ADDRESS: DEVICE}: the connected devices, the same for every bus. DEVICE is
     {"model": "bme280", "celsius": 21.5, "percent": 40.0, "hpa": 1003.2}      values left out: 21, 50, 1013.25
     {"model": "sht31", "celsius": 21.5, "percent": 40.0}                      values left out: 21, 50
     "timeout"                                                                 holds the clock: ETIMEDOUT
-An address that is not there does not acknowledge: EIO on rp2, ENODEV on esp32 and from SoftI2C, as in the ports.
+An address without a device does not acknowledge: EIO on rp2, ENODEV on esp32 and from SoftI2C, as in the ports.
 SPI reads zeros and UART nothing: no device for them is modelled.
 """
 
@@ -42,7 +42,7 @@ class SoftI2C:
         if wanted == "timeout":
             raise OSError(errno.ETIMEDOUT)
         if wanted is None:
-            # Unplugged: its registers are as after power-on when it comes back.
+            # Unplugged: when it comes back, its registers are as after power-on.
             SoftI2C._devices.pop(address, None)
             raise OSError(self._NO_ACKNOWLEDGE)
         device = SoftI2C._devices.get(address)
@@ -85,14 +85,14 @@ class SoftI2C:
 
 
 class I2C(SoftI2C):
-    """The hardware buses 0 and 1."""
+    """Hardware buses 0 and 1."""
 
     _NO_ACKNOWLEDGE = errno.EIO if IS_RP2 else errno.ENODEV
 
     def __init__(self, id=-1, *, scl=None, sda=None, freq=400000, timeout=50000):
         if id not in (0, 1):
             raise ValueError("I2C(%d) doesn't exist" % id)
-        # RP2040 datasheet, 2.19.2: each bus reaches every fourth pair of pins.
+        # RP2040 datasheet, 2.19.2: each bus can use every fourth pair of pins.
         for pin, low, text in ((scl, 1, "bad SCL pin"), (sda, 0, "bad SDA pin")):
             if pin is not None:
                 number = pin_number(pin)
@@ -133,7 +133,7 @@ SoftSPI = SPI
 
 
 class UART:
-    """Nothing is connected: reads give None, as on a board when nothing comes."""
+    """A serial port with nothing connected: reads return None, as on a board that receives nothing."""
 
     def __init__(self, id, *args, **options):
         if not 0 <= id < (2 if IS_RP2 else 3):

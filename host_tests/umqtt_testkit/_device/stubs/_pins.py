@@ -2,7 +2,7 @@
 
 Hooks:
     "pins": {"4": 1}             level of an input; without it a pull-up reads 1 and everything else 0
-    "adc": {"26": 1.65}          volts at an analogue pin, by its GPIO number; 0 V without
+    "adc": {"26": 1.65}          volts at an analogue pin, by its GPIO number; 0 V without it
     "chip_celsius": 27.0         the chip's temperature, for ADC channel 4 of a Pico and the module esp32
     "supply_volts": 5.0          VSYS of a Pico W, read through GPIO29
 """
@@ -21,7 +21,7 @@ _PICO_VSYS_SELECT = 25
 
 
 class Pin:
-    """Outputs read back what was written. One object a pin, as on the boards."""
+    """A GPIO pin. An output reads back what was written. There is one object per pin, as on the boards."""
 
     IN = 0 if IS_RP2 else 1
     OUT = 1 if IS_RP2 else 3
@@ -95,7 +95,7 @@ class Pin:
         return self
 
     def _drive(self, level):
-        """Of the virtual board alone: an edge from outside, for whoever tests an interrupt."""
+        """Make an edge from outside, to test an interrupt. Only virtual boards have this method."""
         edge = self.IRQ_RISING if level else self.IRQ_FALLING
         if level != self._level:
             self._level = level
@@ -107,7 +107,7 @@ class Pin:
 
 
 def pin_number(id):
-    """The GPIO number of what a program calls a pin. Raises ValueError."""
+    """Return the GPIO number of a pin given by number or name. Raises ValueError."""
     if isinstance(id, Pin):
         return id._number
     if isinstance(id, str):
@@ -127,7 +127,7 @@ def _volts(number):
 
 
 class _PicoADC:
-    """ADC of an RP2040: 12 bits of 3.3 V, stretched to 16; channel 4 is the chip's own thermometer."""
+    """ADC of an RP2040: 12 bits of 3.3 V, scaled to 16; channel 4 is the chip's own thermometer."""
 
     CORE_TEMP = 4
 
@@ -153,7 +153,7 @@ class _PicoADC:
 
     @staticmethod
     def _vsys():
-        # Pico W datasheet, 2.1: GPIO29 is also the clock of the Wi-Fi chip; VSYS/3 is there while GPIO25 is high.
+        # Pico W datasheet, 2.1: GPIO29 is also the clock of the Wi-Fi chip; it reads VSYS/3 while GPIO25 is high.
         select = Pin._pins.get(_PICO_VSYS_SELECT)
         if select is None or select._mode != Pin.OUT or not select._level:
             return 0.0
@@ -161,13 +161,13 @@ class _PicoADC:
 
 
 class _EspADC:
-    """ADC of an ESP32: 12 bits, range by the attenuator; read_uv() is calibrated at the factory."""
+    """ADC of an ESP32: 12 bits, range set by the attenuator; read_uv() uses the factory calibration."""
 
     ATTN_0DB, ATTN_2_5DB, ATTN_6DB, ATTN_11DB = 0, 1, 2, 3
     WIDTH_9BIT, WIDTH_10BIT, WIDTH_11BIT, WIDTH_12BIT = 9, 10, 11, 12
     # Full scale in volts by the attenuation (docs/esp32/quickref, ADC).
     _FULL_SCALE = (0.95, 1.25, 1.75, 2.45)
-    # ADC2 is taken by the radio on an ESP32; a pin of neither block is refused.
+    # The radio uses ADC2 on an ESP32; a pin of neither block is refused.
     _PINS = (36, 37, 38, 39, 32, 33, 34, 35, 4, 0, 2, 15, 13, 12, 14, 27, 25, 26)
 
     def __init__(self, pin, *, atten=ATTN_0DB):
@@ -210,7 +210,7 @@ ADC = _PicoADC if IS_RP2 else _EspADC
 
 
 class PWM:
-    """Remembers what it was told."""
+    """Stores frequency and duty cycle; drives nothing."""
 
     def __init__(self, pin, *, freq=None, duty_u16=None, duty_ns=None, **options):
         self._freq, self._duty_u16 = freq or (0 if IS_RP2 else 5000), duty_u16 or 0
@@ -271,6 +271,6 @@ class Timer:
                 try:
                     micropython.schedule(callback, self)
                 except RuntimeError:
-                    pass  # too many wait already: a port's interrupt loses this tick too
+                    pass  # the schedule queue is full: a port's interrupt loses this tick too
             if mode == self.ONE_SHOT:
                 return

@@ -1,16 +1,16 @@
-"""A Sensirion SHT31 behind its commands (data sheet SHT3x-DIS, version 7, section 4), for machine.I2C.
+"""A Sensirion SHT31 with its commands (data sheet SHT3x-DIS, version 7, section 4), for machine.I2C.
 
 world: {"celsius": …, "percent": …}. write() and read_into() return False where the chip does not acknowledge: an
-unknown command, a read while it measures without stretching the clock, or with nothing to read.
+unknown command, a read during a measurement without clock stretching, or a read with no data ready.
 """
 
 import time
 
-# Longest time of a measurement in ms by its repeatability (table 4), and commands of single measurements (table 9).
+# Longest measurement in ms by repeatability (table 4), and commands of single measurements (table 9).
 _HIGH_MS, _MEDIUM_MS, _LOW_MS = 16, 7, 5
 _STRETCHED = {0x2C06: _HIGH_MS, 0x2C0D: _MEDIUM_MS, 0x2C10: _LOW_MS}
 _POLLED = {0x2400: _HIGH_MS, 0x240B: _MEDIUM_MS, 0x2416: _LOW_MS}
-# Measures all the time from then on (tables 10 and 12), until 0x3093.
+# Measures continuously from then on (tables 10 and 12), until 0x3093.
 _PERIODIC = (
     0x2032, 0x2024, 0x202F, 0x2130, 0x2126, 0x212D, 0x2236, 0x2220, 0x222B, 0x2334, 0x2322, 0x2329, 0x2737, 0x2721,
     0x272A, 0x2B32,
@@ -86,7 +86,7 @@ class SHT31:
 
 
 def _with_crc(word):
-    # 4.12: polynomial 0x31, begins with 0xFF.
+    # 4.12: polynomial 0x31, initial value 0xFF.
     data = bytes((word >> 8, word & 0xFF))
     crc = 0xFF
     for byte in data:

@@ -1,7 +1,7 @@
-"""The `dht` that esp32 and rp2 images have frozen.
+"""The `dht` module that is frozen into esp32 and rp2 images.
 
-Hook "dht": {PIN: [CELSIUS, PERCENT]}: what is measured; "checksum": noise on the line; null or no entry: nobody
-answers. measure() takes about 0.27 s, interrupts off for the last 5 ms of it, as the driver in C does.
+Hook "dht": {PIN: [CELSIUS, PERCENT]}: the measured values; "checksum": noise on the line; null or no entry: no
+answer. measure() takes about 0.27 s, with interrupts off for the last 5 ms of it, as the driver in C does.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""The `ds18x20` that esp32 and rp2 images have frozen (see onewire for the hook).
+"""The `ds18x20` module that is frozen into esp32 and rp2 images (see onewire for the hook).
 
-read_temp() raises OneWireError when nobody is on the bus, and a plain Exception("CRC error") for noise, which is also
-what a thermometer that left the bus looks like: it reads all ones.
+read_temp() raises OneWireError if no device is on the bus, and a plain Exception("CRC error") for noise. A thermometer
+that left the bus also gives a CRC error, because it reads all ones.
 """
 
 _FAMILIES = (0x10, 0x22, 0x28)

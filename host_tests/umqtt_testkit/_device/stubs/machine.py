@@ -1,8 +1,8 @@
-"""The `machine` of a virtual board: what the documentation says of a real one, as far as a host process can.
+"""The `machine` module of a virtual board: what the documentation says of a real one, as far as a host process can.
 
-What ends a life (reset, deepsleep, the watchdog) is told to the supervisor, which kills this process at once:
-like on a board, no `finally` runs and nothing is flushed. Pins are in _pins, buses in _buses. Names that a port does
-not have are missing here too, when the virtual board plays that port.
+A reset, a deep sleep or the watchdog is reported to the supervisor, which kills this process at once: as on a board,
+no `finally` runs and nothing is flushed. Pins are in _pins, buses in _buses. Names that a port does not have are
+missing here too, when the virtual board plays that port.
 """
 
 import os
@@ -49,20 +49,23 @@ def _end_life():
 
 
 def _exit():
-    """A SystemExit has left main.py: the port's main() would start the soft reboot."""
+    """End the process after a SystemExit left main.py, where the port's main() would start the soft reboot."""
     tell("exit")
     _end_life()
 
 
 def unique_id():
-    """The same at every boot of this board: 6 bytes, the factory MAC (esp32); 8, the number of the flash chip (rp2)."""
+    """Return the same id at every boot of this board.
+
+    It has 6 bytes, the factory MAC (esp32), or 8, the number of the flash chip (rp2).
+    """
     own = _from_hex(_UNIQUE_ID)
     return (b"\xe6\x61" + own if len(own) == 6 else own) if IS_RP2 else own
 
 
 def reset_cause():
     if IS_RP2:
-        # The chip knows two causes, and every reset() is one by the watchdog; a soft reset changes nothing.
+        # The chip knows two causes: every reset() counts as a watchdog reset, and a soft reset changes nothing.
         return PWRON_RESET if _HARD_CAUSE == PWRON_RESET else WDT_RESET
     return _RESET_CAUSE
 
@@ -73,25 +76,25 @@ def reset():
 
 
 def soft_reset():
-    # Unwinds like on a board, where it is a SystemExit for the port's main().
+    # Unwinds as on a board, where it is a SystemExit for the port's main().
     raise SystemExit
 
 
 def bootloader(timeout=None):
-    """A board would wait for an image on its USB port; this one waits for its power to be cut."""
+    """Wait for the power to be cut; a board would wait for an image on its USB port."""
     tell("deepsleep -1")
     _end_life()
 
 
 def lightsleep(time_ms=None):
     if time_ms is None:
-        _end_life()  # nothing here could wake it but the power button
+        _end_life()  # nothing but the power button could wake it here
     if not IS_RP2:
         time.sleep_ms(time_ms)
         return
     if time_ms >= _RP2_SLEEP_TOO_LONG_MS:
         raise ValueError("sleep too long")
-    # Told, because the watchdog goes on: what it does to a sleeping chip, board_life.py knows.
+    # Report the sleep, because the watchdog keeps running; board_life.py knows what it does to a sleeping chip.
     tell("asleep")
     time.sleep_ms(time_ms)
     tell("awake")
@@ -99,7 +102,7 @@ def lightsleep(time_ms=None):
 
 def deepsleep(time_ms=None):
     if IS_RP2:
-        # It has no deep sleep (modmachine.c), and reset_cause() cannot tell it from other resets.
+        # rp2 has no deep sleep (modmachine.c), and its reset_cause() cannot tell it from other resets.
         lightsleep(time_ms)
         reset()
     tell("deepsleep -1" if time_ms is None else "deepsleep %d" % time_ms)
@@ -121,19 +124,20 @@ if not IS_RP2:
 
 
 class RTC:
-    """datetime() follows the board's clock (see _clock). memory() is esp32's: it survives resets and deep sleep, no
-    power cut.
+    """Real-time clock: datetime() follows the board's clock (see _clock).
+
+    memory() exists on esp32 only: it survives resets and deep sleep, but no power cut.
     """
 
     def __init__(self, id=0):
         pass
 
     def datetime(self, value=None):
-        import time as clock  # the board's own, which is not the host's when it plays a port
+        import time as clock  # the board's clock, which is not the host's when it plays a port
 
         if value is not None:
             if not hasattr(clock, "set_unix_s"):
-                raise OSError(1)  # EPERM: the host's clock is not a board's to set
+                raise OSError(1)  # EPERM: a board may not set the host's clock
             year, month, day, _, hour, minute, second = value[:7]
             seconds = clock.mktime((year, month, day, hour, minute, second, 0, 0))
             clock.set_unix_s(seconds + clock.EPOCH_UNIX_S)
@@ -163,7 +167,7 @@ if not IS_RP2:
 
 
 class WDT:
-    """Bites: the supervisor resets the board when it was not fed for `timeout` ms. Cannot be stopped."""
+    """Watchdog: the supervisor resets the board if it was not fed for `timeout` ms. It cannot be stopped."""
 
     def __init__(self, id=0, timeout=5000):
         if id != 0:
@@ -177,7 +181,7 @@ class WDT:
         tell("wdt %d" % timeout)
 
     def feed(self):
-        # A loop feeds thousands of times a second: telling an eighth of the timeout apart is enough.
+        # A loop feeds thousands of times a second: reporting once per eighth of the timeout is enough.
         now = time.ticks_ms()
         if time.ticks_diff(now, self._told) * 8 >= self._timeout:
             self._told = now

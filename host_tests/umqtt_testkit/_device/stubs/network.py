@@ -1,13 +1,13 @@
-"""The `network` of a virtual board: the radio of an esp32 or a Pico W in front of the host's own network.
+"""The `network` module of a virtual board: the radio of an esp32 or a Pico W in front of the host's own network.
 
 Constants, return values and errors are those of the port that is played (esp32's where none is). Hooks:
-    "wifi": false           no access point in sight
+    "wifi": false           no access point in range
     "networks": {SSID: KEY} only these exist; a wrong key is refused
-    "hidden": [SSID]        of these, those that no scan shows
-    "rssi": DBM             signal strength to report; without it there is none, for there is no radio
-    "join_ms": MS           how long joining takes; 0 without
+    "hidden": [SSID]        those of them that no scan shows
+    "rssi": DBM             signal strength to report; none is reported without it, as there is no radio
+    "join_ms": MS           how long joining takes; 0 without it
     "address": "10.0.0.7"   the station's own address
-    "radio_memory": false   esp32: nothing is left of the system's heap when the radio is asked for
+    "radio_memory": false   esp32: the system's heap is exhausted when the radio is requested
 """
 
 import errno
@@ -88,7 +88,7 @@ class WLAN:
     _interfaces = {}
 
     def __new__(cls, interface_id=STA_IF):
-        # Like on a board, there is one object an interface.
+        # As on a board, there is one object per interface.
         if interface_id not in cls._interfaces:
             if interface_id not in (STA_IF, AP_IF):
                 raise ValueError("invalid WLAN interface identifier")
@@ -111,7 +111,7 @@ class WLAN:
             self._config = {"pm": self.PM_PERFORMANCE, "txpower": 31, "channel": 1, "security": 0}
         else:
             self._config = {"pm": self.PM_PERFORMANCE, "reconnects": -1, "txpower": 20, "channel": 1}
-        # The keys of an access point; its SSID is its own, a station's is the one that it joined.
+        # The keys of an access point. Its SSID is its own; a station's SSID is that of the network it joined.
         ssid = "PICO-0000" if IS_RP2 else "ESP_000000"
         self._access_point = {"ssid": ssid, "key": "", "security": 0, "hidden": False}
 
@@ -160,7 +160,7 @@ class WLAN:
         rssi = hook("rssi")
         if not self.isconnected() or (rssi is None and not IS_RP2):
             if IS_RP2:
-                return 0  # the driver's answer is not looked at (network_cyw43.c)
+                return 0  # the driver's result is ignored (network_cyw43.c)
             raise OSError("Wifi Not Connected")
         return rssi or 0
 
@@ -169,7 +169,7 @@ class WLAN:
             return STAT_IDLE
         if time.ticks_diff(self._joined_at, time.ticks_ms()) > 0:
             return STAT_CONNECTING
-        # Looked at once: a test that changes it meanwhile has made no world that is half of each.
+        # Read once: a test that changes the hooks meanwhile must not produce a mixture of old and new.
         world = hooks()
         networks = world.get("networks")
         if world.get("wifi") is False or (networks is not None and self._ssid not in networks):
@@ -183,7 +183,7 @@ class WLAN:
             raise OSError(errno.EPERM) if IS_RP2 else OSError("STA must be active")
         if hook("wifi") is False:
             return []
-        # The last field: whether it is hidden on esp32, in how many beacons it was heard on rp2.
+        # Last field: on esp32 whether the network is hidden, on rp2 in how many beacons it was heard.
         last = 1 if IS_RP2 else False
         return [
             (name.encode(), b"\x02\0\0\0\0\1", 1, hook("rssi", 0), 3 if key else 0, last)
@@ -193,7 +193,7 @@ class WLAN:
 
     def ifconfig(self, addresses=None):
         if addresses is not None:
-            # Told again as the ports do; the host's own network stays as it is.
+            # Returned as the ports do; the host's own network is not changed.
             if len(addresses) != 4:
                 raise ValueError("requested length 4 but object has length %d" % len(addresses))
             self._static = tuple(addresses)

@@ -1,7 +1,8 @@
-"""The `ntptime` that esp32 and rp2 images have frozen, with the host as its time server.
+"""The `ntptime` module that is frozen into esp32 and rp2 images, with the host as its time server.
 
 Hook "ntp": false: no answer comes (ETIMEDOUT after `timeout` seconds on a board, at once here); "name": the server's
-name is not found; a number: that Unix second is answered. A board that plays esp32 or rp2 needs to be in a network.
+name cannot be resolved; a number: the server answers this Unix second. A board that plays esp32 or rp2 must have
+joined a network.
 """
 
 import errno
@@ -13,7 +14,7 @@ timeout = 1
 
 
 def time():
-    """Seconds since this port's epoch: 2000 on esp32, 1970 elsewhere."""
+    """Return the seconds since this port's epoch: 2000 on esp32, 1970 elsewhere."""
     import time as clock
 
     import network
@@ -22,7 +23,7 @@ def time():
     answer = hook("ntp")
     away = PLATFORM != "unix" and not network.WLAN(network.STA_IF).isconnected()
     if answer == "name" or away:
-        raise OSError(-2 if IS_RP2 else -202)  # of getaddrinfo(): lwIP's number, and IDF's
+        raise OSError(-2 if IS_RP2 else -202)  # getaddrinfo() errors: lwIP's number, and IDF's
     if answer is False:
         raise OSError(errno.ETIMEDOUT)
     unix_s = int(utime.time() if answer is None else answer)
@@ -33,7 +34,7 @@ def settime():
     import time as clock
 
     seconds = time()
-    # On a board that plays no port the clock is the host's, and right already.
+    # On a board that plays no port the clock is the host's, which is already right.
     if hasattr(clock, "set_unix_s"):
         import machine
 

@@ -1,7 +1,7 @@
-"""The `onewire` that esp32 and rp2 images have frozen, on a bus of DS18B20 thermometers.
+"""The `onewire` module that is frozen into esp32 and rp2 images, on a bus of DS18B20 thermometers.
 
-Hook "ds18b20": {PIN: [21.5, null, "crc", …]}: one thermometer an entry; null does not answer, "crc" answers with
-noise on the line. A bus without an entry has no devices: reset() finds nobody.
+Hook "ds18b20": {PIN: [21.5, null, "crc", …]}: one thermometer per entry; null does not answer, "crc" answers with
+noise on the line. A bus without an entry has no devices: reset() finds none.
 """
 
 import time
@@ -15,7 +15,7 @@ _POWER_ON = 85.0
 _CONVERSION_MS = 750
 _CONVERT, _READ_SCRATCHPAD, _WRITE_SCRATCHPAD = 0x44, 0xBE, 0x4E
 
-# By pin: celsius of each device as of its last conversion; and when that ends, with what it will be.
+# By pin: the temperature of each device as of its last conversion; and the end and results of a running conversion.
 _measured = {}
 _converting = {}
 
@@ -45,12 +45,12 @@ class OneWire:
         return present
 
     def readbit(self):
-        # After a conversion was ordered: 0 while it lasts.
+        # A conversion is running: read 0 until it ends.
         ends = _converting.get(self._bus)
         return 0 if ends and time.ticks_diff(ends[0], time.ticks_ms()) > 0 else 1
 
     def readbyte(self):
-        # Nobody pulls the line down: ones.
+        # No device pulls the line down: all ones.
         value, self._answer = (self._answer[0], self._answer[1:]) if self._answer else (0xFF, b"")
         return value
 
@@ -92,7 +92,7 @@ class OneWire:
     # The bus
 
     def _devices(self):
-        # ROM of each device that answers -> what its hook says.
+        # {ROM of each device that answers: its hook value}.
         found = {}
         for position, state in enumerate(hook_at("ds18b20", self._bus, ())):
             if state is not None:
