@@ -20,6 +20,7 @@ from umqtt_kit.doctor.checks import FAIL, Finding
 from umqtt_kit.logs import published
 from umqtt_kit.logs.entries import Entry
 from umqtt_kit.logs.lines import Lines
+from umqtt_kit.ota.release import check_version
 
 import spark_ingest
 from spark_ingest.collector.journal import TerminalJournal
@@ -194,3 +195,11 @@ def test_the_ingester_writes_to_standard_error_by_remark_alone() -> None:
     folder = Path(spark_ingest.__file__).parent
     files = [file for file in sorted(folder.rglob("*.py")) if file.name != "printable.py"]
     assert [str(file.relative_to(folder)) for file in files if "file=sys.stderr" in file.read_text()] == []
+
+
+@pytest.mark.parametrize("version", ["", " 1.0", "1.0\n", "1.0\x1b[2J", "1 0", "é", "1" * 41])
+def test_a_version_is_one_printable_word_since_the_first_line_of_a_manifest_is_it(version: str) -> None:
+    """Planted: str.split() takes a line end and an escape sequence for nothing, or for part of the word."""
+    with pytest.raises(ValueError, match="at most 40 printable ASCII characters without spaces"):
+        check_version(version)
+    check_version("1.0-rc.1+pump")

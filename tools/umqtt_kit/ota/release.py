@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,6 @@ def build_release(
 
 
 def check_version(version: str) -> None:
-    """Raise ValueError unless the version is one word of at most 40 ASCII characters."""
-    if not version or len(version) > 40 or not version.isascii() or len(version.split()) != 1:
-        raise ValueError(f"{version!r} is no version: at most 40 ASCII characters without spaces")
+    """Raise ValueError unless the version is one word of at most 40 printable ASCII characters."""
+    if not re.fullmatch("[!-~]{1,40}", version):
+        raise ValueError(f"{version!r} is no version: at most 40 printable ASCII characters without spaces")
