@@ -13,6 +13,7 @@ class Board:
 
     telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = trial = None
     unreported = None
+    commands_until = 0  # ms of uptime: guard.py counts commands by it
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder

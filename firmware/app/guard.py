@@ -1,10 +1,17 @@
-"""Lets in commands that their owner has signed, and refuses those that had to be: for commands.py, which forgets it."""
+"""Lets in commands that their owner has signed, and refuses those that had to be: for commands.py, which forgets it.
+
+Every command that is carried out wears the flash, so whoever owns the broker may not have as many as they like.
+"""
 
 import json
 from binascii import unhexlify
 
 from app import signed
 from app.commands import CommandError
+
+# Of commands that are not signed, ms for each and how many may come at once: at this rate the flash outlasts the board.
+_EVERY_MS = 5000
+_AT_ONCE = 60
 
 
 def check(board, name, args, payload, last):
@@ -20,6 +27,7 @@ def check(board, name, args, payload, last):
             raise CommandError("it has a counter or a mac and is not signed: mac must be the last member")
         if signed.needs_signature(name, args) and not board.settings["unsigned_commands"]:
             raise CommandError("%s must be signed: give this board a key over the cable with umqtt keys make" % name)
+        _count(board)
         return None
     key = _key(board.folder)
     if not key:
@@ -32,6 +40,18 @@ def check(board, name, args, payload, last):
     if counter <= last:
         raise CommandError("counter %d is used up, the last one was %d: an old command came again" % (counter, last))
     return counter
+
+
+def _count(board):
+    now = board.clock.uptime_ms()
+    until = max(board.commands_until, now) + _EVERY_MS
+    excess = until - now - _AT_ONCE * _EVERY_MS
+    if excess > 0:
+        raise CommandError(
+            "not carried out: more than %d commands at once wear out the flash; send it again under another id in %d s"
+            % (_AT_ONCE, (excess + 999) // 1000)
+        )
+    board.commands_until = until
 
 
 def _key(folder):

@@ -67,7 +67,7 @@ class World:
         self.files = self.read_files()
 
     def boot(self):
-        _, clock = fakes.clock()
+        self.ticks, clock = fakes.clock()
         boots = Startup(self.root, 1)
         boots.begin()
         with open(self.root + "/settings.json") as file:
@@ -277,6 +277,22 @@ def test_a_flood_of_commands_ends_in_answers_and_not_in_a_crash():
         assert world.untouched()
     equal(world.send(world.text("ping", {}))["ok"], True)
     _told("commands that are none, 200 of them")
+
+
+def test_commands_cannot_wear_out_the_flash():
+    """Planted: as many unsigned commands as come are kept in flash; signed ones are counted too."""
+    world = World()
+    carried_out = [world.send(world.text("ping", {}))["ok"] for _ in range(200)].count(True)
+    equal(carried_out, 60)
+    _told("200 commands at once: 60 are carried out, then one every 5 s")
+    for wait_ms, expected in ((4999, 0), (1, 1), (60_000, 12)):
+        world.ticks.advance(wait_ms)
+        equal([world.send(world.text("get", {}))["ok"] for _ in range(20)].count(True), expected)
+    reply = world.send(world.text("ping", {}))
+    equal(reply["result"].split(";")[1], " send it again under another id in 5 s")
+    # Its owner can always reach it, and a command that comes again gets its reply again.
+    again = world.by_owner("set", {"key": "keep_alive", "value": 7})
+    assert world.send(again)["ok"] and world.send(again)["ok"]
 
 
 def test_signatures_are_hmac_sha_256_by_the_vectors_of_rfc_4231():

@@ -90,6 +90,7 @@ class Board:
     """What an update needs of a board; drive() runs it to its end."""
 
     version = "?"
+    commands_until = 0
 
     def __init__(self, root, boots, files, version, breaks=0):
         self.folder = root
