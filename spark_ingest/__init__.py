@@ -1,22 +1,24 @@
-"""From any MQTT 3.1.1 broker to deduplicated Delta tables, none lost and none twice.
+"""Ingests telemetry from any MQTT 5 or 3.1.1 broker into Delta tables, without losing or duplicating a reading.
 
-The packages, in the order in which a reading travels:
+The packages, in the order in which a reading passes through them:
 
 =============  ============================================================================================
-``collector``  the process that makes messages durable in a spool and only then acknowledges them
-``spool``      what was received, as it lies on disk: blocks, segments, the durable position
-``source``     ``format("mqtt")`` for Spark, streaming and batch; it is a sink to a broker, too
-``decoders``   what payloads mean: telemetry records, and other formats by topic
-``pipeline``   the streaming query: what a micro-batch becomes in the tables, once
-``report``     one HTML file that shows the fleet, from the gold tables
+``collector``  the process that writes messages durably to a spool and only then acknowledges them
+``spool``      the received messages on disk: blocks, segments, the durable position
+``source``     ``format("mqtt")`` for Spark, streaming and batch: a source, and a sink to a broker
+``decoders``   decode payloads: telemetry records, and other formats by topic
+``pipeline``   the streaming query: writes each micro-batch to the tables exactly once
+``report``     writes one HTML file that shows the fleet, from the tables
 =============  ============================================================================================
 
-Everywhere: ``errors`` (the tree of errors), ``durable`` (sync and atomic replacement), ``location`` (where tables lie),
-``lock`` (who may write a folder), ``status``, ``metrics``, ``hosts`` (what may stand for one), ``java`` (whether Spark
-can start); ``tables`` reads the tables without Spark, and ``sql`` gives them names in Spark, DuckDB and others.
+Used by several packages: ``errors`` (the hierarchy of errors), ``durable`` (sync and atomic replacement),
+``location`` (the location of tables), ``lock`` (the lock of a folder), ``status`` (status files), ``metrics`` (HTTP
+server for Prometheus), ``hosts`` (checks of host names), ``java`` (check for the Java that Spark needs). ``tables``
+reads the tables without Spark, and ``sql`` makes them available by name in Spark, DuckDB and other engines.
+``alerts`` has the rules of alerts and sends messages about them.
 
-Imports point one way (host_tests/architecture). Nothing here imports the broker or the command-line kit; the sink alone
-imports the client. In a pipeline of your own::
+Imports go in one direction (host_tests/architecture). Nothing here imports the broker or the command-line kit, and
+only the sink imports the client. In a pipeline of your own::
 
     from spark_ingest import MqttDataSource
 
@@ -33,7 +35,7 @@ __all__ = ["MqttDataSource"]
 
 
 def __getattr__(name: str) -> object:
-    # When asked for: the collector runs where Spark is not installed.
+    # Imported on first use, because the collector also runs where Spark is not installed.
     if name == "MqttDataSource":
         from .source.data_source import MqttDataSource
 

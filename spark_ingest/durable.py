@@ -1,4 +1,4 @@
-"""Making bytes survive a power cut, in one place, so that every file of the ingester uses the same rules."""
+"""Writes files so that they survive a power cut. Every file of the ingester is written by these functions."""
 
 import fcntl
 import json
@@ -31,7 +31,7 @@ sync_data: Callable[[int], None] = _choose_sync()
 
 
 def sync_directory(folder: Location) -> None:
-    """Make creations, renames and removals in `folder` durable."""
+    """Make creations, renames and removals in `folder` durable; nothing to do in an object store."""
     if isinstance(folder, StorePath):
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -42,17 +42,17 @@ def sync_directory(folder: Location) -> None:
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
-    """``os.write`` until everything is written; raises OSError."""
+    """Write all of `data` to a file descriptor; raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def replace_file(path: Location, data: bytes | memoryview, *, durable: bool = True) -> None:
-    """Write `data` to `path` so that a reader, or a crash, finds the old content or the new, never a mixture.
+    """Write `data` to `path` atomically: a reader finds the old or the new content, also after a crash.
 
-    :param durable: also survive a power cut (for state); False only for what can be made again (status
-        files).
+    :param durable: whether the new content must survive a power cut, as state must; False for files that can be made
+        again, such as status files.
     """
     if isinstance(path, StorePath):
         path.write_bytes(data)
@@ -71,24 +71,24 @@ def replace_file(path: Location, data: bytes | memoryview, *, durable: bool = Tr
 
 
 def replace_checked(path: Location, data: bytes) -> None:
-    """:func:`replace_file`, durable, with a line before `data` that has its length and checksum."""
+    """Write `data` durably with :func:`replace_file`, preceded by a line with its length and checksum."""
     replace_file(path, b"umqtt 1 %d %08x\n" % (len(data), zlib.crc32(data)) + data)
 
 
 def read_checked(path: Location) -> memoryview:
-    """What :func:`replace_checked` wrote.
+    """Read a file that :func:`replace_checked` wrote, and return its data.
 
-    :raises FileDamaged: it is not that, or no more.
-    :raises OSError: it cannot be read.
+    :raises FileDamaged: the length or checksum is wrong, or the file has neither.
+    :raises OSError: the file cannot be read.
     """
     return _checked(path, path.read_bytes())
 
 
 def read_checked_json(path: Location) -> dict[str, Any]:
-    """The JSON object that :func:`replace_checked` wrote, or that an older version wrote without a checksum.
+    """Read a JSON object that :func:`replace_checked` wrote, or that an older version wrote without a checksum.
 
-    :raises FileDamaged: it is neither.
-    :raises OSError: it cannot be read.
+    :raises FileDamaged: the file is neither.
+    :raises OSError: the file cannot be read.
     """
     content = path.read_bytes()
     try:

@@ -1,27 +1,27 @@
-"""Errors of the ingester: ``str(error)`` is one line that says what is wrong, where, and what to do next.
+"""The errors of the ingester. ``str(error)`` is one line that says what is wrong, where, and what to do next.
 
 ::
 
     IngestError              exit_code 1
     ├── UsageError           exit_code 2   an option or a folder that cannot work as given
-    │   └── SpoolInUse                     another collector holds the spool
+    │   └── SpoolInUse                     another collector has the spool open
     ├── MissingDependency    exit_code 6   something this machine lacks (Java)
     ├── SpoolDamaged                       durable bytes of a spool fail their checksum, or are gone
-    ├── SpoolWriteFailed                   the disk refused an append or a sync; nothing was acknowledged
+    ├── SpoolWriteFailed                   writing to the spool failed; nothing was acknowledged
     ├── SpoolUnreachable exit_code 4   a collector that serves spools did not answer, or refused
-    ├── TablesWriteFailed                  the disk refused a table or the checkpoint; the spool has it all
+    ├── TablesWriteFailed                  writing a table or the checkpoint failed; the spool has all the data
     ├── TablesTaken                        another pipeline has taken over tables on an object store
-    ├── FileDamaged                        a file of the checkpoint's or of gold's state fails its checksum
-    ├── SparkEnded                         Spark's Java process was killed, or ended by itself
+    ├── FileDamaged                        a file of the checkpoint or of gold's state fails its checksum
+    ├── SparkEnded                         Spark's Java process was killed or ended by itself
     ├── DataLoss                           an offset names messages that the spool no longer holds
-    ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
-    ├── PublishFailed        exit_code 4   the sink has a row that is no message, or gets no acknowledgement
+    ├── BrokerRefused        exit_code 4   CONNACK or SUBACK refused the connection or a subscription
+    ├── PublishFailed        exit_code 4   a row of the sink is not a valid message, or is not acknowledged
     └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT
 """
 
 
 class IngestError(Exception):
-    """Base of the tree above."""
+    """The base class of all errors of the ingester."""
 
     exit_code = 1
 
@@ -47,13 +47,13 @@ class SpoolDamaged(IngestError):
 
 
 class SpoolWriteFailed(IngestError):
-    """An append or a sync failed. What it held was not acknowledged, so the broker still has it."""
+    """An append or a sync failed. Its messages were not acknowledged, so the broker still has them."""
 
 
 class SpoolUnreachable(IngestError):
-    """A collector that serves spools could not be reached, refused, or sent what it must not.
+    """A collector that serves spools could not be reached, refused the request, or sent a wrong answer.
 
-    :ivar refused: it answered and said no (token, version); trying again would not help.
+    :ivar refused: whether it refused (certificate, token), so that another attempt would not help.
     """
 
     exit_code = 4
@@ -64,19 +64,19 @@ class SpoolUnreachable(IngestError):
 
 
 class TablesWriteFailed(IngestError):
-    """A table or the checkpoint could not be written. Nothing is lost: the spool has it, and the next start goes on."""
+    """A table or the checkpoint could not be written. Nothing is lost: the spool has the data for the next start."""
 
 
 class TablesTaken(IngestError):
-    """Another pipeline, or a command, has taken over the tables. Nothing is lost: the spool has what this one read."""
+    """Another pipeline or a command has taken over the tables. Nothing is lost: the spool still has the data."""
 
 
 class SparkEnded(IngestError):
-    """Spark's Java process has ended under a running query. The next start goes on."""
+    """Spark's Java process has ended during a query. The next start continues the query."""
 
 
 class FileDamaged(IngestError):
-    """A file of state fails its checksum. What it held is made again from the tables."""
+    """A file of state fails its checksum. Its content is rebuilt from the tables."""
 
 
 class DataLoss(IngestError):
@@ -86,7 +86,7 @@ class DataLoss(IngestError):
 class BrokerRefused(IngestError):
     """The broker refused the connection or a subscription.
 
-    :ivar return_code: CONNACK's return code, or SUBACK's from 0x80 on; of MQTT 5 their reason code.
+    :ivar return_code: the return code of CONNACK or SUBACK; with MQTT 5, the reason code.
     """
 
     exit_code = 4
@@ -97,12 +97,12 @@ class BrokerRefused(IngestError):
 
 
 class PublishFailed(IngestError):
-    """A row of the sink cannot be published, or the broker acknowledges nothing. The micro-batch is not committed."""
+    """A row of the sink cannot be published, or is not acknowledged. The micro-batch is not committed."""
 
     exit_code = 4
 
 
 class MalformedStream(IngestError):
-    """The broker sent bytes that are not MQTT; the connection cannot be used any further."""
+    """The broker sent bytes that are not MQTT. The connection cannot be used any more."""
 
     exit_code = 4

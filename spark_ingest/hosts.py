@@ -1,10 +1,13 @@
-"""What may stand for a host."""
+"""Checks of host names."""
 
 import ipaddress
 
 
 def is_host(name: str) -> bool:
-    """Whether `name` is an address or can be asked for: Python raises no OSError for a name that cannot."""
+    """Return whether `name` is an address or a name that can be looked up.
+
+    For any other name, Python's look-up raises UnicodeError instead of OSError.
+    """
     try:
         return bool(name.encode("idna"))
     except UnicodeError:
@@ -12,7 +15,7 @@ def is_host(name: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether `name` is certain to be this machine: ``localhost`` or a loopback address."""
+    """Return whether `name` is certainly this machine: ``localhost`` or a loopback address."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The Java that Spark starts, looked for before anything is started: Spark itself ends in a traceback without it."""
+"""Checks for the Java that Spark needs before anything starts: without it, Spark ends with a traceback."""
 
 import os
 import re
@@ -16,9 +16,9 @@ _NEXT_STEP = "apt install openjdk-17-jre-headless, brew install openjdk@17, or s
 
 
 def require_java() -> None:
-    """Make sure that the Java which Spark would start is new enough; imports nothing of pyspark.
+    """Check that the Java that Spark would start exists and is new enough; this does not import pyspark.
 
-    :raises MissingDependency: it is not, or there is none.
+    :raises MissingDependency: there is no Java, or it is too old.
     """
     trouble = _trouble()
     if trouble is not None:
@@ -27,7 +27,7 @@ def require_java() -> None:
 
 def _trouble() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    # Spark prefers JAVA_HOME, and does not fall back to PATH when it is wrong.
+    # Spark prefers JAVA_HOME, and does not fall back to PATH if JAVA_HOME is wrong.
     java = str(Path(home) / "bin" / "java") if home else "java"
     if shutil.which(java) is None:
         return f"was not found in JAVA_HOME ({home})" if home else "was not found on PATH"
@@ -43,6 +43,6 @@ def _trouble() -> str | None:
         return f"{java} -version did not answer ({error})"
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if answer.returncode != 0 or found is None:
-        # macOS has a `java` that only says that there is no Java.
+        # macOS has a `java` that only prints that no Java is installed.
         return f"{java} -version tells no version"
     return None if int(found[1]) >= OLDEST else f"{java} is Java {found[1]}"

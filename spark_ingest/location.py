@@ -1,10 +1,10 @@
-"""Where tables lie: in a folder, or below a prefix of an object store, which has the part of Path's methods they need.
+"""The location of tables: a folder, or a prefix in an object store, with those methods of Path that are needed.
 
-Delta tables are the same in both. So are the few files beside them (gold's state, the journal of alerts, marks): on an
-object store each is an object, and replacing an object is atomic and durable there.
+Delta tables are the same in both. So are the few files beside them (gold's state, the journal of alerts, marks): in
+an object store each file is an object, and replacing an object is atomic and durable.
 
-Credentials, region and endpoint come from the environment, as delta-rs reads it (``AWS_ACCESS_KEY_ID``,
-``AWS_PROFILE``, ``AWS_ENDPOINT_URL``, …): no command line, file or message of ours holds them.
+delta-rs reads credentials, region and endpoint from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_PROFILE``,
+``AWS_ENDPOINT_URL``, …). They are never part of our command lines, files or messages.
 """
 
 import os
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az")
 OPTIONS = {
-    # AWS_PROFILE, files and roles also for another endpoint than AWS's.
+    # Use AWS_PROFILE, credential files and roles also with an endpoint that is not AWS's.
     "AWS_FORCE_CREDENTIAL_LOAD": "true",
-    # A pipeline that waits for its store begins again after that.
+    # When these retries fail, the pipeline itself tries again.
     "max_retries": "4",
     "retry_timeout": "30s",
     "connect_timeout": "5s",
@@ -72,7 +72,7 @@ _FROM_A_STORE = re.compile(
 
 
 class StorePath:
-    """A place in an object store, as ``s3://BUCKET/PREFIX``. Methods are those of Path, and raise OSError likewise."""
+    """A place in an object store, such as ``s3://BUCKET/PREFIX``. Its methods are those of Path and raise OSError."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -103,7 +103,7 @@ class StorePath:
         return self
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Do nothing: a prefix is there as soon as something lies below it."""
+        """Do nothing: a prefix exists as soon as an object is below it."""
 
     def read_bytes(self) -> bytes:
         import pyarrow as pa
@@ -114,7 +114,7 @@ class StorePath:
         return self.read_bytes().decode()
 
     def write_bytes(self, data: bytes | memoryview) -> None:
-        """Write the object, whole or not at all."""
+        """Write the object, completely or not at all."""
         stream = _handler(self._root).open_output_stream(self._key, None)
         stream.write(bytes(data))
         stream.close()
@@ -123,7 +123,7 @@ class StorePath:
         return self.size() is not None
 
     def size(self) -> int | None:
-        """Bytes of the object; None when there is none."""
+        """Return the size of the object in bytes; None if it does not exist."""
         (info,) = self.filesystem().get_file_info([self._key])
         return info.size if info.is_file else None
 
@@ -135,7 +135,7 @@ class StorePath:
             yield self / name
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Every object below: name relative to this, and bytes."""
+        """Yield the name, relative to this place, and the size in bytes of every object below it."""
         import pyarrow.fs as pa_fs
 
         wanted = pa_fs.FileSelector(self._key, allow_not_found=True, recursive=True)
@@ -144,11 +144,11 @@ class StorePath:
                 yield info.path.removeprefix(f"{self._key}/"), info.size
 
     def unlink(self, *, missing_ok: bool = False) -> None:
-        """Remove the object; one that is not there is no error."""
+        """Remove the object; it is no error if it does not exist."""
         _handler(self._root).delete_file(self._key)
 
     def filesystem(self) -> "pa_fs.FileSystem":
-        """The bucket, for pyarrow."""
+        """Return the bucket as a file system for pyarrow."""
         import pyarrow.fs as pa_fs
         from deltalake.fs import DeltaStorageHandler
 
@@ -165,9 +165,10 @@ Location = Path | StorePath
 
 
 def located(text: str | Location) -> Location:
-    """A folder, or an object store's URL.
+    """Convert text to a location: a folder, or a URL of an object store.
 
-    :raises UsageError: it is a URL of another kind, or cannot be one. It is not shown: a URL may hold a password.
+    :raises UsageError: the text is another kind of URL, or a malformed one. The message does not show it, because a
+        URL may contain a password.
     """
     if not isinstance(text, str):
         return text
@@ -181,15 +182,15 @@ def located(text: str | Location) -> Location:
             f"{scheme[:20]!r} does not begin a URL that tables can have: give a folder, or one of "
             f"{', '.join(f'{one}://BUCKET/PREFIX' for one in SCHEMES)} with letters, digits and . _ = - in it"
         )
-    # Read when delta-rs is imported, which would print pages of its own beside the line that says what is wrong.
+    # delta-rs reads this when it is imported. By default it would print long logs besides our one line of error.
     os.environ.setdefault("RUST_LOG", "error")
     return StorePath(text)
 
 
 class TablesOption(click.ParamType):
-    """A folder of tables, or an object store's URL.
+    """The option type of a folder of tables or a URL of an object store.
 
-    :param exists: whether a folder must be there.
+    :param exists: whether a folder must exist.
     """
 
     name = "DIR|URL"
@@ -198,7 +199,7 @@ class TablesOption(click.ParamType):
         self._folder = click.Path(exists=exists, file_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        """The location; fails with one line for people."""
+        """Convert the text to a location, or fail with an error message of one line."""
         try:
             found = located(value)
         except UsageError as error:
@@ -207,9 +208,9 @@ class TablesOption(click.ParamType):
 
 
 def open_table(table: Location, version: int | None = None) -> "DeltaTable":
-    """The Delta table there.
+    """Open the Delta table at a location, at its newest version or at `version`.
 
-    :raises DeltaError, OSError: there is none, or it cannot be read.
+    :raises DeltaError, OSError: there is no table, or it cannot be read.
     """
     from deltalake import DeltaTable
 
@@ -217,19 +218,22 @@ def open_table(table: Location, version: int | None = None) -> "DeltaTable":
 
 
 def is_table(table: Location) -> bool:
-    """Whether a Delta table is there. :raises OSError: nobody can say."""
+    """Return whether there is a Delta table at a location.
+
+    :raises OSError: the location cannot be read.
+    """
     from deltalake import DeltaTable
 
     return DeltaTable.is_deltatable(str(table), storage_options=storage_options(table))
 
 
 def storage_options(table: Location) -> dict[str, str] | None:
-    """The options with which delta-rs opens it."""
+    """Return the storage options with which delta-rs opens a table; None for a folder."""
     return OPTIONS if isinstance(table, StorePath) else None
 
 
 def remove_tree(folder: Location) -> None:
-    """Remove what lies below, if anything does."""
+    """Remove the location with everything below it; it is no error if nothing exists."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -238,7 +242,7 @@ def remove_tree(folder: Location) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What is wrong, in a few words for a person; nothing of a request or of what it was signed with."""
+    """Return a short description of an error, without any part of a request or of its signature."""
     said = getattr(error, "strerror", None)
     text = str(error)
     if said or not _FROM_A_STORE.search(text):
@@ -249,14 +253,14 @@ def reason(error: BaseException) -> str:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether an error of a table is its store's, and may be over in a while."""
+    """Return whether an error is one of the object store that may go away by itself."""
     text = str(error)
     return any(sign in text for sign in _PASSING) and not any(sign in text for sign in _REASONS)
 
 
 @lru_cache
 def _handler(root: str) -> Any:
-    # Not pyarrow's wrapper: of delta-rs 1.6 that writes nothing.
+    # pyarrow's wrapper is not used, because that of delta-rs 1.6 writes nothing.
     from deltalake._internal import DeltaFileSystemHandler
 
     return DeltaFileSystemHandler(root, OPTIONS)

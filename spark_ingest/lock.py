@@ -1,4 +1,4 @@
-"""Who may write a folder: one pipeline, or one command that needs the pipeline to rest."""
+"""The lock of a folder: only one pipeline, or one command that needs the pipeline stopped, may write it."""
 
 import fcntl
 import os
@@ -9,13 +9,13 @@ from .errors import UsageError
 
 
 class FolderLock:
-    """Held while a process writes `folder`; the kernel lets go of it when the process ends.
+    """A context manager that locks `folder` for writing; the kernel releases the lock when the process ends.
 
-    Compaction and vacuum of tables need no lock: Delta settles them with a pipeline that goes on.
+    Compaction and vacuum of tables need no lock, because Delta resolves their conflicts with a running pipeline.
 
-    :param option: of the command line, which names the folder: ``--tables``, ``--checkpoint``.
-    :param who: what holds it, for people: ``a pipeline``, ``umqtt tables rebuild``.
-    :raises UsageError: on entering, when another process holds it.
+    :param option: the command-line option that names the folder: ``--tables``, ``--checkpoint``.
+    :param who: a description of the holder: ``a pipeline``, ``umqtt tables rebuild``.
+    :raises UsageError: on entering, if another process holds the lock, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, option: str, who: str) -> None:

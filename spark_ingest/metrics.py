@@ -1,4 +1,4 @@
-"""Figures for Prometheus over HTTP, and whether all is well."""
+"""An HTTP server for Prometheus metrics and a health check."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,11 +9,11 @@ from .errors import UsageError
 
 
 class MetricsServer:
-    """Answers ``http://HOST:PORT/metrics``, and ``/health`` where there is one, until :meth:`close`.
+    """An HTTP server for ``http://HOST:PORT/metrics`` and, with `health`, ``/health``; it runs until :meth:`close`.
 
-    :param families: the figures, asked for at each scrape.
-    :param health: what is wrong, or an empty text; the answer is then 503, or 200.
-    :raises UsageError: the address cannot be listened on.
+    :param families: yields the metrics at each scrape.
+    :param health: returns what is wrong, which is answered with status 503, or "", which is answered with 200.
+    :raises UsageError: the server cannot listen on the address.
     """
 
     def __init__(self, host: str, port: int, families: Families, health: Callable[[], str] | None = None) -> None:
@@ -38,11 +38,11 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the server listens on."""
         return self._server.server_port
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,8 +1,8 @@
-"""Text of others on our terminal: one line, and no control characters that could do something to it.
+"""Makes text from outside safe to print on a terminal: one line, without control characters.
 
-Devices, brokers and clients choose names, payloads and reasons. A terminal obeys escape sequences in them: they move
-the cursor, rewrite lines that were printed before, set the title, or have the terminal type an answer. So whatever is
-written for a person passes :func:`printable`, where it is written.
+Devices, brokers and clients choose names, payloads and reasons. A terminal obeys escape sequences in them, which can
+move the cursor, rewrite earlier lines, set the title, or make the terminal type an answer. Therefore all text for
+people passes through :func:`printable` where it is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\\": "\\\\"}
 
 
 def printable(data: bytes | str, *, escape_backslash: bool = False) -> str:
-    """UTF-8 as it is; every byte or character that does not print as \\xNN or \\uNNNN. Tabs stay."""
+    """Return the text with everything that does not print written as \\xNN or \\uNNNN; tabs stay.
+
+    :param data: text, or bytes that are decoded as UTF-8.
+    :param escape_backslash: whether to double backslashes, so that the result is unambiguous.
+    """
     text = data.decode(errors="surrogateescape") if isinstance(data, bytes) else data
     if text.isprintable() and not escape_backslash:
         return text
@@ -23,12 +27,12 @@ def printable(data: bytes | str, *, escape_backslash: bool = False) -> str:
 
 
 def remark(line: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error, made printable."""
     print(printable(line), file=sys.stderr, flush=True)
 
 
 def without_colours(text: str) -> str:
-    """Without the codes that colour text on a terminal, which say nothing."""
+    """Return the text without the escape codes for colours."""
     return _COLOURS.sub("", text)
 
 
@@ -38,6 +42,6 @@ def _shown(character: str, escape_backslash: bool) -> str:
     if character in _SHORT:
         return _SHORT[character]
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

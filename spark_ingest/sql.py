@@ -1,7 +1,7 @@
-"""The tables by name for SQL engines: docs/sql.md shows them with Spark, DuckDB, polars, pandas and delta-rs.
+"""Makes the tables available by name to SQL engines; docs/sql.md shows Spark, DuckDB, polars, pandas and delta-rs.
 
-Nothing here needs a Delta extension, a jar or the network: delta-rs knows which files make up a table, and every engine
-reads these.
+Nothing here needs a Delta extension, a jar or the network: delta-rs lists the files of a table, and every engine can
+read them.
 """
 
 import re
@@ -23,19 +23,19 @@ FOLDERS = {folder.rpartition("/")[2]: folder for folder in SCHEMAS}
 
 
 def open_tables(tables: str | Location) -> dict[str, DeltaTable]:
-    """Every table below `tables` that exists, at its newest version, by its name in FOLDERS.
+    """Open every existing table in `tables` at its newest version; return them by their names in FOLDERS.
 
-    :raises UsageError: there is none, or one cannot be opened.
+    :raises UsageError: there is no table, or one cannot be opened.
     """
     names = {folder: name for name, folder in FOLDERS.items()}
     return {names[folder]: table for folder, table in existing(located(tables))}
 
 
 def spark_views(spark: "SparkSession", tables: str | Location) -> list[str]:
-    """Make a temporary view of every table, as of now; returns their names.
+    """Make a temporary view of the current version of every table; return the names of the views.
 
-    Spark reads the Parquet files that delta-rs names, in parallel and with its own push-down, so it needs no Delta jar.
-    A view does not follow its table: call this again to see newer rows, and after a compaction or a vacuum.
+    Spark reads the Parquet files that delta-rs lists, in parallel and with its own push-down, so it needs no Delta
+    jar. A view is not updated with its table: call this again to see newer rows, and after a compaction or a vacuum.
 
     :raises UsageError: as :func:`open_tables`, or the tables are on an object store.
     """
@@ -46,11 +46,11 @@ def spark_views(spark: "SparkSession", tables: str | Location) -> list[str]:
         raise UsageError("Spark has no jars for an object store here: open_tables() gives its tables to other engines")
     opened = open_tables(tables)
     for name, table in opened.items():
-        # The table's own schema: files of an older release lack the columns that were added since.
+        # Use the table's schema, because files of an older release lack columns that were added later.
         schema = from_arrow_schema(table.to_pyarrow_dataset().schema)
-        # delta-rs writes a path as a URL does; Spark reads it as it stands.
+        # delta-rs percent-encodes paths; Spark does not decode them.
         files = [_literal(unquote(file)) for file in table.file_uris()]
-        # basePath: the partition's value is in a file's path only.
+        # basePath is needed because only the path of a file has the partition's value.
         reader = spark.read.schema(schema).option("basePath", str((tables / FOLDERS[name]).absolute()))
         frame = reader.parquet(*files) if files else spark.createDataFrame([], schema)
         frame.createOrReplaceTempView(name)
@@ -58,5 +58,5 @@ def spark_views(spark: "SparkSession", tables: str | Location) -> list[str]:
 
 
 def _literal(path: str) -> str:
-    """A path of which Spark takes no character for a pattern."""
+    """Escape glob characters in a path for Spark."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,4 +1,4 @@
-"""Status files: one JSON object, rewritten whole at least once a second, for people and programs to watch."""
+"""Status files for people and programs: one JSON object, completely rewritten twice a second by default."""
 
 import json
 import threading
@@ -12,14 +12,13 @@ from .printable import remark
 
 
 class StatusFile:
-    """Writes ``snapshot()`` to `path` every `interval_s` from a thread of its own, and once more on
-    :meth:`close`.
+    """A status file, to which a thread writes ``snapshot()`` every `interval_s` seconds and on :meth:`close`.
 
-    A thread, because the process may sit in a sync or in a micro-batch for longer than a second.
+    This needs a thread of its own, because the process may be busy with a sync or a micro-batch for seconds.
 
-    :param path: None switches it off.
-    :param snapshot: called in the thread; must only read. The key ``updated_ms`` (Unix milliseconds) is
-        added.
+    :param path: the file; None to write none.
+    :param snapshot: returns the status; called in the thread, so it must only read. The key ``updated_ms`` (Unix
+        milliseconds) is added.
     :raises UsageError: the file cannot be written at the start.
     """
 
@@ -44,7 +43,7 @@ class StatusFile:
         self._thread.start()
 
     def close(self) -> None:
-        """Write the last state and stop the thread."""
+        """Stop the thread and write the last status."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -59,7 +58,7 @@ class StatusFile:
             self._write()
             self._failing = False
         except OSError as error:
-            # Telemetry goes on without a status file; say it once per outage, not twice a second.
+            # Telemetry continues without a status file. Report this once per outage, not at every attempt.
             if not self._failing:
                 line = f"cannot write the status file {self._path}: {error.strerror}"
                 remark(line)

@@ -1,4 +1,4 @@
-"""Configuration files in TOML that consist of tables: ``[[decoder]]``, ``[[collector]]``, ``[[rule]]``."""
+"""Reads configuration files in TOML with arrays of tables: ``[[decoder]]``, ``[[collector]]``, ``[[rule]]``."""
 
 import tomllib
 from pathlib import Path
@@ -8,9 +8,9 @@ from .errors import UsageError
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a file.
+    """Read a TOML file.
 
-    :raises UsageError: it cannot be read, or is not TOML.
+    :raises UsageError: the file cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -23,10 +23,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 def take_tables(
     path: Path, content: dict[str, Any], name: str, needs: str, *, required: bool = True
 ) -> list[dict[str, Any]]:
-    """Take the tables ``[[name]]`` out of a file's content.
+    """Remove the tables ``[[name]]`` from a file's content and return them.
 
-    :param needs: what each of them needs, for the message.
-    :raises UsageError: `name` is something else, or there is none although one is required.
+    :param needs: what each table needs, for the error message.
+    :param required: whether there must be at least one.
+    :raises UsageError: `name` is something else, or there is no table although one is required.
     """
     tables = content.pop(name, [])
     good = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)

@@ -1,6 +1,6 @@
-"""Alerts: the rules of ``alerts.toml``, which of them are open, and how people are told.
+"""Alerts: the rules in ``alerts.toml``, the open alerts, and the delivery of messages about them.
 
-``rules`` is what to look for, ``groups`` where devices belong, ``journal`` what is open and what was not sent yet,
-``destinations`` whom to tell, ``delivery`` the thread that tells them. What the rules are applied to lies in
-``pipeline/gold_alerts`` and ``pipeline/metric_alerts``.
+``rules`` has the rules, ``groups`` the group and site of each device, ``journal`` the open alerts and unsent
+messages, ``destinations`` the recipients, and ``delivery`` the thread that sends. ``pipeline/gold_alerts`` and
+``pipeline/metric_alerts`` apply the rules to data.
 """

@@ -1,4 +1,4 @@
-"""``alerts.toml``: rules, groups, destinations and silences. Paths are relative to the file."""
+"""Reads ``alerts.toml``: rules, groups, destinations and silences. Paths are relative to the file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True)
 class AlertConfig:
-    """What alerts are about, and who is told of them. `wait_s`: alerts of this time go as one message."""
+    """The content of ``alerts.toml``. `wait_s`: seconds to wait for more alerts before a message is sent."""
 
     rules: RuleSet = DEFAULT_RULES
     destinations: Sequence[Destination] = ()
@@ -26,7 +26,7 @@ class AlertConfig:
     wait_s: float = 30.0
 
     def recipients(self, alert: Opened, now_us: int) -> tuple[str, ...]:
-        """The names of those to be told of an alert; nobody while it is silenced."""
+        """Return the names of the destinations that get an alert; empty while the alert is silenced."""
         membership = self.rules.of(alert.device)
         if any(silence.covers(alert.rule, alert.device, membership, now_us) for silence in self.silences):
             return ()
@@ -34,9 +34,9 @@ class AlertConfig:
 
 
 def load(path: Path) -> AlertConfig:
-    """The content of a file, checked.
+    """Read ``alerts.toml`` and check it.
 
-    :raises UsageError: it cannot be read, or says something that cannot work.
+    :raises UsageError: the file cannot be read, or a value in it cannot work.
     :raises MissingDependency: there are destinations, and apprise is not installed.
     """
     content = read_toml(path)

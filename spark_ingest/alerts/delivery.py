@@ -1,4 +1,4 @@
-"""The thread that tells people: messages of several alerts, tried again until they are taken."""
+"""The thread that sends alerts: it puts several into one message, and retries until a destination accepts it."""
 
 import threading
 import time
@@ -14,10 +14,14 @@ _POLL_S = 1.0
 
 
 class Delivery:
-    """Sends what the journal has. A message is what waits of one rule and site, once the oldest has waited `wait_s`.
+    """A sender of the journal's events.
 
-    :param clock: seconds; :param report: takes one line for a person.
-    :ivar failing: names of the destinations that took nothing the last time.
+    A message has the waiting events of one rule and site; it is sent when the oldest of them has waited `wait_s`
+    seconds.
+
+    :param clock: a function that returns monotonic seconds.
+    :param report: called with one line of text for people.
+    :ivar failing: names of the destinations whose last attempt failed.
     """
 
     def __init__(
@@ -42,20 +46,20 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self, within_s: float) -> None:
-        """Send what waits, for so long at most; the rest is sent after the next start."""
+        """Send what waits, for at most `within_s` seconds, and stop; the rest is sent after the next start."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join(within_s)
         self._journal.close()
 
     def step(self, *, all_now: bool = False) -> None:
-        """Send what is due.
+        """Send the events that are due.
 
-        :param all_now: and all else that waits, also to destinations that failed just now.
+        :param all_now: send all waiting events, even to destinations that have just failed.
         """
         events, now = self._journal.events(), self._clock()
         self._met = {_key(event): self._met.get(_key(event), now) for event in events}
@@ -79,7 +83,7 @@ class Delivery:
             self.failing.add(destination.name)
 
     def _send(self, destination: Destination, events: Sequence[Event]) -> str | None:
-        """Why not all of it was taken."""
+        """Send events to a destination; return the reason if not all were accepted, else None."""
         mine = [event for event in events if destination.name in event.to]
         quiet = [event for event in mine if event.state == "resolved" and not destination.recovery]
         messages: dict[tuple[str, str], list[Event]] = {}

@@ -1,18 +1,18 @@
-"""Whom to tell: ``[[send]]`` and ``[[silence]]`` in alerts.toml. ::
+"""Destinations of alerts, and silences: ``[[send]]`` and ``[[silence]]`` in alerts.toml. ::
 
-    wait = "30s"                        # alerts of this time go as one message, a rule and site
+    wait = "30s"                        # alerts of one rule and site within this time are one message
 
     [[send]]
     name = "on call"
-    url = "$ON_CALL_URL"                # mailtos://, json://, mqtts:// … of apprise; $NAME: of the environment
-    rules = ["offline"]                 # these only; groups and sites likewise
-    recovery = false                    # do not tell when it is over
+    url = "$ON_CALL_URL"                # URL of apprise: mailtos://, json://, mqtts:// …; $NAME: environment variable
+    rules = ["offline"]                 # only these rules; groups and sites work likewise
+    recovery = false                    # send no message when an alert ends
     format = "json"                     # for programs; default: text
 
     [[silence]]
     from = 2026-05-01T08:00:00Z
     until = 2026-05-01T18:00:00Z
-    sites = ["north"]                   # rules, groups and devices likewise; without them: everything
+    sites = ["north"]                   # rules, groups and devices work likewise; without any of them: everything
 """
 
 import io
@@ -30,7 +30,7 @@ from .rules import RuleSet, read_key, read_scope, text, texts
 LARGEST_MESSAGE = 16_000
 """Characters; destinations may take fewer."""
 
-# What it says of a failure is told in one line of ours.
+# Its log is captured in send(), which returns a failure as one line.
 _LOGGER = logging.getLogger("apprise")
 _LOGGER.propagate = False
 _LOGGER.addHandler(logging.NullHandler())
@@ -41,9 +41,13 @@ Send = Callable[[str, str], str | None]
 
 @dataclass(frozen=True)
 class Destination:
-    """Where messages go. `rules`: of these alone; empty: of all. `recovery`: tell of ends, too.
+    """A destination of messages.
 
-    `as_json`: for programs; `largest`: characters of a message.
+    :ivar rules: names of the rules whose alerts it gets; empty for all.
+    :ivar scope: the devices whose alerts it gets.
+    :ivar recovery: whether it gets a message when an alert ends.
+    :ivar as_json: whether messages are JSON for programs instead of text.
+    :ivar largest: largest length of a message, in characters.
     """
 
     name: str
@@ -55,13 +59,16 @@ class Destination:
     largest: int = LARGEST_MESSAGE
 
     def wants(self, rule: str, membership: Membership) -> bool:
-        """Whether it is to be told of alerts of this rule about devices that belong there."""
+        """Return whether it gets the alerts of this rule about devices of this group and site."""
         return (not self.rules or rule in self.rules) and self.scope.covers(membership)
 
 
 @dataclass(frozen=True)
 class Silence:
-    """A time, Unix microseconds, in which nobody is told of some alerts."""
+    """A time from `begin_us` to `end_us` (Unix microseconds) during which some alerts are not sent.
+
+    Empty `rules`, `scope` or `devices` mean all of them.
+    """
 
     begin_us: int
     end_us: int
@@ -70,15 +77,15 @@ class Silence:
     devices: tuple[str, ...]
 
     def covers(self, rule: str, device: str, membership: Membership, now_us: int) -> bool:
-        """Whether it is about an alert at that time."""
+        """Return whether it silences an alert of this rule and device at this time (Unix microseconds)."""
         named = (not self.devices or device in self.devices) and (not self.rules or rule in self.rules)
         return named and self.begin_us <= now_us < self.end_us and self.scope.covers(membership)
 
 
 def read_destination(where: str, table: Mapping[str, Any], rules: RuleSet) -> Destination:
-    """A table ``[[send]]``.
+    """Read a table ``[[send]]``.
 
-    :raises UsageError: it cannot work.
+    :raises UsageError: the table has a value that cannot work.
     :raises MissingDependency: apprise is not installed.
     """
     _require_keys(where, table, {"name", "url"}, {"rules", "groups", "sites", "recovery", "format"})
@@ -94,7 +101,10 @@ def read_destination(where: str, table: Mapping[str, Any], rules: RuleSet) -> De
 
 
 def read_silence(where: str, table: Mapping[str, Any], rules: RuleSet) -> Silence:
-    """A table ``[[silence]]``. :raises UsageError: it cannot work."""
+    """Read a table ``[[silence]]``.
+
+    :raises UsageError: the table has a value that cannot work.
+    """
     _require_keys(where, table, {"from", "until"}, {"rules", "groups", "sites", "devices"})
     begin_us, end_us = (read_key(where, key, _time_us, table[key]) for key in ("from", "until"))
     if end_us <= begin_us:
@@ -127,7 +137,12 @@ def _time_us(value: object) -> int:
 
 
 def _url(where: str, url: object) -> str:
-    """The URL holds passwords: no message shows it."""
+    """Return the URL, read from the environment if it is ``$NAME``.
+
+    The URL may contain passwords, so no error message shows it.
+
+    :raises UsageError: it is not text, or the environment has no such variable.
+    """
     if not isinstance(url, str) or not url:
         raise UsageError(f"{where}: url must be text")
     if not url.startswith("$"):
@@ -144,7 +159,7 @@ def _apprise(where: str, url: str) -> tuple[Send, int]:
         message = "the package apprise is missing: pip install 'umqtt-robust[alerts]'"
         raise MissingDependency(f"{where}: {message}") from error
     library: Any = apprise
-    # No threads of its own, and nothing that it takes for an escape.
+    # Send in this thread, and do not interpret escape sequences in names of devices.
     asset = library.AppriseAsset(async_mode=False, app_id="umqtt", interpret_escapes=False)
     service = library.Apprise.instantiate(url, asset=asset)
     if not isinstance(service, library.NotifyBase):

@@ -1,4 +1,4 @@
-"""``groups.csv``: the group and the site of each device. ::
+"""Reads ``groups.csv``: the group and the site of each device. ::
 
     device,group,site
     pump-7,pumps,north
@@ -16,20 +16,20 @@ _LONGEST = 64
 
 
 class Membership(NamedTuple):
-    """Where a device belongs; empty: nowhere."""
+    """The group and the site of a device; "" if it has none."""
 
     group: str = ""
     site: str = ""
 
 
 class Scope(NamedTuple):
-    """The devices that something is about: of these groups and sites; empty: of all."""
+    """A selection of devices: those of these groups and sites; an empty tuple selects all."""
 
     groups: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
 
     def covers(self, membership: Membership) -> bool:
-        """Whether it is about devices that belong there."""
+        """Return whether it selects devices of this group and site."""
         in_group = not self.groups or membership.group in self.groups
         return in_group and (not self.sites or membership.site in self.sites)
 
@@ -40,9 +40,9 @@ NOWHERE = Membership()
 
 
 def load_groups(path: Path) -> Groups:
-    """The devices of a file.
+    """Read the devices of a file.
 
-    :raises UsageError: it cannot be read, or a line says something that cannot be.
+    :raises UsageError: the file cannot be read, or a line is not valid.
     """
     found: dict[str, Membership] = {}
     try:

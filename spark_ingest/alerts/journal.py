@@ -1,12 +1,13 @@
-"""Which alerts are open, and what nobody has been told yet: one file that is replaced whole.
+"""The journal of alerts: a file with the open alerts and the unsent events, always replaced as a whole.
 
-Gold hands :meth:`Journal.take` what the rules find now. What begins or ends becomes an event, in the same write as the
-alert itself: killed before it, the next look finds the same again; killed after it, the event is there to be sent. An
-event leaves only when each destination has taken it. So each alert is sent at least once, and twice only where a
-destination took one that this file could not be told of: the id, made when the alert began, tells.
+Gold passes the current findings of the rules to :meth:`Journal.take`. When an alert begins or ends, the alert and its
+event are written together: after a kill before this write, the next update finds the same again; after a kill later,
+the event is there to be sent. An event is removed only when every destination has accepted it. So each event is sent
+at least once, and twice only if a destination accepted it but this file could not be updated; receivers recognize
+this by the id, which is chosen when the alert begins.
 
-An alert is one rule's about one device. It ends when the rule judges the device and finds nothing; a device about which
-it cannot say anything, for want of readings, keeps its alert.
+An alert belongs to one rule and one device. It ends when the rule judges the device and finds nothing. If the rule
+cannot judge the device, because readings are missing, the alert stays open.
 """
 
 import json
@@ -31,7 +32,7 @@ _MOST_ENDED = 10_000
 
 
 class Finding(NamedTuple):
-    """What a rule finds in a device: since when, Unix microseconds, a figure, and words."""
+    """What a rule finds for a device: its start in Unix microseconds, a figure, and a text."""
 
     since: int | None
     value: float | None
@@ -39,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a rule finds now, by device. `judged`: the devices it could look at; None: all."""
+    """The current findings of a rule, by device. `judged` are the devices that it could judge; None for all."""
 
     rule: str
     firing: Mapping[str, Finding]
@@ -48,7 +49,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """An alert. `told`: for whom there was an event of its beginning. Times in Unix microseconds."""
+    """An alert, open or ended. `told`: destinations of the event of its beginning. Times in Unix microseconds."""
 
     id: str
     rule: str
@@ -63,7 +64,12 @@ class Opened:
 
 @dataclass(frozen=True)
 class Event:
-    """Something to be told: `state` is firing or resolved. `at`: when it was noticed. `to`: who was not told yet."""
+    """An event to be sent.
+
+    :ivar state: firing or resolved.
+    :ivar at: when the event was noticed, in Unix microseconds.
+    :ivar to: the destinations that have not accepted it yet.
+    """
 
     alert: Opened
     state: str
@@ -81,9 +87,9 @@ class _Content:
 
 
 class Journal:
-    """The file below `tables`; one process writes it, two threads may call.
+    """The journal of alerts in the folder `tables`. One process writes it; several of its threads may call.
 
-    :param report: takes one line for a person.
+    :param report: called with one line of text for people.
     """
 
     def __init__(self, tables: Location, *, report: Callable[[str], None] = remark) -> None:
@@ -95,15 +101,15 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """Events that somebody has not been told."""
+        """The number of unsent events."""
         return len(self._content.events)
 
     def events(self) -> Sequence[Event]:
-        """Those, oldest first."""
+        """Return the unsent events, oldest first."""
         return tuple(self._content.events)
 
     def alerts(self, rules: Iterable[str]) -> list[Opened]:
-        """Alerts of these rules: open, and ended in the last week."""
+        """Return the alerts of these rules that are open or ended in the last week."""
         wanted, content = set(rules), self._content
         return [one for one in (*content.opened.values(), *content.ended) if one.rule in wanted]
 
@@ -114,16 +120,17 @@ class Journal:
         now_us: int,
         recipients: Callable[[Opened], tuple[str, ...]] = lambda _alert: (),
     ) -> None:
-        """Note what begins and ends.
+        """Record the alerts that begin and end, with their events.
 
-        :param recipients: who is to be told of an alert; asked again while it is nobody, such as in a silence.
-        :raises OSError: the file cannot be written; nothing is noted.
+        :param now_us: the time, in Unix microseconds.
+        :param recipients: returns the destinations of an alert; called again while there are none, as in a silence.
+        :raises OSError: the file cannot be written; nothing is recorded.
         """
         with self._lock:
             before = self._content
             after = _Content(dict(before.opened), list(before.ended), list(before.events))
             kinds = {rule.name: rule.kind for rule in rules.rules}
-            # Of a rule that the file no longer has, everything is over.
+            # All alerts of rules that the file no longer has end.
             gone = {name for name, _device in before.opened} - kinds.keys()
             for verdict in [*verdicts, *(Verdict(name, {}) for name in sorted(gone))]:
                 for device, finding in verdict.firing.items():
@@ -148,16 +155,19 @@ class Journal:
             del content.opened[name, device]
             over = replace(alert, until=now_us)
             content.ended.append(over)
-            # Whoever was told that it began: also while it is silenced.
+            # The destinations that got the beginning also get the end, even during a silence.
             _add(content, over, "resolved", rules, now_us)
 
     def delivered(self, events: Iterable[Event], destination: str) -> None:
-        """Note that `destination` has taken them. :raises OSError: the file cannot be written; nothing is noted."""
+        """Record that `destination` has accepted these events.
+
+        :raises OSError: the file cannot be written; nothing is recorded.
+        """
         taken = {(event.alert.id, event.state) for event in events}
         self._drop(lambda event, name: name == destination and (event.alert.id, event.state) in taken)
 
     def keep_only(self, destinations: Iterable[str]) -> None:
-        """Drop what waits for destinations that there are no more, and say so."""
+        """Drop the unsent events of all other destinations, and report their number."""
         known, before = set(destinations), self.waiting
         self._drop(lambda _event, name: name not in known)
         if before != self.waiting:
@@ -165,7 +175,7 @@ class Journal:
             self._report(f"{count} alerts were for destinations that alerts.toml no longer has: not sent")
 
     def forget(self, device_id: str) -> None:
-        """Remove a device."""
+        """Remove a device's alerts and events."""
         with self._lock:
             content = self._content
             after = _Content(
@@ -177,7 +187,7 @@ class Journal:
                 self._save(after)
 
     def close(self) -> None:
-        """Let nothing be written any more, by a thread that could not be stopped."""
+        """Make every later write raise ValueError, in case a thread could not be stopped."""
         with self._lock:
             self._closed = True
 

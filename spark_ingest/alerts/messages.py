@@ -1,7 +1,8 @@
-"""What is told of alerts: text for people, JSON for programs.
+"""Messages about alerts: text for people, JSON for programs.
 
-Names of devices and reasons are chosen by others. In text, what does not print and what a mail program or a chat takes
-for a link, a mention or markup is shown by its number; JSON has them as they are, escaped.
+Devices choose their names and reasons. In text, characters that do not print, and those that a mail program or a chat
+may interpret as a link, a mention or markup, are replaced by their character codes. JSON has them unchanged, with
+JSON's own escapes.
 """
 
 import json
@@ -19,12 +20,12 @@ _TEST = Opened("test", "test", "test", "test", None, None, "a message to see tha
 
 
 def test_message(*, as_json: bool) -> tuple[str, str]:
-    """Title and body of a message about no alert; its state is test."""
+    """Return title and body of a test message, whose state is test."""
     return title_and_body([Event(_TEST, "test", "", "", 0, ())], as_json=as_json)
 
 
 def packed(events: Sequence[Event], most: int, *, as_json: bool) -> Iterator[Sequence[Event]]:
-    """The events in pieces whose body has at most `most` characters, or one event."""
+    """Yield the events in groups whose body has at most `most` characters; a longer event is a group of its own."""
     some: list[Event] = []
     size = 0
     for event in events:
@@ -39,7 +40,7 @@ def packed(events: Sequence[Event], most: int, *, as_json: bool) -> Iterator[Seq
 
 
 def title_and_body(events: Sequence[Event], *, as_json: bool) -> tuple[str, str]:
-    """A message. In JSON it has no title, which some services would put before the body."""
+    """Return title and body of a message. For JSON the title is empty, since some services put it before the body."""
     if as_json:
         return "", _json(events)
     counts = Counter(event.state for event in events)
@@ -50,7 +51,7 @@ def title_and_body(events: Sequence[Event], *, as_json: bool) -> tuple[str, str]
 
 
 def shown(text: str) -> str:
-    """A text of others, short, and nothing but text in any kind of message."""
+    """Return a text chosen by a device, cut to 120 characters and made safe for any kind of message."""
     text = printable(text[:_LONGEST_WORD] + "…" if len(text) > _LONGEST_WORD else text)
     for sign, instead in _MARKUP.items():
         text = text.replace(sign, instead or f"\\x{ord(sign):02x}")
@@ -67,7 +68,7 @@ def _line(event: Event) -> str:
 
 
 def _json(events: Sequence[Event]) -> str:
-    """One object; pure ASCII."""
+    """Return the events as one JSON object in pure ASCII."""
     return json.dumps({"alerts": [_fields(event) for event in events]})
 
 

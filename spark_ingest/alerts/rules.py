@@ -1,4 +1,4 @@
-"""The rules: what is looked for in which devices. ::
+"""The rules of alerts: which condition is looked for in which devices. ::
 
     groups = "groups.csv"          # device,group,site; see groups.py
 
@@ -8,9 +8,9 @@
     metric = "temp_c"
     above = 60
     after = "10m"
-    groups = ["pumps"]             # these devices only; sites likewise
+    groups = ["pumps"]             # only these groups' devices; sites works likewise
 
-A rule that is named like one of DEFAULTS takes its place; ``off = true`` removes that one.
+A rule with the name of one of DEFAULTS replaces it; ``off = true`` removes it.
 """
 
 import json
@@ -31,7 +31,10 @@ _LONGEST_NAME = 64
 
 
 def duration_us(text: object) -> int:
-    """``90s``, ``15m``, ``2h``, ``7d`` → microseconds. :raises ValueError: it is none of these."""
+    """Convert a time such as ``90s``, ``15m``, ``2h`` or ``7d`` to microseconds.
+
+    :raises ValueError: it is not such a time, or longer than ten years.
+    """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text, re.ASCII) if isinstance(text, str) else None
     seconds = float(match[1]) * _UNITS_S[match[2]] if match else math.inf
     if seconds > _LONGEST_S:
@@ -40,7 +43,7 @@ def duration_us(text: object) -> int:
 
 
 def duration_text(us: int) -> str:
-    """What :func:`duration_us` reads as this time, in the largest unit that has a whole number of it."""
+    """Convert microseconds to text for :func:`duration_us`, in the largest unit that gives a whole number."""
     for unit, seconds in reversed(_UNITS_S.items()):
         if us and us % (seconds * US) == 0:
             return f"{us // (seconds * US)}{unit}"
@@ -48,7 +51,7 @@ def duration_text(us: int) -> str:
 
 
 def some_duration_us(text: object) -> int:
-    """Likewise, more than none."""
+    """Convert a time as :func:`duration_us`, but raise ValueError for 0 too."""
     if not (us := duration_us(text)):
         raise ValueError("must be longer than 0")
     return us
@@ -91,21 +94,27 @@ def _several(value: object) -> int:
 
 
 def text(value: object) -> str:
-    """A text that may stand anywhere. :raises ValueError: it may not."""
+    """Check a text of 1 to 64 printable characters.
+
+    :raises ValueError: it is not such a text.
+    """
     if not isinstance(value, str) or not value or not value.isprintable() or len(value) > _LONGEST_NAME:
         raise ValueError(f"must be text of 1 to {_LONGEST_NAME} characters that print")
     return value
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """A list of such texts. :raises ValueError: it is none."""
+    """Check a list of texts, as :func:`text` checks one.
+
+    :raises ValueError: it is not such a list, or it is empty.
+    """
     if not isinstance(value, list | tuple) or not value:
         raise ValueError("must be a list of texts")
     return tuple(text(one) for one in value)
 
 
 class Key(NamedTuple):
-    """A key of a kind: how its value is read, and the value where it is not given; REQUIRED: it must be."""
+    """A key of a kind of rule: `read` converts its value; `default` is used without one, and REQUIRED demands one."""
 
     read: Any
     default: object
@@ -150,7 +159,7 @@ _LONGEST_LOOK_US = 86_400 * US
 
 
 class Rule(NamedTuple):
-    """What to look for, in which devices; `values` by key of KINDS, times in microseconds."""
+    """A rule: a kind of condition, its `values` by key of KINDS (times in microseconds), and its devices."""
 
     name: str
     kind: str
@@ -162,11 +171,11 @@ class Rule(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """Whether it is about a metric, and so judged by gold/windows."""
+        """Whether it is about a metric, and therefore judged by gold/windows."""
         return "metric" in self.values
 
     def as_shown(self) -> dict[str, Any]:
-        """The values that it has, as a file has them."""
+        """Return the values that are set, in the form they have in the file."""
         times = {key for key, one in KINDS[self.kind].items() if one.read in (duration_us, some_duration_us)}
         given = {key: value for key, value in self.values.items() if value is not None}
         return {key: duration_text(value) if key in times else value for key, value in given.items()}
@@ -174,7 +183,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class RuleSet:
-    """The rules and the groups of devices. `source`: the tables that they were read from, to be kept with gold."""
+    """The rules and the groups of devices. `source`: the tables of the file as JSON, which are stored with gold."""
 
     rules: tuple[Rule, ...]
     groups: Groups = field(default_factory=dict)
@@ -182,24 +191,27 @@ class RuleSet:
 
     @property
     def offline_us(self) -> int:
-        """The shortest silence that any rule is about."""
+        """The shortest time, in microseconds, after which an offline rule reports a device; ten years without one."""
         return min((rule["after"] for rule in self.rules if rule.kind == "offline"), default=_LONGEST_S * US)
 
     def of(self, device_id: str) -> Membership:
-        """Where a device belongs."""
+        """Return the group and the site of a device."""
         return self.groups.get(device_id, NOWHERE)
 
     def covers(self, rule: Rule, device_id: str) -> bool:
-        """Whether `rule` is about the device."""
+        """Return whether `rule` applies to the device."""
         return rule.scope.covers(self.of(device_id))
 
     def as_text(self) -> str:
-        """All of it, for :func:`rules_from_text`."""
+        """Return rules and groups as text for :func:`rules_from_text`."""
         return json.dumps({"rules": json.loads(self.source), "groups": {key: [*at] for key, at in self.groups.items()}})
 
 
 def rules_from_text(kept: str) -> RuleSet:
-    """What :meth:`RuleSet.as_text` wrote. :raises ValueError: it is something else, such as a newer release's."""
+    """Read what :meth:`RuleSet.as_text` wrote.
+
+    :raises ValueError: the text is something else, for example from a newer release.
+    """
     try:
         found = json.loads(kept)
         groups = {device: Membership(*at) for device, at in found["groups"].items()}
@@ -209,9 +221,9 @@ def rules_from_text(kept: str) -> RuleSet:
 
 
 def rule_set(path: Path, tables: list[dict[str, Any]], groups: Groups) -> RuleSet:
-    """The rules of the tables ``[[rule]]`` of a file, and those of DEFAULTS that it leaves.
+    """Read the tables ``[[rule]]`` of a file, and add those of DEFAULTS that it neither replaces nor removes.
 
-    :raises UsageError: one cannot work.
+    :raises UsageError: a rule has a value that cannot work.
     """
     source = json.dumps(tables, default=str)
     found: dict[str, Rule | None] = {}
@@ -227,7 +239,10 @@ def rule_set(path: Path, tables: list[dict[str, Any]], groups: Groups) -> RuleSe
 
 
 def _rule(where: str, table: Mapping[str, Any], groups: Groups) -> Rule | None:
-    """:returns: None for a default that is switched off."""
+    """Read a table ``[[rule]]``; return None if it switches a default off.
+
+    :raises UsageError: the table has a value that cannot work.
+    """
     try:
         name = text(table.get("name"))
     except ValueError as error:
@@ -263,7 +278,10 @@ def _checked(where: str, table: Mapping[str, Any], groups: Groups) -> Rule:
 
 
 def read_key(where: str, key: str, read: Any, value: object) -> Any:
-    """:raises UsageError: `read` does not take the value."""
+    """Convert a value with `read`.
+
+    :raises UsageError: `read` raises ValueError.
+    """
     try:
         return read(value)
     except ValueError as error:
@@ -271,9 +289,9 @@ def read_key(where: str, key: str, read: Any, value: object) -> Any:
 
 
 def read_scope(where: str, table: Mapping[str, Any], groups: Groups) -> Scope:
-    """The values of the keys ``groups`` and ``sites``.
+    """Read the keys ``groups`` and ``sites``.
 
-    :raises UsageError: they name what no device belongs to.
+    :raises UsageError: no device belongs to a group or site that they name.
     """
     return Scope(
         _names(where, table, "groups", {at.group for at in groups.values()}),

@@ -1,19 +1,19 @@
-"""The collector: a process that takes messages from brokers, makes them durable, and only then acknowledges.
+"""The collector: a process that receives messages from brokers, makes them durable and only then acknowledges them.
 
 ==============  ============================================================================================
-``wire``        MQTT bytes: the few packets a collector sends, and the splitting of what it receives
+``wire``        MQTT bytes: encodes the few packets a collector sends, splits the packets it receives
 ``link``        one TCP or TLS connection to a broker: bytes in, bytes out, keep-alive
-``access``      where a broker is, TLS, credentials
+``access``      broker address, TLS and credentials
 ``backoff``     how long to wait before the next attempt
-``config``      what collectors are started with, and the file that holds several
-``session``     CONNECT and subscriptions, and the alarm when the broker has forgotten them
+``config``      settings of a collector, and the TOML file that configures several
+``session``     CONNECT, subscriptions, and the alarm when the broker has lost the session
 ``connection``  the hot path: bytes → durable group → acknowledgements
-``room``        how much a spool may hold
-``collector``   one collector: connections, errors, waiting
-``counters``    what it counts
-``process``     several collectors in one process, with status, metrics, log and serving
-``metrics``     Prometheus
-``journal``     live table and lines of JSON
+``room``        limits on the size of a spool and on the free disk space
+``collector``   one collector: connects, handles errors, waits for room
+``counters``    the counters of a collector
+``process``     several collectors in one process, with status file, metrics, log and spool server
+``metrics``     metrics for Prometheus
+``journal``     the log: a live table or JSON lines
 ``command``     the command line: ``python -m spark_ingest.collector``, ``umqtt collect``
 ==============  ============================================================================================
 """

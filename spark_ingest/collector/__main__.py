@@ -1,4 +1,4 @@
-"""``python -m spark_ingest.collector``."""
+"""Entry point of ``python -m spark_ingest.collector``."""
 
 import sys
 

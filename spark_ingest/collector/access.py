@@ -1,6 +1,6 @@
-"""Where a broker is and how a collector is let in: address, TLS, credentials.
+"""How a collector reaches its broker: address, TLS and credentials.
 
-Files are read at every connection, so that a renewed certificate or a changed password needs no restart.
+The files are read again for every connection, so a renewed certificate or a changed password needs no restart.
 """
 
 import os
@@ -18,13 +18,14 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a broker and who asks.
+    """The address of a broker and the credentials of a collector.
 
-    :ivar url: ``mqtt://HOST[:PORT]``, or ``mqtts://`` for TLS; several, with commas between, are a cluster's nodes.
-    :ivar username: None: anonymous.
-    :ivar password_file: its first line is the password; None: ``UMQTT_PASSWORD`` of the environment.
-    :ivar ca: PEM of who signed the broker's certificate; None: the authorities that this machine trusts.
-    :ivar cert: PEM of this collector's certificate; :ivar key: of its private key.
+    :ivar url: ``mqtt://HOST[:PORT]``, or ``mqtts://`` for TLS; the nodes of a cluster are separated by commas.
+    :ivar username: the user name; None for anonymous access.
+    :ivar password_file: a file whose first line is the password; None to read the environment's ``UMQTT_PASSWORD``.
+    :ivar ca: PEM file of the authority that signed the broker's certificate; None to use the trusted ones here.
+    :ivar cert: PEM file of this collector's certificate; None for none.
+    :ivar key: PEM file of the certificate's private key.
     """
 
     url: str
@@ -35,7 +36,10 @@ class Access:
     key: Path | None = None
 
     def check(self) -> None:
-        """:raises UsageError: something does not fit together, or a file cannot be used."""
+        """Check the settings.
+
+        :raises UsageError: settings contradict each other, or a file cannot be used.
+        """
         scheme, _nodes = parse_nodes(self.url)
         if (self.cert is None) != (self.key is None):
             raise UsageError("a client certificate needs its key: give cert and key, or neither")
@@ -49,7 +53,10 @@ class Access:
         self.tls()
 
     def password(self) -> bytes | None:
-        """The password; None without a user name. :raises UsageError: its file cannot be read."""
+        """Read the password; None without a user name.
+
+        :raises UsageError: there is no password, its file cannot be read, or it is too long for MQTT.
+        """
         if self.username is None:
             return None
         if self.password_file is None:
@@ -66,7 +73,7 @@ class Access:
         return password
 
     def tls(self) -> ssl.SSLContext | None:
-        """For ``mqtts://`` a context that always verifies the broker's certificate and name; otherwise None.
+        """Make a TLS context that verifies the broker's certificate and host name; None for ``mqtt://``.
 
         :raises UsageError: a certificate file cannot be used.
         """
@@ -79,7 +86,7 @@ class Access:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.cert is not None:
             try:
-                # An encrypted key would make OpenSSL ask on the terminal, where nobody may sit.
+                # Without a password callback, OpenSSL would ask on the terminal for that of an encrypted key.
                 context.load_cert_chain(self.cert, self.key, password=lambda: b"")
             except (OSError, ssl.SSLError) as error:
                 raise UsageError(f"cannot use the certificate {self.cert} with {self.key}: {_why(error)}") from error
@@ -87,13 +94,13 @@ class Access:
 
 
 def parse_broker(url: str) -> tuple[str, str, int]:
-    """``mqtt://HOST[:PORT]`` → (scheme, host, port).
+    """Parse ``mqtt://HOST[:PORT]`` or ``mqtts://HOST[:PORT]`` into (scheme, host, port).
 
-    :raises UsageError: another scheme, no host, a bad port, or credentials in the URL (other users of the
-        machine could read them in the process list).
+    :raises UsageError: the URL has another scheme, no host, a bad port or a path, or it holds credentials (other
+        users of the machine could read them in the process list).
     """
     if "@" in url:
-        # Not repeated: it may hold a password.
+        # The message does not repeat the URL, which may hold a password.
         raise UsageError("broker must not hold credentials, which others can read there: give a user name and a file")
     try:
         parts = urlsplit(url)
@@ -107,10 +114,10 @@ def parse_broker(url: str) -> tuple[str, str, int]:
 
 
 def parse_nodes(urls: str) -> tuple[str, list[tuple[str, int]]]:
-    """URLs of one broker's nodes, separated by commas → (scheme, (host, port) of each).
+    """Parse the comma-separated URLs of one broker's nodes into (scheme, list of (host, port)).
 
-    :raises UsageError: as of :func:`parse_broker`; a node twice; some with TLS and some without, where whoever blocks
-        the encrypted ones would be given password and messages in the clear.
+    :raises UsageError: as :func:`parse_broker`; or a node is named twice; or only some nodes use TLS: an attacker who
+        blocks those would get the password and the messages unencrypted.
     """
     nodes = [parse_broker(url.strip()) for url in urls.split(",")]
     if len({scheme for scheme, _, _ in nodes}) > 1:

@@ -1,13 +1,13 @@
-"""One collector: MQTT messages in, a durable spool out, acknowledgements last.
+"""One collector: it receives MQTT messages, writes them to a durable spool and then acknowledges them.
 
-A process of its own, never a thread of a Spark job: queries come and go, the broker's session must not. It runs
-until :meth:`Collector.stop`: then it takes what has already been received, syncs, acknowledges and disconnects.
-Killed violently it loses nothing either: what it had not acknowledged, the broker sends again (and the reading's
-identity deduplicates).
+A collector runs in a process of its own, never in a thread of a Spark job, because the broker's session must outlive
+single queries. It runs until :meth:`Collector.stop`; then it reads what has already arrived, syncs, acknowledges and
+disconnects. A killed collector loses nothing either: the broker sends again whatever was not acknowledged, and
+duplicates are removed later by the identity of each reading.
 
-Without room (see ``room``) it disconnects and waits. Merely to stop reading would leave the answers to its pings
-unread too, so that neither side could tell a dead link from a slow one; and a broker counts on a client that is
-away, but may drop one that is slow.
+Without room (see ``room``) it disconnects and waits. If it only stopped reading, it would not read the answers to its
+pings either, so neither side could tell a dead link from a slow one; and brokers keep messages for a client that is
+offline, but may drop one that is slow.
 """
 
 import contextlib
@@ -34,11 +34,12 @@ __all__ = ["Collector", "CollectorConfig"]
 
 _CONNECT_WITHIN_S = 15.0
 _STABLE_AFTER_S = 10.0
-# Of MQTT 3.1.1, and those of 5: they pass by themselves.
+# Refusals that end by themselves: return code 3 (server unavailable) of MQTT 3.1.1, and reason codes of MQTT 5.
 _PASSING = PASSING | {3}
-# The protocol levels of MQTT 5 and of 3.1.1.
+# Protocol levels of MQTT 5 and 3.1.1.
 _NEWEST, _OLDER = 5, 4
-# Links in a row that end so soon after CONNACK: somebody else has the same client id, and each throws the other out.
+# So many links in a row that each end within so many seconds of connecting: another client uses the same client id,
+# and each disconnects the other.
 _TAKEOVER_LINKS, _TAKEOVER_S = 3, 3.0
 _LOOK_FOR_ROOM_S = 1.0
 _FIRST_NUDGE_S, _LAST_NUDGE_S = 2.0, 600.0
@@ -49,10 +50,10 @@ def _to_stderr(_kind: str, line: str) -> None:
 
 
 class Collector:
-    """Runs until :meth:`stop`; see the module.
+    """One collector, which :meth:`run` runs until :meth:`stop`; see the module.
 
-    :param on_subscribed: called each time the session is known to be subscribed.
-    :param report: takes a kind of event (see docs/collector.md) and one line for a person.
+    :param on_subscribed: called each time the broker has confirmed the subscription.
+    :param report: called with the kind of event (see docs/collector.md) and one line of text for people.
     """
 
     def __init__(
@@ -71,26 +72,26 @@ class Collector:
         self._access = config.access
         _, self._nodes = parse_nodes(config.broker)
         self._level = _NEWEST
-        self._failed_nodes = 0  # in a row, since one of them was collected from
+        self._failed_nodes = 0  # nodes that failed in a row, since the last successful subscription
         self._session = Session(config, self.counters, self._say)
         self._room = Room(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
         self._backoff = Backoff(config.longest_delay_s)
         self._short_links = 0
         self._stopping = False
-        # A byte here ends any wait: from stop(), or from a signal through signal.set_wakeup_fd.
+        # A byte on this socket, sent by stop() or through signal.set_wakeup_fd, ends any wait.
         self._wake, self.wakeup_socket = socket.socketpair()
         self._wake.setblocking(False)
         self.wakeup_socket.setblocking(False)
 
     def stop(self) -> None:
-        """Ask :meth:`run` to drain and return; may be called from a signal handler or another thread."""
+        """Ask :meth:`run` to drain and return; safe to call from a signal handler or another thread."""
         self._stopping = True
-        # Full of such bytes: the loop will wake up all the same. Closed: it has ended already.
+        # If the socket is full, the loop wakes up anyway; if it is closed, the loop has already ended.
         with contextlib.suppress(BlockingIOError, OSError):
             self.wakeup_socket.send(b"\0")
 
     def status(self) -> dict[str, object]:
-        """The keys of the status; see ``counters``."""
+        """Return the status; ``counters`` documents the keys."""
         durable = self._spool.durable
         return {
             "name": self.config.name,
@@ -104,7 +105,7 @@ class Collector:
         }
 
     def run(self) -> None:
-        """Collect until :meth:`stop`. Network and disk errors are reported, counted and retried."""
+        """Collect messages until :meth:`stop`. Network and disk errors are reported, counted and retried."""
         try:
             self._wait_for_room(self._room.lacks())
             while not self._stopping:
@@ -116,12 +117,12 @@ class Collector:
             self.wakeup_socket.close()
 
     def _one_connection(self) -> float:
-        """Connect, collect until the link ends; the seconds to wait before the next attempt."""
+        """Connect and collect until the link ends; return the seconds to wait before the next attempt."""
         counters = self.counters
         connected_at = time.monotonic()
         link = None
         host, port = self._nodes[0]
-        # The next link begins with the newest again: brokers are brought up to date.
+        # Every later link tries MQTT 5 again, since the broker may have been upgraded.
         level, self._level = self._level, _NEWEST
         try:
             link = Link(
@@ -145,11 +146,11 @@ class Collector:
         except BrokerRefused as error:
             counters.refusals += 1
             self._say("refused", str(error))
-            # The others last until somebody changes something.
+            # Any other refusal lasts until somebody changes the configuration.
             if error.return_code not in _PASSING:
                 return self._backoff.after_refusal()
         except UsageError as error:
-            # Checked at the start, but a password or certificate may have been replaced by what cannot be read.
+            # The files were checked at the start, but a password or certificate may have become unreadable since.
             self._say("unusable", str(error))
         except SpoolWriteFailed as error:
             counters.spool_errors += 1
@@ -173,11 +174,11 @@ class Collector:
             self._nodes.append(self._nodes.pop(0))
             self._failed_nodes += 1
             if self._failed_nodes % len(self._nodes):
-                return 0.0  # every node is tried before the wait
+                return 0.0  # Try every node before waiting.
         return self._backoff.next_delay()
 
     def _level_after(self, level: int) -> int:
-        """The protocol level to try after a link that ended so: one that knows nothing newer may just close it."""
+        """Return the protocol level to try next: an old broker may just close the link on a CONNECT of MQTT 5."""
         return _OLDER if level == _NEWEST and not self.counters.connected else _NEWEST
 
     def _collect(self, link: Link, level: int) -> None:
@@ -201,7 +202,7 @@ class Collector:
             connection.drain()
             connection.finish()
         except NoRoom as reason:
-            # Everything read so far is durable and acknowledged; what the link still holds comes again.
+            # Everything read so far is durable and acknowledged; the broker sends again whatever was not read.
             with contextlib.suppress(OSError):
                 connection.finish()
             if not self._stopping:
@@ -214,7 +215,7 @@ class Collector:
             link.close()
 
     def _watch_for_takeover(self, lasted_s: float) -> None:
-        """Count links that ended soon after CONNACK, and raise the alarm at the third in a row."""
+        """Count links that were lost within 3 s of connecting, and raise the takeover alarm at the third in a row."""
         if not self.counters.connected or lasted_s >= _TAKEOVER_S:
             self._short_links = 0
             return
@@ -229,7 +230,10 @@ class Collector:
             )
 
     def _wait_for_room(self, reason: str | None) -> None:
-        """Wait until the spool may take messages again, or for :meth:`stop`; `reason`: why it may not, if so."""
+        """Wait until the spool has room again or :meth:`stop` is called.
+
+        :param reason: why there is no room; None returns at once.
+        """
         if reason is None:
             return
         self.counters.pauses += 1
@@ -240,8 +244,8 @@ class Collector:
         while not self._stopping:
             now = time.monotonic()
             if now - nudged >= nudge_s:
-                # Only finished segments can be removed, and Spark removes what it has read only when it builds another
-                # micro-batch, which it does when the durable position has moved: so begin a segment, now and at times.
+                # Only finished segments can be removed, and Spark removes them only with its next micro-batch, which
+                # needs a new durable position. A new segment provides both; 2 s to 10 min pass between attempts.
                 with contextlib.suppress(SpoolWriteFailed):
                     self._spool.rotate()
                 nudged, nudge_s = now, min(max(_FIRST_NUDGE_S, nudge_s * 2), _LAST_NUDGE_S)

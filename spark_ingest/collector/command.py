@@ -1,4 +1,4 @@
-"""The command line: ``python -m spark_ingest.collector``, and ``umqtt collect``, which is the same."""
+"""The command line of the collector: ``python -m spark_ingest.collector`` and ``umqtt collect`` are the same."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
-# What only one collector can be told on the command line; several are told by their file.
+# Options that cannot be combined with --config, because its file gives them for each collector.
 _OF_ONE = ("brokers", "names", "topics", "username", "password_file", "ca", "cert", "key")
 _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",
            "longest_delay_s", "everything")  # fmt: skip
@@ -107,7 +107,7 @@ def collect(
     try:
         collectors = _of_file(config, given) if config is not None else _of_options(given)
         terminal = sys.stderr.isatty() if log == "auto" else log == "live"
-        # Not above: --help need not wait for it.
+        # Imported here to keep --help fast.
         from .process import ProcessConfig, ServeConfig, run
 
         serving = None
@@ -121,7 +121,7 @@ def collect(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m spark_ingest.collector``; returns the exit code."""
+    """Run ``python -m spark_ingest.collector`` and return the exit code."""
     try:
         return collect.main(args=argv, prog_name="python -m spark_ingest.collector", standalone_mode=False) or 0
     except click.ClickException as error:
@@ -133,7 +133,7 @@ def _of_options(given: dict[str, Any]) -> list[CollectorConfig]:
     topics = given.pop("topics", DEFAULT_TOPIC_FILTERS)
     brokers, names = given.pop("brokers"), given.pop("names", (DEFAULT_NAME,))
     if len(brokers) != len(names):
-        # Not made up: another order of the options, or another port, would be another session at the broker.
+        # Names are not generated: a changed order of the options, or another port, would then start a new session.
         raise UsageError(
             f"{len(brokers)} brokers and {len(names)} names: give --name for each --broker, in the same order; "
             "nodes of one cluster are one --broker, with commas between"

@@ -1,6 +1,6 @@
-"""What collectors are started with: for one, from the command line; for several, from a TOML file. ::
+"""Settings of collectors: one is configured on the command line, several in a TOML file. ::
 
-    spool = "/var/lib/umqtt/spool"        # of all; the keys below may stand here too, for every collector
+    spool = "/var/lib/umqtt/spool"        # for all collectors; the keys below may be here too, as defaults for all
     max_spool_bytes = "20G"
 
     [[collector]]
@@ -11,7 +11,7 @@
     password_file = "north.password"
     ca = "ca.pem"
 
-Paths are relative to the file, and may hold environment variables ($CREDENTIALS_DIRECTORY).
+Paths are relative to the file and may contain environment variables ($CREDENTIALS_DIRECTORY).
 """
 
 import os
@@ -33,24 +33,28 @@ DEFAULT_TOPIC_FILTERS = ("fleet/+/telemetry", "fleet/+/status", "fleet/+/log")
 DEFAULT_NAME = "collector"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _SMALLEST_LIMIT = 64 << 10
-# A spool that is full must consist of several segments: only whole ones are removed, and the newest never is.
+# A full spool must have several segments: only whole segments are removed, and the newest never is.
 _SEGMENTS_IN_LIMIT = 8
 
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    """One collector.
+    """The settings of one collector.
 
-    :ivar broker: its URL, or those of the nodes of one cluster, with commas between.
-    :ivar spool: the folder of all spools; :ivar name: its own folder in there.
-    :ivar topic_filters: what it subscribes to, at QoS 1.
+    :ivar broker: the broker's URL, or the URLs of a cluster's nodes, separated by commas.
+    :ivar spool: the folder that contains all spools.
+    :ivar name: the collector's own folder in `spool`, and part of its client id.
+    :ivar topic_filters: the topic filters to subscribe to, at QoS 1.
     :ivar everything: whether a filter may select every topic.
-    :ivar keep_alive: seconds; 0 switches pings off.
-    :ivar segment_bytes: a new segment begins after so many.
-    :ivar group_bytes: a group is synced when it has so many.
-    :ivar group_ms: how long a group that would be small waits for more; none does under load.
-    :ivar max_spool_bytes: see :class:`Room`; :ivar min_free_bytes: likewise.
-    :ivar longest_delay_s: bounds the wait between attempts to connect.
+    :ivar keep_alive: keep-alive time in seconds; 0 switches pings off.
+    :ivar segment_bytes: size in bytes at which a new segment begins.
+    :ivar group_bytes: size in bytes at which a group is synced.
+    :ivar group_ms: milliseconds that a small group waits for more messages; under load no group waits.
+    :ivar max_spool_bytes: limit of the spool's size, see :class:`Room`; 0 for no limit.
+    :ivar min_free_bytes: disk space to leave free, see :class:`Room`.
+    :ivar longest_delay_s: longest wait between attempts to connect, in seconds.
+
+    The other attributes are those of :class:`Access`.
     """
 
     broker: str
@@ -73,26 +77,29 @@ class CollectorConfig:
 
     @property
     def client_id(self) -> str:
-        """Stable, so that the broker keeps one session for this collector for ever."""
+        """The client id. It never changes, so the broker always keeps one session for this collector."""
         return f"umqtt-collector-{self.name}"
 
     @property
     def access(self) -> Access:
-        """How it reaches its broker."""
+        """The address and credentials for the broker."""
         return Access(self.broker, self.username, self.password_file, self.ca, self.cert, self.key)
 
     @property
     def folder(self) -> Path:
-        """Its spool."""
+        """The folder of this collector's spool."""
         return self.spool / self.name
 
     @property
     def segment_limit(self) -> int:
-        """Bytes after which a new segment begins: `segment_bytes`, or less where the spool may hold little."""
+        """The segment size in bytes: `segment_bytes`, or an eighth of `max_spool_bytes` if that is less."""
         return min(self.segment_bytes, self.max_spool_bytes // _SEGMENTS_IN_LIMIT or self.segment_bytes)
 
     def check(self) -> None:
-        """:raises UsageError: a value that cannot work, with the option's name."""
+        """Check the values.
+
+        :raises UsageError: a value cannot work; the message names the option.
+        """
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"--name {self.name} is not a plain name; use letters, digits, dots and hyphens")
         _between("--keep-alive", self.keep_alive, 0, 65535, "seconds")
@@ -111,11 +118,11 @@ class CollectorConfig:
 
 
 def load(path: Path, *, spool: Path | None = None, shared: Mapping[str, Any] | None = None) -> list[CollectorConfig]:
-    """The collectors of a TOML file, checked.
+    """Read the collectors of a TOML file and check them.
 
-    :param spool: overrides the file's.
-    :param shared: values for every collector that does not give its own; they override the head of the file.
-    :raises UsageError: the file cannot be read, or says something that cannot work.
+    :param spool: the folder of all spools; overrides the ``spool`` at the top of the file.
+    :param shared: values for every collector that has none of its own; they override the keys at the top of the file.
+    :raises UsageError: the file cannot be read, or a value in it cannot work.
     """
     content = read_toml(path)
     tables = take_tables(path, content, "collector", "a name and a broker")
@@ -184,7 +191,7 @@ def _between(option: str, value: float, least: float, most: float, unit: str) ->
 
 
 def _check_filter(topic_filter: str, *, everything: bool) -> None:
-    """[MQTT-4.7]: wildcards are whole levels and # is the last."""
+    """Raise UsageError if the filter is malformed [MQTT-4.7], or selects every topic and `everything` is False."""
     levels = topic_filter.split("/")
     wrong = (
         not topic_filter
@@ -194,7 +201,7 @@ def _check_filter(topic_filter: str, *, everything: bool) -> None:
     )
     if wrong:
         raise UsageError(f"--topic {topic_filter!r} is not a topic filter: + and # are whole levels, and # is the last")
-    # Of a shared subscription what follows $share/GROUP counts.
+    # In a shared subscription, the topic filter follows $share/GROUP.
     selecting = levels[2:] if levels[0] == "$share" else levels
     if selecting[-1:] == ["#"] and set(selecting[:-1]) <= {"+"} and not everything:
         raise UsageError(

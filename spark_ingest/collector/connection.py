@@ -1,7 +1,7 @@
-"""One connection at work: what arrives becomes durable groups, and each group's acknowledgements leave after its sync.
+"""The receive loop of one connection: messages are written as durable groups, then acknowledged.
 
-Groups form by themselves: while one group is being synced the next one arrives in the socket's buffer, so a
-slow disk makes larger groups. Only under a trickle of single messages does the collector wait for more.
+Groups form by themselves: while one group is being synced, the next one arrives in the socket's buffer, so a slow
+disk makes larger groups. The collector waits for more messages only if they arrive one by one.
 """
 
 import time
@@ -22,11 +22,11 @@ _BLOCK_OVERHEAD = 24
 
 
 class Connection:
-    """Moves messages from `link` to `spool`.
+    """A connection that moves messages from `link` to `spool`.
 
-    :param level: of the protocol, 4 for MQTT 3.1.1 or 5.
-    :param stopping: asked between steps whether to end.
-    :param wake_fd: readable when a wait must end early.
+    :param level: protocol level: 4 for MQTT 3.1.1, or 5.
+    :param stopping: called between steps; returns True when the connection must end.
+    :param wake_fd: file descriptor that becomes readable when a wait must end early.
     """
 
     def __init__(
@@ -56,17 +56,18 @@ class Connection:
         self._wanted = 0
 
     def send(self, data: bytes) -> None:
-        """Queue a packet."""
+        """Queue a packet for sending."""
         self._link.queue(data)
 
     def set_keep_alive(self, seconds: int) -> None:
-        """The broker wants another keep-alive time."""
+        """Use the keep-alive time that the broker has chosen, in seconds."""
         self._link.set_keep_alive(seconds)
 
     def await_packet(self, first: int) -> bytes | None:
-        """The next packet of a kind; messages before it are collected. None: asked to stop.
+        """Wait for a packet whose first byte is `first`, collecting messages meanwhile; None if asked to stop.
 
-        :raises TimeoutError: it did not come in time, and nothing else does.
+        :raises MalformedStream: the broker sent something that is not MQTT, or a packet that is too short.
+        :raises TimeoutError: 15 s have passed without it, and nothing else is arriving any more.
         """
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not self._stopping():
@@ -76,59 +77,59 @@ class Connection:
                     if len(packet) < 4:
                         raise MalformedStream(f"the broker sent a short packet: {packet.hex()}")
                     return packet
-            # As long as something comes, the answer may be in it, or wait behind it for this process and its disk.
+            # While data arrives, the answer may be behind it, delayed by this process or its disk.
             if not self._step() and time.monotonic() > deadline:
                 raise TimeoutError(f"the broker did not answer within {ANSWER_TIMEOUT_S:g} s")
         return None
 
     def collect(self) -> None:
-        """Until asked to stop.
+        """Collect messages until asked to stop.
 
         :raises SpoolWriteFailed: a group could not be made durable; it was not acknowledged.
         :raises NoRoom: the spool is at a limit; everything received so far is durable and acknowledged.
-        :raises MalformedStream: the broker sent what is not MQTT.
+        :raises MalformedStream: the broker sent something that is not MQTT.
         :raises OSError: the link broke.
         """
         while not self._stopping():
             self._step()
-            self._others.clear()  # PINGRESP: its arrival was all it had to say.
+            self._others.clear()  # PINGRESP: its arrival has already been noted.
 
     def drain(self) -> None:
-        """Take what has already arrived, within reason: under a steady stream this would never end."""
+        """Collect what has already arrived, for at most 1 s: under a steady stream this would never end."""
         deadline = time.monotonic() + 1.0
         while self._receive_group() and time.monotonic() < deadline:
             pass
 
     def finish(self) -> None:
-        """DISCONNECT, and close so that the broker gets every acknowledgement."""
+        """Send DISCONNECT and close the link, so that the broker gets every acknowledgement."""
         self._link.queue(DISCONNECT_PACKET)
         self._link.finish(ANSWER_TIMEOUT_S)
 
     def _step(self) -> bool:
-        """Wait for input and turn what is there into one durable, acknowledged group; False when nothing came."""
+        """Wait for input and make one durable, acknowledged group of it; False if nothing arrived."""
         if not self._link.wait(1.0, self._wake_fd):
             return False
         if self._last_group <= _TRICKLE and self._linger_s:
-            # Under a trickle, a moment's wait saves most of the syncs. Not under load: a broker with a
-            # small in-flight window would then wait for acknowledgements all the time.
+            # If messages arrive one by one, a short wait saves most of the syncs. Under load there is no wait: a
+            # broker with a small in-flight window would spend its time waiting for acknowledgements.
             time.sleep(self._linger_s)
         return self._receive_group()
 
     def _receive_group(self) -> bool:
-        """Read until nothing is there or the group is full; False when nothing was there at all."""
+        """Read until no input is left or the group is full, and write it; False if there was no input."""
         buffer, link = self._buffer, self._link
         before = len(buffer)
         try:
             while (room := before + self._group_bytes - len(buffer)) > 0 and link.receive(buffer, room):
                 pass
         except OSError:
-            # What came before the end counts, a refusal above all; the next read meets the end again.
+            # Process what arrived before the end of the link, such as a refusal; the next read raises again.
             if len(buffer) == before:
                 raise
         if len(buffer) == before:
             return False
         if len(buffer) < self._wanted:
-            # In the middle of a large message: going through the whole of it at each read would take for ever.
+            # A large message is incomplete: splitting the whole buffer at each read would take quadratic time.
             return True
         received = split(buffer, self.level)
         self._wanted = received.wanted
@@ -139,7 +140,7 @@ class Connection:
             received_ms = time.time_ns() // 1_000_000
             began = time.perf_counter()
             self._spool.append(received.publishes, received.messages, received_ms)
-            # Durable from here on: now, and not a moment earlier, the broker may forget them.
+            # The group is durable now: only from here on may the broker forget its messages.
             link.queue(received.pubacks)
             counters = self._counters
             counters.append_seconds += time.perf_counter() - began
@@ -151,7 +152,7 @@ class Connection:
             self._room.note(len(received.publishes) + _BLOCK_OVERHEAD)
         for packet in received.others:
             if packet[0] == DISCONNECT:
-                # Behind what came before it: that is durable.
+                # The messages before DISCONNECT are already durable.
                 code = packet[2] if packet[1] else 0
                 raise ConnectionResetError(
                     f"the broker closed the connection: {describe(code, parse_answer(packet, 3))}"

@@ -1,8 +1,8 @@
-"""What a collector process tells while it runs: a live table on a terminal, lines of JSON everywhere else.
+"""The log of a collector process: a live table on a terminal, JSON lines everywhere else.
 
-Each line of JSON has ``time`` (ISO 8601, UTC), ``level`` (info, warning, error), ``event``, ``collector`` and
-``message``; the event ``figures``, once a minute, has the counters instead of a message. Level error is an alarm:
-somebody has to do something.
+Each JSON line has ``time`` (ISO 8601, UTC), ``level`` (info, warning, error), ``event``, ``collector`` and
+``message``. The event ``figures``, written once a minute, has the counters instead of a message. The level error is
+an alarm: somebody has to act.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ _RATE_OVER_S = 2.0
 
 
 def level(event: str) -> str:
-    """info, warning or error."""
+    """Return the level of an event: info, warning or error."""
     return "info" if event in _INFO else "error" if event in _ALARMS else "warning"
 
 
 class JsonJournal:
-    """Lines of JSON on `stream`; may be written to by several threads."""
+    """A log of JSON lines on `stream`; several threads may write to it."""
 
     def __init__(self, stream: TextIO = sys.stderr, figures_every_s: float = _FIGURES_EVERY_S) -> None:
         self._stream = stream
@@ -46,34 +46,34 @@ class JsonJournal:
         self._next = time.monotonic() + figures_every_s
 
     def event(self, collector: str, event: str, message: str) -> None:
-        """Write one line."""
+        """Write one line for an event of a collector."""
         self._write({"level": level(event), "event": event, "collector": collector, "message": message})
 
     def show(self, statuses: Sequence[Status]) -> None:
-        """Called about twice a second with the newest figures."""
+        """Write the figures of every collector if a minute has passed; called about twice a second."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every_s
             for status in statuses:
                 self._write({"level": "info", "event": "figures", "collector": status["name"], **status})
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def _write(self, content: dict[str, object]) -> None:
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **content})
-        # A log that takes no more, on a full disk or without a reader, must not end the collecting.
+        # A log that cannot be written, because of a full disk or a closed pipe, must not stop the collector.
         with self._lock, contextlib.suppress(OSError):
             self._stream.write(line + "\n")
             self._stream.flush()
 
 
 class TerminalJournal:
-    """A table that is rewritten in place, and above it a line for each event."""
+    """A live table on a terminal, with a line above it for each event."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._rates = _Rates()
-        # Standard output stays what it is: "subscribed NAME" belongs to whoever started this.
+        # Standard output is not redirected: the program that started this one reads "subscribed NAME" from it.
         self._live = Live(
             console=self._console,
             auto_refresh=False,
@@ -84,7 +84,7 @@ class TerminalJournal:
         self._live.start()
 
     def event(self, collector: str, event: str, message: str) -> None:
-        """Print one line."""
+        """Print one line for an event of a collector."""
         colour = {"info": "green", "warning": "yellow", "error": "bold red"}[level(event)]
         clock = datetime.now().strftime("%H:%M:%S")
         self._console.print(
@@ -98,7 +98,7 @@ class TerminalJournal:
         self._live.update(self._table(statuses), refresh=True)
 
     def close(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         self._live.stop()
 
     def _table(self, statuses: Sequence[Status]) -> Table:
@@ -123,7 +123,7 @@ class TerminalJournal:
 
 
 class _Rates:
-    """Messages a second, messages a group and milliseconds a sync over the last seconds, for each collector."""
+    """Messages per second, messages per group and ms per sync of each collector, averaged over at least 2 s."""
 
     def __init__(self) -> None:
         self._before: dict[object, tuple[float, int, int, float]] = {}
@@ -146,7 +146,7 @@ class _Rates:
 
 
 def state(status: Status) -> str:
-    """One word for a collector's state."""
+    """Return a collector's state in a word or two, with rich markup."""
     if status["waiting"]:
         return "[bold red]no room[/]"
     if status["subscribed"]:

@@ -1,4 +1,4 @@
-"""The collectors' figures for Prometheus, read when it asks. The one label is the collector's name."""
+"""The collectors' metrics for Prometheus, read at each scrape. The only label is the collector's name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -40,10 +40,10 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Status], float]]] = {
 
 
 class MetricsServer(metrics.MetricsServer):
-    """The collectors' figures.
+    """An HTTP server for the collectors' metrics.
 
-    :param statuses: gives each collector's status, and ``max_spool_bytes`` with it.
-    :param served: requests, bytes and refused clients of the spool server, or None without one.
+    :param statuses: returns each collector's status, including ``max_spool_bytes``.
+    :param served: returns the spool server's counts of requests, bytes and refused clients; None without a server.
     :raises UsageError: the address cannot be listened on.
     """
 
@@ -64,7 +64,7 @@ class _Figures(Families):
         self._statuses, self._served = statuses, served
 
     def describe(self) -> Iterable[Metric]:
-        # Nothing to ask before the first scrape.
+        # Statuses are read only at a scrape.
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,6 +1,7 @@
-"""The collector process: one or several collectors, each in a thread of its own, and what is around them.
+"""The collector process: one or several collectors, with log, status file, metrics and spool server.
 
-Threads, since a collector mostly waits for its broker and its disk; a sync of one must not hold up the others.
+Each collector has a thread of its own, so that a sync of one does not hold up the others. Threads are enough, because
+a collector mostly waits for its broker and its disk.
 """
 
 import os
@@ -33,12 +34,14 @@ Journal = JsonJournal | TerminalJournal
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """How the spool tree is served.
+    """How the spools are served over HTTP.
 
-    :ivar address: (host, port).
-    :ivar token_file: of the token to read; None: the environment's ``UMQTT_SPOOL_TOKEN``.
-    :ivar delete_token_file: of the token to delete; None: ``UMQTT_SPOOL_DELETE_TOKEN``, without which nobody may.
-    :ivar cert: PEM of the certificate; :ivar key: of its private key; None: plain HTTP, on a loopback address only.
+    :ivar address: the (host, port) to listen on.
+    :ivar token_file: the file with the token for reading; None to use the environment's ``UMQTT_SPOOL_TOKEN``.
+    :ivar delete_token_file: the file with the token for deleting; None to use ``UMQTT_SPOOL_DELETE_TOKEN``. Without
+        either, nobody may delete.
+    :ivar cert: PEM file of the certificate; None for plain HTTP, which is allowed on a loopback address only.
+    :ivar key: PEM file of the certificate's private key.
     """
 
     address: tuple[str, int]
@@ -48,8 +51,11 @@ class ServeConfig:
     key: Path | None = None
 
     def start(self, spools: LocalSpools, report: Callable[[str], None]) -> "SpoolServer":
-        """Serve `spools`. :raises UsageError: something does not fit together, or a file cannot be used."""
-        # Not above: without --serve nothing needs it.
+        """Start the server of `spools`.
+
+        :raises UsageError: there is no read token, settings contradict each other, or a file cannot be used.
+        """
+        # Imported here because it is needed only with --serve.
         from ..spool.server import SpoolServer, server_tls
 
         token = tokens.read_token(self.token_file, tokens.READ_VARIABLE)
@@ -69,12 +75,13 @@ class ServeConfig:
 
 @dataclass(frozen=True)
 class ProcessConfig:
-    """What is around the collectors.
+    """The settings of a collector process.
 
-    :ivar status: file that is rewritten twice a second.
-    :ivar metrics: (host, port) where Prometheus may ask.
-    :ivar serve: how the spool tree is served; None: not at all.
-    :ivar terminal: whether to draw a live table instead of writing lines of JSON.
+    :ivar collectors: the settings of each collector.
+    :ivar status: the status file, rewritten twice a second; None for none.
+    :ivar metrics: the (host, port) that serves metrics to Prometheus; None for none.
+    :ivar serve: how the spools are served; None not to serve them.
+    :ivar terminal: whether to draw a live table instead of writing JSON lines.
     """
 
     collectors: Sequence[CollectorConfig]
@@ -87,13 +94,13 @@ class ProcessConfig:
 def run(config: ProcessConfig, *, open_spool: Callable[..., Spool] = Spool) -> None:
     """Run the collectors in this process until SIGTERM or SIGINT.
 
-    :param open_spool: replaced in tests.
-    :raises UsageError, SpoolDamaged: one could not start; then none does.
+    :param open_spool: opens a spool; replaced in tests.
+    :raises UsageError, SpoolDamaged: a collector could not start; then none of them runs.
     """
     for one in config.collectors:
         one.check()
     with ExitStack() as stack:
-        # Before anything is started: an error here is one line, and no collector has acknowledged anything.
+        # Spools are opened before anything runs, so that an error is one line and nothing was acknowledged yet.
         spools = [
             stack.enter_context(open_spool(one.folder, segment_bytes=one.segment_limit)) for one in config.collectors
         ]
@@ -110,7 +117,7 @@ def run(config: ProcessConfig, *, open_spool: Callable[..., Spool] = Spool) -> N
 
 
 class _Crew:
-    """Collectors that run and end together."""
+    """A group of collectors that run and end together, each in its own thread."""
 
     def __init__(self, collectors: Sequence[Collector]) -> None:
         self._collectors = collectors
@@ -121,7 +128,7 @@ class _Crew:
         ]
 
     def run(self, meanwhile: Callable[[], None]) -> None:
-        """Until all have ended; calls `meanwhile` twice a second. Raises what one of them raised."""
+        """Run until all have ended, calling `meanwhile` twice a second; raise the first error of any collector."""
         for thread in self._threads:
             thread.start()
         try:
@@ -137,12 +144,12 @@ class _Crew:
             raise self._failure
 
     def stop(self) -> None:
-        """Ask all of them to drain and end."""
+        """Ask all collectors to drain and end."""
         for one in self._collectors:
             one.stop()
 
     def statuses(self) -> list[Mapping[str, object]]:
-        """Each one's status, with its limit."""
+        """Return each collector's status, with ``max_spool_bytes`` added."""
         return [{**one.status(), "max_spool_bytes": one.config.max_spool_bytes} for one in self._collectors]
 
     def _run_one(self, one: Collector) -> None:
@@ -158,10 +165,10 @@ class _Crew:
 def _collector(config: CollectorConfig, spool: Spool, journal: Journal) -> Collector:
     def say_subscribed() -> None:
         try:
-            # One write: several threads say it.
+            # Text and newline are one write, because several threads print.
             print(f"subscribed {config.name}\n", end="", flush=True)
         except OSError:
-            # Who started this has read enough. What is left in the buffer must go nowhere, or it is told at the end.
+            # The pipe is closed. Discard what is buffered, or Python reports the error again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     return Collector(
@@ -188,7 +195,7 @@ def _start_services(config: ProcessConfig, crew: _Crew, journal: Journal, stack:
 
 
 def _status(statuses: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """One collector's status as it is; several by name, with their sums of messages and bytes."""
+    """Return the one collector's status; for several, the statuses by name with the sums of messages and bytes."""
     if len(statuses) == 1:
         return statuses[0]
     return {

@@ -1,7 +1,7 @@
-"""How much a spool may hold: a limit of its own, and what must stay free on its disk.
+"""Limits on disk use: the largest size of a spool, and the space that must stay free on its disk.
 
-Nothing is ever dropped to stay below them. A collector without room ends its connection, and the broker keeps the
-messages until Spark has read enough for segments to be removed.
+No message is ever dropped to stay within these limits. A collector without room ends its connection, and the broker
+keeps the messages until Spark has read enough for segments to be removed.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from ..durable import sync_data, write_all
 from ..spool.blocks import segment_numbers, segment_path
 
-# Collecting goes on only with this much below the limits, or every removed segment would be a connection of its own.
+# Collecting resumes only this far below the limits; otherwise every removed segment would cause a reconnect.
 _MARGIN = 0.1
 _LOOK_EVERY_BYTES = 4 << 20
 _LOOK_EVERY_S = 1.0
@@ -20,15 +20,17 @@ _PROBE_BYTES = 1 << 20
 
 
 class NoRoom(Exception):
-    """The spool is at one of its limits; the text says at which."""
+    """The spool has reached one of its limits; the text says which."""
 
 
 class Room:
-    """Watches one spool's size and its disk.
+    """A monitor of one spool's size and of the free space on its disk.
 
-    :param max_bytes: of the spool's segments; 0: no limit. It is exceeded by one group at most.
-    :param min_free_bytes: of the file system, left to others: to Spark on the same disk first of all, which would
-        otherwise have no room to free any.
+    :param folder: the spool.
+    :param max_bytes: limit of the size of all segments; 0 for no limit. At most one group exceeds it.
+    :param min_free_bytes: bytes of the file system to leave free, mainly for Spark on the same disk: without
+        them Spark could not work, and so never free any space.
+    :param clock: a function that returns monotonic seconds.
     """
 
     def __init__(
@@ -49,28 +51,31 @@ class Room:
         self.lacks()
 
     def note(self, appended: int) -> None:
-        """Count `appended` bytes. :raises NoRoom: that was the last group for now."""
+        """Count `appended` bytes.
+
+        :raises NoRoom: a limit is reached; the appended group was the last one for now.
+        """
         self.used += appended
         self._unlooked += appended
         over = self._max_bytes and self.used >= self._max_bytes
         due = self._unlooked >= _LOOK_EVERY_BYTES or self._clock() - self._looked_at >= _LOOK_EVERY_S
-        # Retention removes segments without telling: what was counted is only an upper bound.
+        # Retention may have removed segments meanwhile, so the count is only an upper bound.
         if over or due:
             reason = self.lacks()
             if reason is not None:
                 raise NoRoom(reason)
 
     def lacks(self, *, margin: bool = False) -> str | None:
-        """Look at the disk: which limit is reached, in words, or None.
+        """Look at the disk; return a line that says which limit is reached, else None.
 
-        :param margin: ask for a tenth more, before collecting begins again.
+        :param margin: stay a tenth away from the limits, as required before collecting resumes.
         """
         self._unlooked, self._looked_at = 0, self._clock()
         try:
             self.used = spool_bytes(self._folder)
             disk = os.statvfs(self._folder)
         except OSError as error:
-            # A folder that was removed under a running collector: its open files would take messages into nowhere.
+            # The folder was removed under a running collector: messages written to its open files would be lost.
             return f"the spool {self._folder} cannot be read: {error.strerror or error}; put it back"
         if self._max_bytes and self.used >= self._max_bytes * (1 - _MARGIN * margin):
             return (
@@ -83,7 +88,7 @@ class Room:
         return None
 
     def probe(self) -> str | None:
-        """Find out by doing whether the disk takes a megabyte; what it says, or None."""
+        """Write 1 MiB to the disk as a test; return a line with the error, or None if it worked."""
         path = self._folder / ".probe"
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -99,12 +104,12 @@ class Room:
 
 
 def spool_bytes(folder: Path) -> int:
-    """Bytes in the segments of a spool."""
+    """Return the size of all segments of a spool, in bytes."""
     total = 0
     for segment in segment_numbers(folder):
         try:
             total += os.stat(segment_path(folder, segment)).st_size
         except FileNotFoundError:
-            # Retention removed it since it was listed.
+            # Retention has removed it since the listing.
             continue
     return total

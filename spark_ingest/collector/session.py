@@ -1,11 +1,12 @@
-"""A collector's session at its broker: CONNECT, the subscriptions, and what is remembered of them.
+"""A collector's session at its broker: CONNECT, the subscriptions, and the file that records them.
 
-The broker keeps the session, subscriptions and all, so a collector subscribes only where its filters changed or the
-session is new. That a session is new when the broker should have had one is an alarm: what it held is gone.
+The broker keeps the session with its subscriptions, so a collector subscribes only if its filters have changed or the
+session is new. A new session where the broker should have had one raises an alarm: its queued messages are lost.
 
-A CONNECT makes a session that the next CONNECT finds present, with its subscriptions or without: a link that is lost
-before CONNACK, or a kill, leaves that open. So what is remembered is put aside before each CONNECT, and back only when
-the broker had the session and it has all that is wanted; what is found aside is no reason not to subscribe.
+Each CONNECT may create a session, which the next CONNECT finds present even if it has no subscriptions: after a lost
+link before CONNACK, or after a kill, nobody knows. Therefore the record (``subscription.json``) is renamed to
+``subscription.aside`` before each CONNECT. It is renamed back only when the broker had the session and its
+subscriptions are the wanted ones; a record that is still aside at the next start does not spare the SUBSCRIBE.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ _SUBSCRIBE_ID, _UNSUBSCRIBE_ID = 1, 2
 
 
 class VersionRefused(Exception):
-    """The broker does not speak MQTT 5; the session is as it was."""
+    """The broker does not support MQTT 5; the session is unchanged."""
 
 
 class Channel(Protocol):
-    """What a session needs of a connection. level: of the protocol."""
+    """The methods that a session needs of a connection. `level` is the protocol level: 4 for MQTT 3.1.1, or 5."""
 
     level: int
 
@@ -48,13 +49,13 @@ class Channel(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def await_packet(self, first: int) -> bytes | None:
-        """The next packet whose first byte is `first`; None when asked to stop meanwhile."""
+        """Wait for the next packet whose first byte is `first`; None if asked to stop meanwhile."""
         ...
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """What the broker is known to have granted: `broker` is its URL."""
+    """The recorded subscriptions: the URL of the broker and the topic filters it granted."""
 
     broker: str
     topics: frozenset[str]
@@ -67,7 +68,7 @@ def _nodes(broker: str) -> set[str]:
 class Session:
     """The session of one collector.
 
-    :param report: takes a kind of event and one line for a person.
+    :param report: called with the kind of event and one line of text for people.
     """
 
     def __init__(self, config: CollectorConfig, counters: Counters, report: Callable[[str, str], None]) -> None:
@@ -78,13 +79,13 @@ class Session:
         self._aside = config.folder / "subscription.aside"
 
     def open(self, channel: Channel) -> bool:
-        """Connect and make the session's subscriptions equal the wanted ones; False when asked to stop meanwhile.
+        """Connect and make the session's subscriptions the wanted ones; return False if asked to stop meanwhile.
 
-        :raises VersionRefused: it has to be tried with MQTT 3.1.1.
-        :raises BrokerRefused: CONNACK or SUBACK said no.
-        :raises MalformedStream: an answer is not one.
+        :raises VersionRefused: the broker does not support MQTT 5; try MQTT 3.1.1.
+        :raises BrokerRefused: CONNACK or SUBACK refused the connection or a subscription.
+        :raises MalformedStream: an answer is malformed.
         :raises UsageError: the password cannot be read.
-        :raises SpoolWriteFailed: what was granted cannot be kept.
+        :raises SpoolWriteFailed: the record of the subscriptions cannot be written.
         :raises OSError: the link broke.
         """
         config = self._config
@@ -107,7 +108,7 @@ class Session:
         granted = self._granted(memory, session_present)
         wanted = set(config.topic_filters)
         if granted == wanted and sure:
-            # Should this fail, the next connection subscribes without need.
+            # If this fails, the next connection subscribes again, which is harmless.
             self._put_back()
             return True
         if surplus := sorted(granted - wanted):
@@ -124,15 +125,18 @@ class Session:
         return True
 
     def _take_connack(self, channel: Channel, connack: bytes, sure: bool) -> bool:
-        """Whether the broker had the session; raises what open() does."""
+        """Check CONNACK and return whether the broker had the session.
+
+        :raises VersionRefused, BrokerRefused, MalformedStream: as :meth:`open`.
+        """
         config = self._config
         at = len(connack) - _body_length(connack)
         session_present, code = bool(connack[at] & 1), connack[at + 1]
         if channel.level == 5:
-            # An answer without properties is one of MQTT 3.1.1.
+            # A CONNACK without properties comes from a broker of MQTT 3.1.1.
             if len(connack) == at + 2 or code == UNSUPPORTED_VERSION:
                 if sure and code:
-                    # Such a CONNECT makes no session.
+                    # A refused CONNECT creates no session.
                     self._put_back()
                 raise VersionRefused
             answer = parse_answer(connack, at + 2)
@@ -152,11 +156,11 @@ class Session:
         return session_present
 
     def _granted(self, memory: _Memory | None, session_present: bool) -> set[str]:
-        """The topic filters that the session had last; raises the alarm when a session is missing."""
+        """Return the session's topic filters as recorded; report an alarm if the broker has lost the session."""
         if memory is None:
             return set()
         broker, client_id = self._config.broker, self._config.client_id
-        # Nodes come and go: a cluster is another one when it has none of the nodes that it had.
+        # A cluster's nodes change over time: it counts as another broker only if no node is the same.
         if not session_present and _nodes(memory.broker).isdisjoint(_nodes(broker)):
             self._report(
                 "broker_changed",
@@ -192,7 +196,7 @@ class Session:
                 )
 
     def _recall(self) -> tuple[_Memory | None, bool]:
-        """What is remembered, and whether a session that is present must have it."""
+        """Return the recorded subscriptions, and whether a present session is certain to have them."""
         for path in (self._path, self._aside):
             try:
                 content = json.loads(path.read_bytes())
@@ -201,7 +205,7 @@ class Session:
             except FileNotFoundError:
                 continue
             except (ValueError, TypeError, KeyError):
-                # Subscribing again is harmless; not knowing whether a session was lost is worth a line.
+                # Subscribing again is harmless, but a lost session cannot be detected now, so this is reported.
                 self._report("memory_damaged", f"{path} cannot be read: subscribing again")
                 break
         return None, False
@@ -211,7 +215,7 @@ class Session:
             os.rename(self._aside, self._path)
 
     def _put_aside(self) -> None:
-        # A rename needs no room on a full disk.
+        # A rename works even on a full disk.
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._path, self._aside)
@@ -229,7 +233,7 @@ class Session:
 
 
 def _body_length(packet: bytes) -> int:
-    """The remaining length of a whole packet."""
+    """Return the remaining length of a complete packet."""
     at = 1
     while packet[at] & 128:
         at += 1

@@ -1,8 +1,8 @@
-"""The MQTT bytes that a collector needs, of 3.1.1 or of 5: six packets out, and the splitting of what comes in.
+"""The part of MQTT 3.1.1 and 5 that a collector needs: encodes six packets, splits the packets it receives.
 
-Sans-I/O. Written out here, and not taken from a client library, because a collector keeps the raw PUBLISH
-bytes: it never builds a message, which is what makes it fast. A spool has packets of 3.1.1: of those of MQTT 5
-the properties are left out. Clause numbers are OASIS MQTT 3.1.1's.
+This module does no I/O. It uses no client library, because a collector keeps the raw PUBLISH bytes and never builds
+message objects, which makes it fast. A spool holds packets of MQTT 3.1.1: the properties of MQTT 5 are removed.
+Clause numbers are those of OASIS MQTT 3.1.1.
 """
 
 import struct
@@ -22,7 +22,7 @@ PINGRESP = 0xD0
 PINGREQ_PACKET = b"\xc0\x00"
 DISCONNECT_PACKET = b"\xe0\x00"
 
-# What a broker may send to a client that subscribes at QoS 1: first bytes, flags included [MQTT-2.2.2-2].
+# First bytes, including flags, of the packets other than PUBLISH that a broker may send here [MQTT-2.2.2-2].
 _FROM_BROKER = frozenset((CONNACK, SUBACK, UNSUBACK, PINGRESP))
 _FROM_BROKER_5 = _FROM_BROKER | {DISCONNECT}
 SUBACK_FAILURE = 0x80
@@ -39,15 +39,15 @@ LONGEST_FIELD = 65535
 
 
 class Received(NamedTuple):
-    """Whole packets taken from the front of a receive buffer.
+    """The complete packets at the front of a receive buffer.
 
-    :ivar consumed: bytes taken; what follows is the beginning of a packet.
-    :ivar publishes: the PUBLISH packets, one after the other, as they came; those of MQTT 5 as 3.1.1 has them.
-    :ivar messages: how many PUBLISH packets.
-    :ivar pubacks: the PUBACK packets that acknowledge those of QoS 1, in their order [MQTT-4.6.0-2].
-    :ivar redelivered: how many of them had DUP set.
-    :ivar others: every other packet, whole.
-    :ivar wanted: how long the packet is whose beginning follows, in bytes; 0 when that cannot be told yet.
+    :ivar consumed: number of bytes they take; the start of an incomplete packet may follow.
+    :ivar publishes: the PUBLISH packets, concatenated in order; packets of MQTT 5 in the form of 3.1.1.
+    :ivar messages: number of PUBLISH packets.
+    :ivar pubacks: the PUBACK packets for the messages of QoS 1, in the same order [MQTT-4.6.0-2].
+    :ivar redelivered: number of messages of QoS 1 with DUP set.
+    :ivar others: every other packet, complete.
+    :ivar wanted: size of the incomplete packet that follows, in bytes; 0 if it is not known yet.
     """
 
     consumed: int
@@ -70,7 +70,7 @@ def remaining_length(value: int) -> bytes:
 
 
 def is_field(text: str) -> bool:
-    """Whether `text` can be a string of MQTT [1.5.3]; a command line may hold bytes that are none."""
+    """Return whether `text` is a valid MQTT string [1.5.3]; command line text may hold bytes that are not UTF-8."""
     try:
         return "\0" not in text and len(text.encode()) <= LONGEST_FIELD
     except UnicodeEncodeError:
@@ -92,9 +92,11 @@ def _packet(first: int, body: bytes) -> bytes:
 def connect_packet(
     client_id: str, *, keep_alive: int, username: str | None = None, password: bytes | None = None, level: int = 4
 ) -> bytes:
-    """CONNECT with clean_session=0 and no will (3.1). `keep_alive` in seconds; no password without a user name.
+    """Encode CONNECT with clean_session=0 and no will (3.1).
 
-    :param level: of the protocol: 4 for MQTT 3.1.1, or 5; with both the session has no end of its own.
+    :param keep_alive: keep-alive time in seconds.
+    :param password: ignored without a user name.
+    :param level: protocol level: 4 for MQTT 3.1.1, or 5; with either, the session never expires.
     """
     flags, credentials = 0, b""
     if username is not None:
@@ -107,35 +109,36 @@ def connect_packet(
 
 
 def subscribe_packet(packet_id: int, topic_filters: Sequence[str], level: int = 4) -> bytes:
-    """SUBSCRIBE to every filter at QoS 1 (3.8)."""
+    """Encode SUBSCRIBE for every filter at QoS 1 (3.8)."""
     body = b"".join(_string(topic_filter) + b"\x01" for topic_filter in topic_filters)
     return _packet(0x82, _packet_id(packet_id, level) + body)
 
 
 def unsubscribe_packet(packet_id: int, topic_filters: Sequence[str], level: int = 4) -> bytes:
-    """UNSUBSCRIBE (3.10)."""
+    """Encode UNSUBSCRIBE (3.10)."""
     return _packet(0xA2, _packet_id(packet_id, level) + b"".join(map(_string, topic_filters)))
 
 
 def _packet_id(packet_id: int, level: int) -> bytes:
-    """A packet identifier, with MQTT 5 no properties behind it."""
+    """Encode a packet identifier, followed by empty properties with MQTT 5."""
     return struct.pack(">H", packet_id) + (b"\0" if level == 5 else b"")
 
 
 def split(buffer: bytes | bytearray, level: int = 4) -> Received:
-    """Take the whole packets off the front of `buffer`, which are of this protocol level.
+    """Split off the complete packets at the front of `buffer`; `buffer` itself is not changed.
 
-    Every PUBLISH is checked here, once, so that whatever lies in a spool can be read back without doubts.
+    Every PUBLISH is checked here, so that readers of a spool need not check it again.
 
-    :raises MalformedStream: a packet that a broker may not send to this client; earlier packets of the
-        buffer are dropped with it, unacknowledged, and come again after the reconnect.
+    :param level: protocol level of the connection: 4 for MQTT 3.1.1, or 5.
+    :raises MalformedStream: there is a packet that a broker may not send to this client; earlier packets of the
+        buffer are dropped with it, unacknowledged, and the broker sends them again after the reconnect.
     """
-    # Slices of bytes are cheaper than slices of a bytearray, and there is one for each message.
+    # Slices of bytes are cheaper than slices of a bytearray, and each message needs one.
     data = bytes(buffer)
     offset, count, redelivered, wanted, size = 0, 0, 0, 0, len(data)
     packet_ids: list[bytes] = []
     other_spans: list[tuple[int, int]] = []
-    # With MQTT 5: the PUBLISH packets without their properties.
+    # Used with MQTT 5 only: the PUBLISH packets without their properties.
     stripped: list[bytes] = []
     from_broker = _FROM_BROKER_5 if level == 5 else _FROM_BROKER
     while offset + 2 <= size:
@@ -152,7 +155,7 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
                 length, body = header
         end = body + length
         if first & 0xF0 != PUBLISH:
-            # Refused before it is whole: garbage may announce 256 MB that never come.
+            # Refused before it is complete: garbage may announce 256 MB that never arrive.
             if first not in from_broker:
                 raise MalformedStream(f"the broker sent a packet of type 0x{first:02x}, not valid here")
             if end > size:
@@ -186,9 +189,12 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
 
 
 def _without_properties(data: bytes, first: int, body: int, after_topic: int, end: int) -> tuple[bytes, ...]:
-    """The parts of a PUBLISH of MQTT 5 as 3.1.1 has it."""
+    """Return a PUBLISH of MQTT 5 in the form of 3.1.1, as parts to be joined.
+
+    :raises MalformedStream: it has no topic name, or its properties do not end within the packet.
+    """
     if after_topic == body + 2:
-        # A topic alias would stand for it, and none was allowed.
+        # Only a topic alias could replace the name, and CONNECT allowed none.
         raise MalformedStream("the broker sent a PUBLISH without a topic name")
     at = after_topic + 2 if first & 6 else after_topic
     payload = end_of_properties(data, at, end)
@@ -196,7 +202,7 @@ def _without_properties(data: bytes, first: int, body: int, after_topic: int, en
 
 
 def _long_remaining_length(buffer: bytes, offset: int, size: int) -> tuple[int, int] | None:
-    """(remaining length, offset of the body) of a packet whose length has several bytes; None: need more."""
+    """Decode a long remaining length; return (length, offset of the body), or None if more bytes are needed."""
     length = 0
     for index in range(4):
         at = offset + 1 + index
@@ -210,7 +216,7 @@ def _long_remaining_length(buffer: bytes, offset: int, size: int) -> tuple[int, 
 
 
 def _without(data: bytes, end: int, spans: list[tuple[int, int]]) -> bytes:
-    """The bytes of `data` up to `end` that lie in none of `spans`."""
+    """Return the bytes of `data` before `end`, without those in `spans`."""
     if not spans:
         return data[:end]
     starts = [0, *(b for _, b in spans)]

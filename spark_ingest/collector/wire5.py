@@ -1,4 +1,4 @@
-"""What MQTT 5 adds to the bytes of a collector: properties, reason codes. Clause numbers are OASIS MQTT 5's."""
+"""MQTT 5 as far as a collector needs it: properties, reason codes. Clause numbers are those of OASIS MQTT 5."""
 
 import struct
 from typing import NamedTuple
@@ -13,8 +13,8 @@ _REASON_STRING = 0x1F
 _RECEIVE_MAXIMUM = 0x21
 
 FOR_EVER = 0xFFFFFFFF
-# Messages that the broker may have on the way: brokers that have no limit of their own give 20 else, or 65,535, all of
-# which come again after a lost link.
+# Receive maximum: the number of unacknowledged messages the broker may send. Without it, brokers without a limit
+# of their own send 20 at a time, or 65,535, all of which they send again after a lost link.
 _ON_THE_WAY = 10_000
 
 CONNECT_PROPERTIES = struct.pack(
@@ -22,7 +22,7 @@ CONNECT_PROPERTIES = struct.pack(
 )  # [3.1.2.11]
 
 UNSUPPORTED_VERSION = 0x84
-# Those that pass by themselves: server unavailable, server busy, connection rate exceeded.
+# Refusals that end by themselves: server unavailable, server busy, connection rate exceeded.
 PASSING = frozenset({0x88, 0x89, 0x9F})
 REASONS = {
     0x80: "unspecified error",
@@ -53,7 +53,7 @@ REASONS = {
     0xA2: "wildcard subscriptions not supported",
 }
 
-# Bytes of a property in CONNACK, DISCONNECT or SUBACK; 0: a string or binary data, whose length stands before it.
+# Size in bytes of each property in CONNACK, DISCONNECT or SUBACK; 0: a string or binary data, preceded by its length.
 _SIZES = {
     **dict.fromkeys((0x12, 0x15, 0x16, 0x1A, 0x1C, _REASON_STRING), 0),
     **dict.fromkeys((0x24, 0x25, 0x28, 0x29, 0x2A), 1),
@@ -64,11 +64,11 @@ _USER_PROPERTY = 0x26
 
 
 class Answer(NamedTuple):
-    """What a CONNACK or DISCONNECT says beside its reason code.
+    """The properties of a CONNACK or DISCONNECT that a collector uses.
 
-    :ivar keep_alive: seconds that count instead of those asked for; None: those do.
-    :ivar session_expiry: seconds that the broker keeps the session; None: as asked for.
-    :ivar reason: in the broker's words, or "".
+    :ivar keep_alive: keep-alive time in seconds that the broker has chosen; None if it accepts the requested one.
+    :ivar session_expiry: seconds that the broker keeps the session; None if it accepts the requested time.
+    :ivar reason: the broker's reason string, or "".
     """
 
     keep_alive: int | None
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
 
 
 def variable_integer(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A variable byte integer and the index behind it (1.5.5).
+    """Decode a variable byte integer (1.5.5); return its value and the index after it.
 
     :raises MalformedStream: it does not end before `end`, or within four bytes.
     """
@@ -93,9 +93,9 @@ def variable_integer(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def end_of_properties(data: bytes, at: int, end: int) -> int:
-    """The index behind the properties that begin at `at`.
+    """Return the index after the properties that begin at `at`.
 
-    :raises MalformedStream: they do not end before `end`.
+    :raises MalformedStream: they are longer than the packet, which ends at `end`.
     """
     length, at = variable_integer(data, at, end)
     if length > end - at:
@@ -104,9 +104,9 @@ def end_of_properties(data: bytes, at: int, end: int) -> int:
 
 
 def parse_answer(data: bytes, at: int) -> Answer:
-    """What the properties at `at`, to the end of a packet, say; a packet may end before them.
+    """Decode the properties that begin at `at`, up to the end of the packet `data`; a packet may have none.
 
-    :raises MalformedStream: they are none.
+    :raises MalformedStream: they are malformed.
     """
     found: dict[int, bytes] = {}
     end = len(data) if at >= len(data) else end_of_properties(data, at, len(data))
@@ -132,7 +132,7 @@ def parse_answer(data: bytes, at: int) -> Answer:
 
 
 def _field(data: bytes, at: int, end: int) -> int:
-    """The index behind a string."""
+    """Return the index after a string that begins at `at`."""
     stop = at + 2 + int.from_bytes(data[at : at + 2], "big")
     if at + 2 > end or stop > end:
         raise MalformedStream("the broker sent a property that is cut short")
@@ -140,6 +140,6 @@ def _field(data: bytes, at: int, end: int) -> int:
 
 
 def describe(code: int, answer: Answer) -> str:
-    """A reason code in words, with the broker's own."""
+    """Return a reason code in words, with the broker's reason string if there is one."""
     words = REASONS.get(code, "unknown reason")
     return f"{words}: {answer.reason} (0x{code:02x})" if answer.reason else f"{words} (0x{code:02x})"

@@ -1,4 +1,4 @@
-"""The file itself: data, style and scripts in one page that asks nobody for anything."""
+"""Writes the report: data, style and scripts in one page that loads nothing from elsewhere."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ from .timeline import US, Timeline
 DAY_US = 86_400 * US
 _MINUTE_S, _WINDOW_S = 60, 300
 _TRAFFIC_STEPS, _METRIC_STEPS, _REBOOT_STEPS, _GAP_STEPS = 240, 96, 96, 96
-# One script of its own scope; each file may use what those before it define.
+# The files become one script; each may use the definitions of those before it.
 _SCRIPTS = ("text.js", "chart.js", "charts.js", "devices.js", "lists.js", "page.js")
 _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -32,7 +32,7 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: `bytes` of the file, `totals` as the tiles show them, `absent` tables that were not there."""
+    """The result of a report: the file's size in bytes, the totals in the tiles, the names of missing tables."""
 
     bytes: int
     totals: dict[str, int]
@@ -40,11 +40,11 @@ class Report:
 
 
 def write_report(tables: Location, out: Path, *, days: float = 7.0) -> Report:
-    """Write the page to `out`, whole or not at all.
+    """Write the page to `out`, completely or not at all.
 
     :param tables: the --tables of the pipeline.
-    :param days: how far back the charts reach, from the newest reading.
-    :raises UsageError: no gold tables, or `out` cannot be written.
+    :param days: the days before the newest reading that the charts show.
+    :raises UsageError: there are no gold tables, or `out` cannot be written.
     :raises IngestError: a table cannot be read.
     """
     gold = Gold(tables)
@@ -58,7 +58,7 @@ def write_report(tables: Location, out: Path, *, days: float = 7.0) -> Report:
 
 
 def collect(gold: Gold, days: float) -> dict[str, Any]:
-    """Everything that the page shows."""
+    """Return everything that the page shows, ready for JSON."""
     devices = fleet.sorted_devices(gold.read("devices"))
     boots, gaps, traffic, alerts = (gold.read(name) for name in ("boots", "gaps", "traffic", "alerts"))
     names = devices["device_id"].to_pylist()
@@ -67,7 +67,7 @@ def collect(gold: Gold, days: float) -> dict[str, Any]:
     silver = Silver.of(gold, traffic, start_us, end_us)
     coarse_s = _WINDOW_S
     if silver is not None:
-        # Gold's minutes begin before the first reading and end after the last one.
+        # Narrow the time to the messages: gold's minutes begin before the first one and end after the last one.
         start_us, end_us = silver.start_us, _newest(devices, silver.end_us)
         coarse_s = 1
 
@@ -96,7 +96,7 @@ def collect(gold: Gold, days: float) -> dict[str, Any]:
 
 
 def render(data: dict[str, Any]) -> str:
-    """The page with `data` in it."""
+    """Return the page with `data` in it, as HTML."""
     style = _part("page.css")
     script = "".join(_part(name) for name in _SCRIPTS)
     parts = {
@@ -106,12 +106,12 @@ def render(data: dict[str, Any]) -> str:
         "data": _json(data),
         **{name: f"{data['totals'][name]:,}" for name in ("devices", "readings")},
     }
-    # In one pass: what a device said may look like one of these marks.
+    # Replace all marks in one pass, because text from a device may look like a mark.
     return re.sub(r"<!--@(\w+)-->", lambda mark: parts[mark[1]], _part("index.html"))
 
 
 def _span(devices: pa.Table, boots: pa.Table, traffic: pa.Table, days: float) -> tuple[int, int]:
-    """(from, to) in Unix microseconds: by received time, which no device's clock can move."""
+    """Return (from, to) in Unix microseconds, by received times, which do not depend on the devices' clocks."""
     last_seen, minutes, first_seen = (
         column.cast(pa.int64()).drop_null().to_pylist()
         for column in (devices["last_seen"], traffic["minute"], boots["first_seen"])
@@ -128,7 +128,7 @@ def _newest(devices: pa.Table, end_us: int) -> int:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that no HTML parser can leave: inside a script element only `<` could end it, or begin a comment."""
+    """Return JSON for a script element, with <, > and & escaped: `<` could end the element or begin a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,6 +1,6 @@
-"""Devices, traffic, gaps, reboots and alerts: rows of gold as the page's data.
+"""Converts rows of gold to data for the page: devices, traffic, gaps, reboots and alerts.
 
-Everything is sorted and rounded here, so that the same tables give the same page byte for byte. Times are Unix seconds.
+Everything is sorted and rounded here, so the same tables give the same page byte for byte. Times are in Unix seconds.
 """
 
 from collections import Counter, defaultdict
@@ -42,7 +42,7 @@ _DEVICE_COLUMNS = (
 
 
 def rounded(value: float | None) -> float | int | None:
-    """Five significant digits: more than a chart shows. None for what JSON cannot say."""
+    """Round to five significant digits, which is more than a chart shows; None for None, NaN and infinity."""
     if value is None or not np.isfinite(value):
         return None
     short = float(f"{value:.5g}")
@@ -52,17 +52,17 @@ def rounded(value: float | None) -> float | int | None:
 
 
 def microseconds(column: pa.ChunkedArray) -> np.ndarray:
-    """Unix microseconds; null is 0."""
+    """Convert timestamps to Unix microseconds; null becomes 0."""
     return pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
 
 
 def seconds(column: pa.ChunkedArray) -> list[int | None]:
-    """Unix seconds, rounded down."""
+    """Convert timestamps to Unix seconds, rounded down."""
     return [None if value is None else value // US for value in column.cast(pa.int64()).to_pylist()]
 
 
 def sorted_devices(devices: pa.Table) -> pa.Table:
-    """Worst health first, then by name; a health this release does not know comes first of all."""
+    """Sort devices by health, worst first, then by name; a health that this release does not know comes first."""
     rank = {word: i for i, word in enumerate(HEALTH)}
     health, names = devices["health"].to_pylist(), devices["device_id"].to_pylist()
     order = sorted(range(len(names)), key=lambda i: (rank.get(health[i] or "ok", -1), names[i]))
@@ -70,7 +70,7 @@ def sorted_devices(devices: pa.Table) -> pa.Table:
 
 
 def device_columns(devices: pa.Table) -> dict[str, list]:
-    """Column by column, which is half the size of row by row; columns without a value are left out."""
+    """Return the devices by column, which takes half the size of rows; columns without any value are left out."""
     found: dict[str, list] = {"id": devices["device_id"].to_pylist()}
     for column, name in _DEVICE_COLUMNS:
         values = devices[column]
@@ -86,7 +86,7 @@ def device_columns(devices: pa.Table) -> dict[str, list]:
 
 
 def links(devices: pa.Table) -> list[str | None]:
-    """What the newest status says of each device: online, goodbye (it left on purpose), lost; None without a status."""
+    """Return each device's newest status: online, goodbye (it left on purpose) or lost; None without a status."""
     said = zip(devices["online"].to_pylist(), devices["status_reason"].to_pylist(), strict=True)
     return [
         None if online is None else "online" if online else "goodbye" if reason in GOODBYES else "lost"
@@ -95,7 +95,7 @@ def links(devices: pa.Table) -> list[str | None]:
 
 
 def totals(devices: pa.Table, gaps: pa.Table, alerts: pa.Table) -> dict[str, int]:
-    """What the tiles show; also the result of ``umqtt report --json``."""
+    """Return the totals that the tiles show; ``umqtt report --json`` prints them too."""
 
     def total(rows: pa.Table, column: str) -> int:
         return sum(value for value in rows[column].to_pylist() if value)
@@ -114,9 +114,9 @@ def totals(devices: pa.Table, gaps: pa.Table, alerts: pa.Table) -> dict[str, int
 
 
 def traffic(rows: pa.Table, timeline: Timeline, minutes: np.ndarray) -> dict[str, Any]:
-    """A minute's mean of each step; the delays are the minutes' percentiles, weighted by their readings.
+    """Return the traffic per minute in each step; delays are means of the minutes' percentiles, weighted by readings.
 
-    :param minutes: how many minutes of each step were observed.
+    :param minutes: the number of observed minutes in each step.
     """
     at = microseconds(rows["minute"])
     found: dict[str, Any] = {**timeline.as_json(), "per": "minute"}
@@ -133,7 +133,7 @@ def traffic(rows: pa.Table, timeline: Timeline, minutes: np.ndarray) -> dict[str
 
 
 def gaps(rows: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[str, Any]:
-    """The largest ranges, and how many seqs went missing when."""
+    """Return the 100 largest gaps, and the number of missing seqs in each step."""
     columns = ("device_id", "boot", "first", "last", "missing", "announced", "open", "state")
     listed = sorted(
         zip(*_lists(rows, columns), seconds(rows["since"]), strict=True),
@@ -151,13 +151,13 @@ def gaps(rows: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[str,
 
 
 def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[str, Any]:
-    """Every boot but the first that is known of a device, at the time of its step; most first.
+    """Return the reboots of each device, which are all its known boots but the first; most reboots first.
 
-    Row: device, reboots, [[step, reboots, cause], …]; the cause is the step's most frequent one.
+    A row is device, reboots, [[step, reboots, cause], …]; the cause is the most frequent one in that step.
     """
     first_seen = microseconds(boots["first_seen"])
     anchor = _numbers(boots["anchor_ts_us"]).astype(np.int64)
-    # A clock that was wrong at boot must not put the boot outside of what a device can have waited.
+    # Ignore the device's own time of boot if it is later than the first message, or over 400 days before it.
     good = (anchor > first_seen - _OLDEST_BOOT_US) & (anchor <= first_seen)
     at = np.where(good, anchor, first_seen)
     begun = defaultdict(list)
@@ -177,7 +177,7 @@ def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[
 
 
 def alerts(rows: pa.Table, index: dict[str, int]) -> dict[str, Any]:
-    """Open ones first, newest first."""
+    """Return at most 200 alerts: open ones first, and newest first among each."""
     listed = sorted(
         zip(
             *_lists(rows, ("device_id", "kind", "text")),
@@ -199,5 +199,5 @@ def _lists(rows: pa.Table, columns: Iterable[str]) -> list[list]:
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    # Not safe: of a count beyond 2**53, which a device can announce, the chart needs no last digits.
+    # safe=False: a device can announce a count above 2**53, whose last digits a chart does not need.
     return pc.fill_null(column.cast(pa.float64(), safe=False), 0.0).to_numpy()

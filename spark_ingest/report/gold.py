@@ -1,4 +1,4 @@
-"""Reading the tables with delta-rs."""
+"""Reads the tables with delta-rs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,10 +17,11 @@ WINDOW_COLUMNS = ["device_id", "window_start", "metric", "n", "sum"]
 
 
 class Gold:
-    """The gold tables below `tables`, and those that Silver reads, each at its newest version.
+    """The gold tables in `tables` and the tables that Silver reads, each at its newest version.
 
-    :ivar absent: names of gold tables that do not exist; they read as empty.
-    :raises UsageError: there are none at all.
+    :ivar absent: names of the gold tables that do not exist; they are read as empty.
+    :raises UsageError: there is no gold table at all.
+    :raises IngestError: a table cannot be opened.
     """
 
     def __init__(self, tables: Location) -> None:
@@ -38,7 +39,10 @@ class Gold:
         raise UsageError(f"no gold tables in {tables / 'gold'}: give the --tables of umqtt ingest")
 
     def read(self, name: str) -> pa.Table:
-        """The whole table with the columns of SCHEMAS; those that an older release did not write are null."""
+        """Read a whole table with the columns of SCHEMAS; columns that an older release did not write are null.
+
+        :raises IngestError: the table cannot be read.
+        """
         table = f"gold/{name}"
         schema = SCHEMAS[table]
         if table not in self._tables:
@@ -54,12 +58,15 @@ class Gold:
         return pa.table(columns, schema=schema)
 
     def windows(self, start_s: int) -> Iterator[pa.RecordBatch]:
-        """WINDOW_COLUMNS of gold/windows from `start_s` on, Unix seconds."""
+        """Yield WINDOW_COLUMNS of gold/windows from `start_s` (Unix seconds) on, in batches."""
         start = pa.scalar(start_s * US, pa.int64()).cast(TIMESTAMP)
         yield from self.scan("gold/windows", WINDOW_COLUMNS, pc.field("window_start") >= start)
 
     def scan(self, table: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.RecordBatch]:
-        """Some columns of some rows, piece by piece: for tables that may be larger than memory."""
+        """Yield some columns of the `wanted` rows in batches, since a table may be larger than memory.
+
+        :raises IngestError: the table cannot be read.
+        """
         if table not in self._tables:
             return
         try:

@@ -1,7 +1,7 @@
 """Metrics over time: percentiles over the fleet, and a line for each device.
 
-A device's value in a step is the mean of its readings there. A line is written as text, two characters a step, which is
-a third of what JSON numbers take: a thousand devices fit into a page that opens at once.
+A device's value in a step is the mean of its readings in it. A line is encoded as text with two characters per step,
+a third of the size of JSON numbers, so a page with a thousand devices still opens at once.
 """
 
 import math
@@ -28,15 +28,17 @@ _DIGITS = np.frombuffer(ALPHABET.encode(), np.uint8)
 
 
 class Windows(Protocol):
-    """What has WINDOW_COLUMNS: gold, or silver where the time is short."""
+    """A source of WINDOW_COLUMNS: Gold, or Silver for a short time."""
 
     def windows(self, start_s: int) -> Iterator[pa.RecordBatch]: ...
 
 
 def metrics(source: Windows, devices: list[str], timeline: Timeline) -> list[dict[str, Any]]:
-    """One entry a metric: name, timeline, low, mid and high of the fleet, and `lines`, device index → line.
+    """Return an entry per metric: name, timeline, low, mid and high of the fleet, number of devices, and lines.
 
-    :param devices: names, those that get a line first if there is not room for all.
+    ``lines`` has a line by device index, see :func:`line`.
+
+    :param devices: names of devices; if there is not enough room for all lines, the first ones get theirs.
     """
     names = _chosen(source, timeline.start_s)
     if not names or not devices:
@@ -63,10 +65,10 @@ def metrics(source: Windows, devices: list[str], timeline: Timeline) -> list[dic
 
 
 def line(values: np.ndarray) -> list[Any]:
-    """[lowest, highest, text] of a device's values, of which NaN are unknown and at least one is not."""
+    """Encode a device's values as [lowest, highest, text]; NaN is unknown, and at least one value must be known."""
     known = np.isfinite(values)
     low, high = float(values[known].min()), float(values[known].max())
-    # Halved first where the span of two floats is none.
+    # Halve the values first if their difference is too large for a float.
     scale = 1.0 if math.isfinite(high - low) else 0.5
     span = high * scale - low * scale
     levels = np.zeros(len(values), np.int64)
@@ -88,7 +90,7 @@ def _chosen(source: Windows, start_s: int) -> list[str]:
 
 
 def _means(source: Windows, names: list[str], devices: list[str], timeline: Timeline) -> np.ndarray:
-    """Mean by metric, device and step; NaN where there was no reading."""
+    """Return the means by metric, device and step; NaN where there was no reading."""
     shape = (len(names), len(devices), timeline.count)
     sums, counts = np.zeros(shape), np.zeros(shape)
     device_index, metric_index = ({name: i for i, name in enumerate(each)} for each in (devices, names))
@@ -105,14 +107,14 @@ def _means(source: Windows, names: list[str], devices: list[str], timeline: Time
 
 
 def _codes(names: pa.Array, index: dict[str, int]) -> np.ndarray:
-    """The index of each name; -1 where it has none."""
+    """Return the index of each name; -1 for a name without index."""
     encoded = names.dictionary_encode(null_encoding="encode")
     codes = np.array([index.get(name, -1) for name in encoded.dictionary.to_pylist()], np.int64)
     return codes[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
 def _bands(cells: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """_PERCENTILES over the devices, step by step."""
+    """Return the percentiles over the devices in each step; NaN where no device has a value."""
     bands = np.full((len(_PERCENTILES), cells.shape[1]), np.nan)
     for step in np.flatnonzero(known.any(axis=0)):
         bands[:, step] = np.percentile(cells[known[:, step], step], _PERCENTILES)

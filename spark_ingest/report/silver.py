@@ -1,4 +1,4 @@
-"""Readings of a short time, from silver: gold, in minutes and five-minute windows, cannot show an outage of seconds."""
+"""Readings of a short time, from silver. Gold has minutes and five-minute windows, too coarse for short outages."""
 
 import math
 from collections.abc import Iterator
@@ -21,9 +21,10 @@ _READINGS_A_POINT, _VALUES_A_POINT = 4, 2
 
 
 class Silver:
-    """Readings received from `start_us` to `end_us`.
+    """The readings received from `start_us` to `end_us`, in Unix microseconds.
 
-    :ivar start_us, end_us: when the first and the last message came, Unix microseconds; equal when there are none.
+    :ivar start_us, end_us: when the first and just after the last message were received, in Unix microseconds; both 0
+        if there are none.
     """
 
     def __init__(self, gold: Gold, start_us: int, end_us: int) -> None:
@@ -38,7 +39,7 @@ class Silver:
             pa.schema([("received_ts", TIMESTAMP), ("event_ts", TIMESTAMP), ("clock_ok", pa.bool_())]),
         )
         self._received = rows["received_ts"].cast(pa.int64()).to_numpy()
-        # A reading is not received before it is taken: a clock that is ahead is not believed.
+        # A reading cannot be received before it is taken, so a clock that is ahead is corrected.
         taken = pc.fill_null(rows["event_ts"], rows["received_ts"]).cast(pa.int64()).to_numpy()
         self._taken = np.minimum(taken, self._received)
         self._clock_ok = pc.fill_null(rows["clock_ok"], False).to_numpy()
@@ -51,7 +52,7 @@ class Silver:
 
     @classmethod
     def of(cls, gold: Gold, traffic: pa.Table, start_us: int, end_us: int) -> "Silver | None":
-        """None where the time is too long, the readings are too many, or silver has none of them."""
+        """Return the readings; None if the time is over an hour, there are too many readings, or silver has none."""
         at = microseconds(traffic["minute"])
         readings = pc.fill_null(traffic["readings"], 0).to_numpy()[(at > start_us - 60 * US) & (at <= end_us)].sum()
         if end_us - start_us > LONGEST_US or readings > MOST_READINGS:
@@ -60,14 +61,16 @@ class Silver:
         return found if len(found) else None
 
     def finest_s(self, devices: int | None = None) -> int:
-        """Seconds of a step that has enough readings of the fleet or, of `devices`, enough of each."""
+        """Return the seconds of the finest step with enough readings of the fleet, or per device for `devices`."""
         apart_s = (self.end_us - self.start_us) / US / len(self)
         return max(1, math.ceil(apart_s * (_READINGS_A_POINT if devices is None else _VALUES_A_POINT * devices)))
 
     def traffic(self, timeline: Timeline, seconds: np.ndarray) -> dict[str, Any]:
-        """As :func:`fleet.traffic`, a second; with `taken`, readings by the devices' clocks, and `waiting` on devices.
+        """Return the traffic as :func:`fleet.traffic`, but per second.
 
-        :param seconds: how many of each step were observed.
+        Adds ``taken``, the readings by the time at which devices took them, and ``waiting``, see :meth:`_waiting`.
+
+        :param seconds: the number of observed seconds in each step.
         """
         step = timeline.index(self._received)
         counted = {"readings": self._received, "taken": self._taken, **self._others}
@@ -86,7 +89,7 @@ class Silver:
         return {**found, **percentiles}
 
     def windows(self, start_s: int) -> Iterator[pa.RecordBatch]:
-        """As :meth:`Gold.windows`: each value a window of its own."""
+        """Yield batches as :meth:`Gold.windows`, with each value as a window of its own."""
         for batch in self._gold.scan("silver", ["device_id", "event_ts", "metrics"], self._of_silver):
             batch = batch.filter(batch["metrics"].is_valid()).filter(pc.field("event_ts").is_valid())
             maps = batch["metrics"]
@@ -101,7 +104,7 @@ class Silver:
             yield pa.record_batch(columns, WINDOW_COLUMNS).filter(pc.field("window_start") >= _time(start_s * US))
 
     def _waiting(self, timeline: Timeline) -> list[int]:
-        """Readings that were taken and not received by the end of each step."""
+        """Return the number of readings that were taken but not yet received at the end of each step."""
         change = np.zeros(timeline.count + 1, np.int64)
         for times, sign in ((self._taken, 1), (self._received, -1)):
             np.add.at(change, np.clip(timeline.index(times), 0, timeline.count), sign)

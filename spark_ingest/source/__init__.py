@@ -1,11 +1,11 @@
-"""``format("mqtt")`` for Spark, streaming and batch: a source over spools, and a sink to a broker.
+"""``format("mqtt")`` for Spark, streaming and batch: a source that reads spools, a sink that publishes to a broker.
 
 ===============  ==========================================================================================
-``offsets``      offsets of the source, limits, and cutting a range into partitions
-``rows``         spool bytes to Arrow record batches
+``offsets``      offsets of the source, limits of a micro-batch, partitions
+``rows``         converts bytes of a spool to Arrow record batches
 ``topics``       topic filters
-``options``      the options of the source, checked
-``sink``         rows to messages at a broker, and the options of that
-``data_source``  what Spark calls
+``options``      parses and checks the options of the source
+``sink``         publishes rows as messages to a broker; options of the sink
+``data_source``  the classes that Spark calls
 ===============  ==========================================================================================
 """

@@ -1,13 +1,13 @@
-"""``format("mqtt")``: MQTT messages from a collector's spool, streaming and batch; the other way: :mod:`sink`. ::
+"""The data source ``format("mqtt")``: reads messages from collectors' spools; :mod:`sink` publishes to a broker. ::
 
     from spark_ingest import MqttDataSource
     spark.dataSource.register(MqttDataSource)
     messages = spark.readStream.format("mqtt").option("path", "spool").load()
 
 Columns: topic, payload, received_ts, qos, retain, dup, collector, spool, segment, position. (spool, segment,
-position) identifies a PUBLISH as it was received; the same message may have been received twice (QoS 1).
+position) identifies one received PUBLISH; the same message may have been received twice (QoS 1).
 
-The options, the offsets and what can go wrong: docs/spark-source.md. Two queries may read one spool only if neither
+docs/spark-source.md documents the options, the offsets and the errors. Two queries may read one spool only if neither
 removes segments (retentionHours) that the other still needs.
 """
 
@@ -40,7 +40,7 @@ _REMOVE_EVERY_S = 10.0
 
 
 class MqttDataSource(DataSource):
-    """See the module. The constructor has no side effects: Spark builds and pickles it as it likes."""
+    """The data source; see the module. Its constructor has no side effects, as Spark builds and pickles it freely."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,7 +69,7 @@ class MqttDataSource(DataSource):
 
 
 class MqttPartition(InputPartition):
-    """Byte ranges that one task reads, in order."""
+    """A partition: the byte ranges that one task reads, in order."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(None)
@@ -88,7 +88,7 @@ def _cut(tree: SpoolTree, options: Options, start: Offset, end: Offset) -> list[
 
 
 class MqttReader(DataSourceReader):
-    """Batch: everything between startingOffsets and endingOffsets."""
+    """The batch reader: reads everything between startingOffsets and endingOffsets."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -98,7 +98,7 @@ class MqttReader(DataSourceReader):
         start = tree.starting(self._options.starting_offsets)
         end = tree.starting(self._options.ending_offsets or "latest", "endingOffsets")
         parts = _cut(tree, self._options, start, end)
-        # Spark refuses a reader without partitions.
+        # Spark rejects a reader without partitions.
         return [MqttPartition(part) for part in parts] or [MqttPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -106,7 +106,7 @@ class MqttReader(DataSourceReader):
 
 
 class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streaming. One instance lives in a process of the JVM for as long as the query runs."""
+    """The streaming reader. One instance lives as long as the query, in a Python process that the JVM starts."""
 
     def __init__(self, options: Options) -> None:
         if options.ending_offsets is not None:
@@ -117,14 +117,14 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offset | None = None
         self._end: Offset | None = None
         self._triggered_at = time.monotonic()
-        # Messages counted so far: how many lie between two offsets.
+        # Start offset, end offset, and the number of messages between them.
         self._counted: tuple[Offset, Offset, int] = {}, {}, 0
         self._removed_at = time.monotonic()
 
     def initialOffset(self) -> dict:
         tree = self._options.tree()
         start = tree.starting(self._options.starting_offsets)
-        # What it names must be there: Spark keeps it in the checkpoint, and would stop at it every time.
+        # Check that the offset exists: Spark stores it in the checkpoint, and would fail with it at every start.
         tree.ranges(start, start)
         return start
 
@@ -137,8 +137,8 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:
         if time.monotonic() - self._removed_at > _REMOVE_EVERY_S:
-            # `start` is where the newest committed micro-batch ended. An idle stream gets no commit() for it, and a
-            # collector that waits for room would wait for ever.
+            # `start` is the end of the newest committed micro-batch. Spark does not call commit() for it while the
+            # stream is idle, so without this a collector that waits for room would wait for ever.
             self._remove_before(start)
         tree = self._options.tree()
         target = tree.latest() if self._target is None else self._target
@@ -147,27 +147,27 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadAllAvailable):
             self._end = tree.advance(start, target)
         else:
-            # Spark passes one limit on; when both options are given, both hold.
+            # Spark passes only one limit; if both options are given, both apply.
             self._end = tree.advance(start, target, max_rows=self._options.max_rows, max_bytes=self._options.max_bytes)
         if self._end != start:
             self._triggered_at = time.monotonic()
         return self._end
 
     def _is_due(self, tree: SpoolTree, start: Offset, target: Offset) -> bool:
-        """Whether there are minOffsetsPerTrigger messages, or maxTriggerDelay has passed since the last micro-batch."""
+        """Return whether minOffsetsPerTrigger messages wait, or maxTriggerDelay has passed since the last batch."""
         wanted = self._options.min_rows
         if wanted is None or time.monotonic() - self._triggered_at >= self._options.longest_delay_s:
             return True
         since, counted_to, count = self._counted
-        # Spark asks up to a hundred times a second: only what is new is counted.
+        # Spark asks up to a hundred times a second, so only new messages are counted.
         count = count + tree.messages(counted_to, target) if since == start else tree.messages(start, target)
         self._counted = start, target, count
         return count >= wanted
 
     def reportLatestOffset(self) -> dict:
-        """What is durable now: `latestOffset` in the query's progress.
+        """Return the durable positions, which Spark shows as `latestOffset` in the query's progress.
 
-        Each place has ``lagBytes`` too: the bytes of spool between it and the end of the micro-batch just planned.
+        Each has ``lagBytes`` too: the bytes of its spool between the end of the micro-batch just planned and it.
         """
         if self._end is None:
             return SpoolTree(self._options.spools).latest()
@@ -183,14 +183,14 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def commit(self, end: dict) -> None:
-        # Spark calls this for a micro-batch only once the next one is built: what `end` covers is in the
+        # Spark calls this for a micro-batch only when it builds the next one, so everything before `end` is in the
         # tables.
         self._remove_before(end)
 
     def stop(self) -> None:
         if isinstance(sys.exception(), (EOFError, OSError)):
-            # Spark has closed the connection to this process, which would now tell Spark so, and die of that with the
-            # traceback of a broken pipe on the user's terminal. An error of ours that Spark still hears is not lost.
+            # Spark has closed the connection to this process. Reporting that to Spark would fail, and print the
+            # traceback of a broken pipe on the user's terminal. Errors that Spark can still receive are not hidden.
             sys.excepthook = lambda *_error: None
 
     def _remove_before(self, place: dict) -> None:

@@ -1,11 +1,11 @@
 """Offsets of the ``mqtt`` source: ``{collector: {"spool": UUID, "segment": number, "position": bytes}}``.
 
-The UUID is the run's that wrote the segment: a spool that was made anew, or restored from a copy and written again, has
-the segment's number with another one.
+The UUID is that of the run that wrote the segment. It differs if the spool was created again, or was restored from a
+copy and written again, under the same segment number.
 
-Pure planning on top of what the spools hold now: where to start, how far a micro-batch may go, and which
-byte ranges its partitions read. Offsets always lie between two blocks, so a micro-batch consists of whole blocks: as
-many as fit within its limits, or one block that alone exceeds them.
+This module plans reads: where a query starts, how far a micro-batch goes, and which byte ranges its partitions read.
+It reads no data itself. Offsets are always block boundaries, so a micro-batch consists of complete blocks: as many as
+fit within its limits, or a single block that exceeds them.
 """
 
 import json
@@ -23,7 +23,7 @@ _PARTITION_BYTES = 8 << 20
 
 
 class Place(TypedDict):
-    """One collector's part of an offset, as Spark keeps it in its checkpoint (JSON)."""
+    """One collector's part of an offset, in the form in which Spark keeps it in its checkpoint (JSON)."""
 
     spool: str
     segment: int
@@ -35,7 +35,7 @@ Offset = dict[str, Place]
 
 @dataclass(frozen=True)
 class Range:
-    """Bytes [`start`, `end`) of one segment, between two blocks."""
+    """Bytes [`start`, `end`) of one segment; both are block boundaries. `spool` is the run's UUID."""
 
     collector: str
     spool: str
@@ -45,23 +45,22 @@ class Range:
 
 
 def to_place(position: Position) -> Place:
-    """`position` as JSON can hold it."""
+    """Convert a position to the form used in JSON."""
     return {"spool": position.spool, "segment": position.segment, "position": position.position}
 
 
 def to_position(place: Place) -> Position:
-    """What :func:`to_place` was given."""
+    """Convert a place from JSON back to a position."""
     return Position(place["spool"], place["segment"], place["position"])
 
 
 class SpoolTree:
-    """A tree of spools, as the source sees it.
+    """The spools that a query reads.
 
-    :param spools: the spools, or the local folder that holds them.
-    :param fail_on_data_loss: whether an offset that names messages which are gone is an error (as in
-        Spark's Kafka source) or is passed over.
-    :param since_ms: blocks received before, in Unix milliseconds, are passed over; :param until_ms: likewise those
-        received then or later.
+    :param spools: the spools, or the local folder that contains them.
+    :param fail_on_data_loss: whether missing messages raise DataLoss (as in Spark's Kafka source) or are skipped.
+    :param since_ms: skip blocks received before this time, in Unix milliseconds; None for no limit.
+    :param until_ms: skip blocks received at this time or later, in Unix milliseconds; None for no limit.
     """
 
     def __init__(
@@ -78,12 +77,12 @@ class SpoolTree:
         self._until_ms = math.inf if until_ms is None else until_ms
 
     def latest(self) -> Offset:
-        """The durable positions now."""
+        """Return the current durable position of each spool."""
         places = ((name, self.spools.view(name).durable()) for name in self.spools.names())
         return {name: to_place(durable) for name, durable in places if durable is not None}
 
     def earliest(self) -> Offset:
-        """Where the oldest kept message of each spool begins."""
+        """Return the position of the oldest kept message of each spool."""
         offset: Offset = {}
         for name in self.spools.names():
             view = self.spools.view(name)
@@ -93,13 +92,13 @@ class SpoolTree:
         return offset
 
     def starting(self, value: str, option: str = "startingOffsets") -> Offset:
-        """What ``startingOffsets`` or ``endingOffsets`` means: earliest, latest, or an offset as JSON.
+        """Parse the value of ``startingOffsets`` or ``endingOffsets``: earliest, latest, or an offset as JSON.
 
-        In JSON a collector's place may be "earliest" or "latest" too. A collector that it does not name is read from
-        its beginning.
+        In JSON, a collector's place may also be "earliest" or "latest". A collector that the JSON does not name is
+        read from its beginning.
 
-        :param option: the option's name, for the error.
-        :raises UsageError: it is none of these.
+        :param option: the option's name, for the error message.
+        :raises UsageError: the value is none of these.
         """
         if value == "earliest":
             return self.earliest()
@@ -127,22 +126,22 @@ class SpoolTree:
     def advance(
         self, start: Offset, target: Offset, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Offset:
-        """How far a micro-batch from `start` goes towards `target`, within the limits.
+        """Return the end of a micro-batch that goes from `start` towards `target` within the limits.
 
-        Neither limit is exceeded but by a block that exceeds it alone, which then is the whole micro-batch. Each spool
-        gives its next block first, the one that was received longest ago before the others, so that none starves. The
-        room that is left is shared in proportion to what each has waiting.
+        A limit is exceeded only by a single block that is larger than it, which then is the whole micro-batch. So
+        that no spool starves, each first contributes its next block, the longest waiting one first. The remaining
+        room is shared in proportion to the bytes that wait in each spool.
 
-        :param max_rows: messages.
-        :param max_bytes: bytes of spool.
-        :raises DataLoss: `start` names what is gone.
+        :param max_rows: limit of the number of messages; None for no limit.
+        :param max_bytes: limit of the bytes of spool; None for no limit.
+        :raises DataLoss: `start` is in a spool or segment that is gone.
         """
         end: Offset = dict(start)
         for name in start.keys() - target.keys():
             view = self.spools.view(name)
             if to_position(start[name]) not in view.retired():
                 self._lost(f"the spool {view.where} is gone")
-            # Forgotten: nothing that is still to come depends on it.
+            # The spool is retired or gone for good, so the offset need not name it any more.
             del end[name]
         waiting = {name: self._ranges_of(name, start.get(name), place) for name, place in target.items()}
         end |= {name: place for name, place in target.items() if not waiting[name]}
@@ -157,7 +156,7 @@ class SpoolTree:
             if block is None or not room.takes(block):
                 return False
             following[name] = next(blocks[name], None)
-            # The target may lie in a segment after the last block.
+            # The target may be in a later segment than the last block.
             end[name] = target[name] if following[name] is None else block.end
             return True
 
@@ -172,17 +171,20 @@ class SpoolTree:
         return end
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
-        """The byte ranges between two offsets, in the order in which their messages were received.
+        """Return the byte ranges between two offsets: sorted by collector, then in the order of reception.
 
-        Without the blocks received before `since_ms`, or at `until_ms` or later.
+        Blocks received before `since_ms`, or at `until_ms` or later, are left out.
 
-        :raises DataLoss: some of it is gone.
-        :raises UsageError: `start` lies behind `end`.
+        :raises DataLoss: part of the data is gone.
+        :raises UsageError: `start` is after `end`.
         """
         return [r for name, place in sorted(end.items()) for r in self._ranges_of(name, start.get(name), place)]
 
     def remove_before(self, end: Offset, *, read_for_s: float) -> int:
-        """Note that segments before `end` have been read, and remove those read `read_for_s` ago; how many."""
+        """Mark the segments before `end` as read, and remove those marked at least `read_for_s` seconds ago.
+
+        Returns the number of removed segments.
+        """
         removed = 0
         for name in self.spools.names():
             place = end.get(name)
@@ -191,20 +193,20 @@ class SpoolTree:
         return removed
 
     def messages(self, start: Offset, end: Offset) -> int:
-        """How many messages lie between two offsets. Raises as :meth:`ranges`."""
+        """Count the messages between two offsets. Raises as :meth:`ranges`."""
         ranges = self.ranges(start, end)
         return sum(block.messages for r in ranges for block in _blocks(self.spools.view(r.collector), [r]))
 
     def cut(
         self, ranges: list[Range], min_partitions: int | None, *, max_rows: int | None = None
     ) -> list[tuple[Range, ...]]:
-        """Cut `ranges` into partitions of about equal size, between blocks, keeping their order.
+        """Cut `ranges` at block boundaries into partitions of about equal size, keeping their order.
 
-        Small ranges share a partition and large ones are cut: about 8 MiB each at most, and about `min_partitions`
-        or more where there are enough blocks (blocks differ in size, so it may be one less, as in Spark's Kafka
-        source).
+        Small ranges share a partition and large ones are cut. A partition has about 8 MiB at most. If there are
+        enough blocks, there are about `min_partitions` or more (possibly one less, since blocks differ in size, as in
+        Spark's Kafka source).
 
-        :param max_rows: messages a partition, exceeded only by a block that alone has more.
+        :param max_rows: limit of messages per partition, exceeded only by a single block that has more.
         """
         total = sum(r.end - r.start for r in ranges)
         wanted = max(min_partitions or 1, -(-total // _PARTITION_BYTES))
@@ -221,7 +223,8 @@ class SpoolTree:
                     partitions.append((*current, replace(r, start=begin, end=block)) if begin < block else (*current,))
                     current, begin, rows = [], block, 0
                 rows += header.messages
-                # Against the share of the whole, not of one partition: rounding up would otherwise add up.
+                # Compare with the share of the total, not with the size of one partition: rounding errors would add
+                # up.
                 if (passed + header.end - r.start) * wanted >= total * (shares + 1):
                     partitions.append((*current, replace(r, start=begin, end=header.end)))
                     current, begin, rows, shares = [], header.end, 0, shares + 1
@@ -238,7 +241,7 @@ class SpoolTree:
         if start is not None and not is_there and to_position(start) in view.retired():
             if start == end:
                 return []
-            # What has its name now is another spool.
+            # The spool that has this name now is another one.
             start = None
         if durable is None:
             return self._lost(f"the spool {view.where} is gone")
@@ -248,7 +251,7 @@ class SpoolTree:
             self._lost(what)
             start = None
         if start is not None and (start["segment"], start["position"]) > (end["segment"], end["position"]):
-            # Of two places that the spool has; Spark never asks for such a micro-batch.
+            # Both places exist, so the options are wrong; Spark never requests such a micro-batch.
             raise UsageError(f"startingOffsets lies behind endingOffsets for {name}: {start}, {end}")
         segments = view.segments()
         if not segments:
@@ -270,7 +273,7 @@ class SpoolTree:
         return list(self._received_in_time(view, ranges))
 
     def _received_in_time(self, view: View, ranges: list[Range]) -> Iterator[Range]:
-        """The parts of `ranges` of one spool that were received since `since_ms` and before `until_ms`."""
+        """Yield the parts of one spool's `ranges` that were received at `since_ms` or later and before `until_ms`."""
         if not self._since_ms and self._until_ms == math.inf:
             yield from ranges
             return
@@ -314,7 +317,7 @@ def _first(view: View, durable: Position) -> Position:
 
 
 def _not_there(view: View, runs: list[Run], durable: Position, place: Place) -> str | None:
-    """What is wrong with a place that the spool does not have (any more), or None."""
+    """Return None if the spool has the place, else a text that says why it does not."""
     if spool_of(runs, place["segment"]) != place["spool"]:
         return (
             f"the spool {view.where} was made anew or restored from an old copy: "
@@ -326,7 +329,7 @@ def _not_there(view: View, runs: list[Run], durable: Position, place: Place) -> 
 
 
 class _Block(NamedTuple):
-    """A block that waits; `size` in bytes of spool, its header with it."""
+    """A block to be read; `size` is in bytes, including the header."""
 
     end: Place
     messages: int
@@ -344,14 +347,14 @@ def _blocks(view: View, ranges: list[Range]) -> Iterator[_Block]:
 
 @dataclass
 class _Room:
-    """What a micro-batch may still take."""
+    """The messages and bytes for which a micro-batch still has room."""
 
     rows: float
     size: float
     is_empty: bool = True
 
     def takes(self, block: _Block) -> bool:
-        """Count a block that fits, or the first one of all; False when it does not fit."""
+        """Count a block if it fits or is the first one; return False if it does not fit."""
         if not self.is_empty and (block.messages > self.rows or block.size > self.size):
             return False
         self.rows -= block.messages
@@ -364,19 +367,19 @@ class _Room:
 
 
 def bytes_between(start: Mapping[str, Place], end: Mapping[str, Place], spools: Spools | Path) -> int:
-    """Spool bytes between two offsets. Passes over what is gone."""
+    """Return the bytes of spool between two offsets; missing data is skipped."""
     ranges = SpoolTree(spools, fail_on_data_loss=False).ranges(dict(start), dict(end))
     return sum(r.end - r.start for r in ranges)
 
 
 class Lag(Place):
-    """A durable place, and how many bytes of the spool lie before it that were not read."""
+    """A durable place, with the number of bytes before it that were not read yet."""
 
     lagBytes: int
 
 
 def lag_behind(end: Mapping[str, Place], spools: Spools | Path) -> dict[str, Lag]:
-    """The durable places now, each with the bytes since `end`, up to where its spool was read."""
+    """Return the current durable places, each with the bytes since `end`, the offset up to which spools were read."""
     latest = SpoolTree(spools, fail_on_data_loss=False).latest()
     read = {name: {name: end[name]} if name in end else {} for name in latest}
     return {

@@ -1,6 +1,7 @@
-"""The options of ``format("mqtt")`` for reading, checked; what each means is in docs/spark-source.md.
+"""Parses and checks the options of ``format("mqtt")`` for reading; docs/spark-source.md documents them.
 
-Names are Spark's Kafka source's where the meaning is the same. Spark hands them over as text, in any case.
+An option has the name it has in Spark's Kafka source if the meaning is the same. Spark passes names in upper or lower
+case, and values as text.
 """
 
 import re
@@ -43,10 +44,10 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 class Options:
     """The options of one reader.
 
-    Made on the driver; executors get it pickled, with what the files of ``server`` hold, so that only the driver needs
-    them. A token is in no text that Spark shows.
+    The driver creates it. Executors get it pickled, together with the content of the files that belong to ``server``,
+    so only the driver needs these files. Tokens never appear in text that Spark shows.
 
-    :raises UsageError: an unknown option, or a value that does not fit.
+    :raises UsageError: an option is unknown, or a value is not valid.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -79,7 +80,7 @@ class Options:
         self.wanted = _selection(given)
 
     def tree(self) -> SpoolTree:
-        """The spools of `path` or `server`."""
+        """Return the spools of ``path`` or ``server``."""
         return SpoolTree(
             self.spools,
             fail_on_data_loss=self.fail_on_data_loss,
@@ -109,9 +110,9 @@ def _spools(given: Mapping[str, str]) -> Spools:
 def served_spools(
     server: str, token_file: Path | None, delete_token_file: Path | None, ca_file: Path | None
 ) -> RemoteSpools:
-    """The spools at `server`, with tokens from these files or from the environment (see :mod:`tokens`).
+    """Return the spools at `server`, with tokens from these files or from the environment (see :mod:`tokens`).
 
-    :raises UsageError: there is no token to read, a file cannot be used, or `server` is no address.
+    :raises UsageError: there is no token for reading, a file cannot be used, or `server` is malformed.
     """
     token = tokens.read_token(token_file, tokens.READ_VARIABLE)
     if token is None:
@@ -129,10 +130,11 @@ def served_spools(
 
 
 def known_options(options: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:
-    """The options by their names in lower case.
+    """Return the options by their names in lower case.
 
-    :param what: has the options, for the error.
-    :raises UsageError: one is not among `names`.
+    :param names: the known options.
+    :param what: the owner of the options, for the error message.
+    :raises UsageError: an option is not among `names`.
     """
     given = {key.lower(): value for key, value in options.items()}
     if unknown := given.keys() - {name.lower() for name in names}:
@@ -141,12 +143,15 @@ def known_options(options: Mapping[str, str], names: Sequence[str], what: str) -
 
 
 def file_option(given: Mapping[str, str], name: str) -> Path | None:
-    """The file that an option names; None without it."""
+    """Return the file that an option names; None without the option."""
     return Path(given[name.lower()]) if name.lower() in given else None
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """A whole number from 1; None without the option. :raises UsageError: it is none."""
+    """Parse an option whose value is a whole number from 1; None without the option.
+
+    :raises UsageError: the value is not such a number.
+    """
     value = given.get(name.lower())
     if value is None:
         return None
@@ -156,7 +161,10 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def duration(given: Mapping[str, str], name: str, default: str) -> float:
-    """Seconds of a time as Spark writes it: 500ms, 30s, 15m, 1h, 1d. :raises UsageError: it is none."""
+    """Parse an option whose value is a time in Spark's notation (500ms, 30s, 15m, 1h, 1d); return seconds.
+
+    :raises UsageError: the value is not such a time.
+    """
     value = given.get(name.lower(), default)
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|min|h|d)", value.strip())
     if match is None:
@@ -165,7 +173,7 @@ def duration(given: Mapping[str, str], name: str, default: str) -> float:
 
 
 def _selection(given: Mapping[str, str]) -> Callable[[str], bool] | None:
-    """What tells by its topic whether a message becomes a row; None: every one does."""
+    """Return a function that tells by the topic whether a message becomes a row; None if every message does."""
     filters, pattern = given.get("topics"), given.get("subscribepattern")
     if filters is not None and pattern is not None:
         raise UsageError("topics and subscribePattern both say which topics are read: give one of them")

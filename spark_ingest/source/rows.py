@@ -1,8 +1,8 @@
-"""Spool bytes to Arrow record batches: the rows of ``format("mqtt")``.
+"""Converts bytes of a spool to Arrow record batches, the rows of ``format("mqtt")``.
 
-One pass in Python follows the chain of packet lengths; everything else is done for a whole chunk at once. An Arrow
-binary array over the spool's own bytes, four elements a packet (header, topic, packet identifier, payload), needs no
-copy, since these lie one after the other; taking every fourth element gathers a column.
+One Python loop follows the packet lengths; everything else is vectorized over a whole chunk. An Arrow binary array is
+laid over the bytes of the spool without copying them, with four consecutive elements per packet: header, topic,
+packet identifier and payload. Taking every fourth element then gives a column.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,18 +37,20 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 
-# A chunk becomes a record batch. Small blocks of a live stream share one, since each has a fixed cost on its way to
-# the JVM; larger chunks gain nothing and leave the processor's caches and the allocator's reused pages.
+# A chunk becomes one record batch. Small blocks of a live stream share a batch, because each batch has a fixed cost
+# on its way to the JVM. Larger chunks are not faster: they exceed the processor's caches and the allocator's reused
+# pages.
 _CHUNK_BYTES = 2 << 20
 # Arrow's binary arrays count bytes in 32 bits.
 _LONGEST_BLOCK = (1 << 31) - 1
 
 
 class _Packets(NamedTuple):
-    """Where the packets of a chunk lie: `data` and byte offsets in it, an element a packet.
+    """The packets of a chunk: its `data`, and arrays with one element per packet.
 
-    `before` is where the packet before ends: at `starts`, or a block header earlier. `last` is where the last packet
-    ends, and `end` where the last block does.
+    `starts` has the byte offset of each packet in `data`. `before` has the end of the preceding packet, which equals
+    `starts` or is one or more block headers earlier. `last` is the end of the last packet, `end` that of the last
+    block.
     """
 
     data: bytes
@@ -68,9 +70,9 @@ def read_range(
     *,
     wanted: Callable[[str], bool] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages in [`start`, `end`) of a segment; both lie between blocks.
+    """Yield the messages in [`start`, `end`) of a segment as record batches; both are block boundaries.
 
-    :param wanted: tells by its topic whether a message becomes a row; None: every one does.
+    :param wanted: tells by the topic whether a message becomes a row; None if every message does.
     :raises DataLoss: the segment is gone.
     :raises SpoolDamaged: it is shorter than `end`, or a block fails its checksum.
     """
@@ -80,7 +82,7 @@ def read_range(
         packets = _packets(data, position)
         parts = None if packets.end == 0 else _parts(packets)
         if parts is None:
-            # Damage, unless the block is merely larger than what was read.
+            # This is damage unless the block is just larger than the bytes read.
             header = decode_block_header(data[: BLOCK_HEADER.size], position)
             if header is None or not position + len(data) < header.end <= min(end, position + _LONGEST_BLOCK):
                 raise SpoolDamaged(damage_message(segment_path(Path(view.where), segment), position))
@@ -93,7 +95,7 @@ def read_range(
 
 
 def _packets(data: bytes, position: int) -> _Packets:
-    """The packets of the whole blocks at the beginning of `data`, which was read at `position`."""
+    """Find the packets of the complete blocks at the start of `data`, which was read at `position`."""
     starts: list[int] = []
     counts: list[int] = []
     received_ms: list[int] = []
@@ -101,7 +103,7 @@ def _packets(data: bytes, position: int) -> _Packets:
     for header, _body in checked_blocks(data, position):
         so_far = len(starts)
         if _follow(data, header.start - position, header.end - position, starts) != header.messages:
-            # The checksum holds, so this is no bit that flipped, but no packets of a collector either.
+            # The checksum is right, so the bytes are not damaged, but a collector did not write them.
             del starts[so_far:]
             break
         counts.append(header.messages)
@@ -125,13 +127,16 @@ def _packets(data: bytes, position: int) -> _Packets:
 
 
 def _follow(data: bytes, offset: int, end: int, starts: list[int]) -> int:
-    """Append where each PUBLISH in [`offset`, `end`) starts; how many, or -1 when they do not end at `end`."""
+    """Append the start of each PUBLISH in [`offset`, `end`) to `starts`.
+
+    Returns the number of packets, or -1 if they do not end exactly at `end`.
+    """
     before = len(starts)
     add = starts.append
     try:
         while offset < end:
             add(offset)
-            # Nearly every packet of a fleet has two bytes of remaining length.
+            # Nearly every packet of telemetry has a remaining length of two bytes.
             length, more = data[offset + 1], data[offset + 2]
             if length < 128:
                 offset += 2 + length
@@ -145,7 +150,7 @@ def _follow(data: bytes, offset: int, end: int, starts: list[int]) -> int:
 
 
 def _end_of_long(data: bytes, offset: int) -> int:
-    """Where a packet with three or four bytes of remaining length ends."""
+    """Return the end of a packet whose remaining length has three or four bytes."""
     length = shift = 0
     at = offset + 1
     for byte in data[at : at + 4]:
@@ -158,10 +163,10 @@ def _end_of_long(data: bytes, offset: int) -> int:
 
 
 def _parts(packets: _Packets) -> pa.Array | None:
-    """Header, topic, packet identifier and payload of every packet, in place; None when one is malformed."""
+    """Return header, topic, packet identifier and payload of every packet, uncopied; None if one is malformed."""
     octets = np.frombuffer(packets.data, dtype=np.uint8)
     try:
-        # The last byte of the remaining length is the first without its top bit; there are one to four.
+        # The remaining length has one to four bytes; the first one without the top bit is the last.
         length_at = packets.starts + 1
         continued = octets[length_at] >= 128
         while continued.any():
@@ -175,10 +180,10 @@ def _parts(packets: _Packets) -> pa.Array | None:
     offsets[0:-1:4] = packets.before
     offsets[1::4] = topic
     offsets[2::4] = topic_end
-    # A packet identifier is there at QoS 1 and 2 only [MQTT-2.3.1-5].
+    # Only packets of QoS 1 and 2 have a packet identifier [MQTT-2.3.1-5].
     offsets[3::4] = topic_end + np.where(octets[packets.starts] & 6, 2, 0)
     offsets[-1] = packets.last
-    # The collector keeps no packet that is shorter than its topic; Arrow would read past the buffer for one.
+    # Collectors never write a packet that is shorter than its topic; for one, Arrow would read past the buffer.
     if (offsets[1:] < offsets[:-1]).any():
         return None
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
@@ -190,9 +195,11 @@ def _batch(
     place: tuple[str, str, int, int],
     wanted: Callable[[str], bool] | None,
 ) -> pa.RecordBatch:
-    """The chunk's rows, in the schema that Spark was promised.
+    """Return the chunk's rows, in the schema ARROW_SCHEMA.
 
+    :param parts: the result of :func:`_parts`.
     :param place: collector, spool, segment, and the chunk's position in it.
+    :param wanted: as for :func:`read_range`.
     """
     collector, spool, segment, position = place
     rows = np.arange(len(packets.starts), dtype=np.int64)
@@ -223,6 +230,5 @@ def _topics(topics: pa.Array) -> pa.Array:
     try:
         return topics.cast(pa.string())
     except pa.ArrowInvalid:
-        # A broker must refuse a topic that is not UTF-8 [MQTT-1.5.3-1]. One that does not must not stop the
-        # query.
+        # A broker must refuse a topic that is not UTF-8 [MQTT-1.5.3-1]. If it does not, the query must go on anyway.
         return pa.array([topic.decode("utf-8", "backslashreplace") for topic in topics.to_pylist()], pa.string())

@@ -1,10 +1,11 @@
-"""``writeStream.format("mqtt")`` and ``write.format("mqtt")``: rows to a broker, at least once.
+"""The sink ``writeStream.format("mqtt")`` and ``write.format("mqtt")``: publishes rows to a broker, at least once.
 
-A task publishes the rows of its partition over a connection of its own, by the project's client. At most ``window``
-messages are unacknowledged at a time, and the task ends when the broker has acknowledged every message at QoS 1 and 2.
-So Spark commits no micro-batch before that. What a task that died has published is published again.
+Each task publishes the rows of its partition over its own connection, with the client of this project. At most
+``window`` messages are unacknowledged at a time. A task ends when the broker has acknowledged every message of QoS 1
+and 2, so Spark commits no micro-batch before that. If a task fails, its rows are published again.
 
-The driver reads the password and the key; executors get them with their tasks. They are in no text that Spark shows.
+The driver reads the password and the key, and executors get them with their tasks. They never appear in text that
+Spark shows.
 """
 
 import random
@@ -55,19 +56,19 @@ _LARGEST_WINDOW = 10_000
 _BUFFER_BYTES = 64 << 10
 _POLL_MS = 1000
 _CLOSE_MS = 10_000
-# CONNACK's return codes that another attempt may not meet.
+# Return codes of CONNACK that end by themselves: 3 (server unavailable).
 _TEMPORARY = frozenset((3,))
 
 
 class SinkOptions:
-    """The options of one writer, checked on the driver, with what their files hold.
+    """The options of one writer, checked on the driver, with the content of their files.
 
-    :param schema: of the rows.
-    :raises UsageError: an unknown option, a value or a column that does not fit, or a file that cannot be read.
+    :param schema: the schema of the rows.
+    :raises UsageError: an option is unknown, a value or a column is not valid, or a file cannot be read.
     """
 
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
-        # Spark hands its own on.
+        # Spark passes its own option on.
         options = {name: value for name, value in options.items() if name.lower() != "checkpointlocation"}
         given = known_options(options, SINK_OPTIONS, "the sink of format mqtt")
         if "broker" not in given:
@@ -90,14 +91,17 @@ class SinkOptions:
         _check_columns(schema, has_topic=self.topic is not None)
 
     def transports(self) -> dict[str, Any] | None:
-        """The client's; without ``caFile`` the authorities that the executor's machine trusts count."""
+        """Return the ``transports`` argument for the client; None without TLS.
+
+        Without ``caFile``, the authorities that the executor's machine trusts are used.
+        """
         if not self.urls[0].startswith("mqtts:"):
             return None
         return {"mqtts": TLS(self.ca or ssl.create_default_context(), self.cert, self.key)}
 
 
 def _content(path: Path | None) -> bytes | None:
-    # Access.check() has read it.
+    # Access.check() has already checked that it is readable.
     return None if path is None else path.read_bytes()
 
 
@@ -115,7 +119,7 @@ def _check_columns(schema: "StructType", *, has_topic: bool) -> None:
 
 
 class MqttWriter(DataSourceArrowWriter):
-    """``df.write.format("mqtt").mode("append")``."""
+    """The writer of ``df.write.format("mqtt").mode("append")``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -125,7 +129,7 @@ class MqttWriter(DataSourceArrowWriter):
 
 
 class MqttStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("mqtt")``."""
+    """The writer of ``df.writeStream.format("mqtt")``."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -135,10 +139,11 @@ class MqttStreamWriter(DataSourceStreamArrowWriter):
 
 
 def publish_rows(batches: Iterable["pa.RecordBatch"], options: SinkOptions) -> WriterCommitMessage:
-    """Publish the rows of a partition; returns when the broker has acknowledged them. Nothing connects without rows.
+    """Publish the rows of a partition and return when the broker has acknowledged them; without rows, do not connect.
 
-    :raises BrokerRefused: the broker does not let the sink in.
-    :raises PublishFailed: a row is no message of MQTT, or nothing was acknowledged for `timeout_s`.
+    :raises BrokerRefused: the broker refused the connection.
+    :raises PublishFailed: a row is not a valid MQTT message, the broker's certificate is not trusted, or nothing was
+        acknowledged for `timeout_s`.
     """
     publisher = None
     for number, row in enumerate(_rows(batches, options.window), 1):
@@ -159,7 +164,7 @@ def _rows(batches: Iterable["pa.RecordBatch"], at_once: int) -> Iterator[dict[st
 
 
 class _Publisher:
-    """A connection, and what is on its way over it."""
+    """A connection to the broker, with the messages that are not acknowledged yet."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -167,7 +172,7 @@ class _Publisher:
         self._trouble = "it did not answer"
         self._draws = 0
         self._client = Client(
-            # No longer than what every broker must accept [MQTT-3.1.3-5].
+            # 23 characters, which every broker must accept [MQTT-3.1.3-5].
             "umqtt-sink-" + secrets.token_hex(6),
             options.urls,
             store=MemoryStore(options.window),
@@ -184,9 +189,10 @@ class _Publisher:
 
     def publish(self, payload: bytes | str | None, topic: str | None = None, qos: int | None = None,
                 retain: bool | None = None) -> None:  # fmt: skip
-        """Hand a row to the client, once there is room for it.
+        """Pass a row to the client once its window has room.
 
-        :raises InvalidArgument: it is no message of MQTT; the others as of :func:`publish_rows`.
+        :raises InvalidArgument: the row is not a valid MQTT message.
+        :raises BrokerRefused, PublishFailed: as :func:`publish_rows`.
         """
         topic = self._options.topic or topic
         if topic is None or payload is None:
@@ -195,9 +201,9 @@ class _Publisher:
         self._client.publish(topic, payload, 1 if qos is None else qos, retain is True)
 
     def finish(self) -> None:
-        """Wait until everything is acknowledged, and take leave."""
+        """Wait until everything is acknowledged, then disconnect."""
         self._wait(0)
-        # Nobody acknowledges what is at QoS 0: the link takes it first.
+        # Messages of QoS 0 are not acknowledged: wait until they are sent.
         while self._client.connected and self._client.waits():
             self._client.poll(_POLL_MS)
         self._client.disconnect(_CLOSE_MS)
@@ -205,7 +211,10 @@ class _Publisher:
             self._client.poll(_POLL_MS)
 
     def _wait(self, pending: int) -> None:
-        """Drive the client until at most so many messages are in its outbox."""
+        """Run the client until at most `pending` messages are in its outbox.
+
+        :raises BrokerRefused, PublishFailed: as :func:`publish_rows`.
+        """
         moved_at = time.monotonic()
         while (before := self._client.pending) > pending:
             self._client.poll(_POLL_MS)
@@ -220,7 +229,7 @@ class _Publisher:
                 )
 
     def _random(self, end: int) -> int:
-        # The client spreads the first attempts of a fleet after a power cut; a micro-batch need not wait.
+        # The client delays its first attempt at random, for fleets after a power cut; a micro-batch need not wait.
         self._draws += 1
         return 0 if self._draws == 1 else random.randrange(end)
 

@@ -6,9 +6,9 @@ from ..errors import UsageError
 
 
 def parse_filters(option: str) -> tuple[tuple[str, ...], ...]:
-    """The topic filters of an option's value, separated by commas, each as its levels.
+    """Split an option's value, topic filters separated by commas, into the levels of each filter.
 
-    :raises UsageError: one is empty or has a wildcard where none may be.
+    :raises UsageError: a filter is empty or has a misplaced wildcard.
     """
     return tuple(_levels(text.strip()) for text in option.split(","))
 
@@ -24,13 +24,13 @@ def _levels(topic_filter: str) -> tuple[str, ...]:
 
 
 def matches_any(filters: Sequence[Sequence[str]], topic_name: str) -> bool:
-    """Whether one of the filters matches."""
+    """Return whether one of the filters matches the topic name."""
     levels = topic_name.split("/")
     return any(_matches(each, levels) for each in filters)
 
 
 def _matches(topic_filter: Sequence[str], levels: list[str]) -> bool:
-    # [MQTT-4.7.2-1] topics of the broker itself are asked for by name.
+    # Wildcards at the first level do not match topics that begin with $ [MQTT-4.7.2-1].
     if levels[0].startswith("$") and topic_filter[0] in ("#", "+"):
         return False
     for i, wanted in enumerate(topic_filter):

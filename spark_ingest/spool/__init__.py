@@ -1,14 +1,14 @@
-"""The spool: what was received, until Spark has it.
+"""The spool: the durable store of received messages, until Spark has read them.
 
 ============  =============================================================================================
-``blocks``    blocks, segments and the durable position, as they lie on disk
-``writer``    group commit, recovery after a crash
-``view``      what a reader may see of a spool: its identity, durable position, segments and bytes
-``access``    the protocols ``Spools`` and ``View`` that readers program against, and ``LocalSpools``
-``server``    serves a tree of spools over HTTPS
-``remote``    ``RemoteSpools``: spools that a collector serves
-``tokens``    the secrets of a server: a token to read, another to delete
-``retire``    the end of a spool whose collector will not come back
-``messages``  a spool message by message, and the check of every byte of it
+``blocks``    the format on disk: blocks, segments, the durable position
+``writer``    the writer of a spool: group commit, recovery after a crash
+``view``      a reader's access to a local spool: its runs, durable position, segments and bytes
+``access``    ``Spools`` and ``View``, the protocols that readers use, and ``LocalSpools``
+``server``    serves the spools of a folder over HTTPS
+``remote``    ``RemoteSpools``: the spools that collectors serve
+``tokens``    the secrets of a server: a token for reading, another for deleting
+``retire``    removes a spool whose collector will not come back
+``messages``  reads a spool message by message, and verifies every byte
 ============  =============================================================================================
 """

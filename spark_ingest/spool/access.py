@@ -1,7 +1,8 @@
-"""How a reader reaches spools, wherever they lie: the two protocols, and the spools below a local folder.
+"""Read access to spools: the protocols ``Spools`` and ``View``, and the spools in a local folder.
 
-``remote`` has the other implementation, for spools that a collector serves over HTTPS. Both pickle (Spark builds
-a reader in one process and reads in others), and neither locks or writes anything, removal by retention apart.
+``remote`` has the other implementation, for spools that a collector serves over HTTPS. Objects of both can be
+pickled, because Spark builds a reader in one process and reads in others. Neither locks or writes anything, except
+that retention marks and removes segments.
 """
 
 import os
@@ -17,80 +18,84 @@ from .view import SpoolView
 class View(Protocol):
     """One spool as a reader sees it.
 
-    Every method may raise :class:`DataLoss` when the segment that it is asked about is gone and
-    :class:`SpoolDamaged` when bytes are not what was written; a remote one :class:`SpoolUnreachable` too.
+    Every method raises :class:`DataLoss` if the segment it needs is gone, and :class:`SpoolDamaged` if bytes differ
+    from what was written. Methods of a remote view also raise :class:`SpoolUnreachable`.
     """
 
     @property
     def name(self) -> str:
-        """The collector's name: the spool's key in an offset."""
+        """The collector's name, which is the spool's key in an offset."""
         ...
 
     @property
     def where(self) -> str:
-        """What a person calls this spool, for messages: a folder, or NAME at HOST:PORT."""
+        """The spool's location for messages: a folder, or NAME at HOST:PORT."""
         ...
 
     def durable(self) -> Position | None:
-        """The durable position now; None when no collector has opened the spool yet, or it is gone."""
+        """Return the current durable position; None if no collector has opened the spool yet, or it is gone."""
         ...
 
     def runs(self) -> list[Run]:
-        """The runs whose segments may be there, in order; none when the spool is gone."""
+        """Return the runs that may still have segments, in order; an empty list if the spool is gone."""
         ...
 
     def retired(self) -> list[Position]:
-        """Up to where the spools that had this name were read when they were retired; see ``spool.retire``."""
+        """Return the positions up to which retired spools of this name had been read; see ``spool.retire``."""
         ...
 
     def segments(self) -> list[int]:
-        """Numbers of the segments that exist, in order."""
+        """Return the numbers of the existing segments, in order."""
         ...
 
     def times(self) -> list[Times]:
-        """When the blocks of segments were received, for those of which it is known without reading them."""
+        """Return the receive times of segments, for those where they are known without reading the segment."""
         ...
 
     def segment_end(self, segment: int, durable: Position) -> int:
-        """Where the readable part of `segment` ends, in bytes: `durable` when that lies in it, else its length."""
+        """Return the end of the readable part of `segment`, in bytes: `durable` if that is in it, else its length."""
         ...
 
     def read(self, segment: int, start: int, end: int) -> bytes:
-        """The bytes [`start`, `end`) of a segment, all of them; below the durable position is the caller's care."""
+        """Return all bytes [`start`, `end`) of a segment; the caller must stay below the durable position."""
         ...
 
     def headers(self, segment: int, start: int, end: int) -> Iterator[BlockHeader]:
-        """The headers of the blocks in [`start`, `end`), which lie between two blocks; no data is checked."""
+        """Yield the headers of the blocks in [`start`, `end`), both block boundaries; data is not checked."""
         ...
 
     def remove_before(self, place: Position, *, read_for_s: float) -> int:
-        """Note that the segments before `place.segment` have been read, remove those read `read_for_s` ago; how many.
+        """Mark the segments before `place.segment` as read; remove those marked at least `read_for_s` seconds ago.
 
-        Does nothing when `place.segment` is not of the run `place.spool`.
+        Returns the number of removed segments. Does nothing if `place.segment` does not belong to the run
+        `place.spool`.
         """
         ...
 
 
 class Spools(Protocol):
-    """A tree of spools: what several collectors keep in one folder, or one or several servers hand out."""
+    """A set of spools: those that collectors keep in one folder, or those that one or several servers serve."""
 
     def names(self) -> list[str]:
-        """The names of the spools that a collector has opened, in order."""
+        """Return the names of the spools that a collector has opened, in order."""
         ...
 
     def view(self, name: str) -> View:
-        """The spool called `name`; does not ask whether it exists (``durable()`` is None if not)."""
+        """Return the spool called `name`, without checking that it exists: ``durable()`` is None if it does not."""
         ...
 
 
 class LocalSpools:
-    """The spools below the folder `root`, which is the collectors' ``--spool``."""
+    """The spools in the folder `root`, which is the collectors' ``--spool``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def names(self) -> list[str]:
-        """:raises UsageError: `root` does not exist or cannot be read."""
+        """Return the names of the spools that a collector has opened, in order.
+
+        :raises UsageError: `root` does not exist or cannot be read.
+        """
         try:
             return [name for name in self.folders() if (self.root / name / "pos").exists()]
         except OSError as error:
@@ -100,7 +105,10 @@ class LocalSpools:
             ) from error
 
     def folders(self) -> list[str]:
-        """The names of the spools that there are or were, in order. :raises OSError: `root` cannot be read."""
+        """Return the names of all folders of present or retired spools, in order.
+
+        :raises OSError: `root` cannot be read.
+        """
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
 
     def view(self, name: str) -> SpoolView:

@@ -1,28 +1,31 @@
-"""How a spool lies on disk. Readers and the writer share this module and nothing else.
+"""The format of a spool on disk. Readers and the writer share this module and nothing else.
 
-One folder a collector::
+Each collector has one folder::
 
     DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex} after a line with its checksum; written once
-    DIR/NAME/0000000007.UUID.run empty: the UUID in hex that the spool goes by from that segment on, one each start
+    DIR/NAME/0000000007.UUID.run empty: the UUID in hex of the spool from that segment on; each start makes one
     DIR/NAME/lock                flock held by the one collector that may write
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
-    DIR/NAME/0000000000.seg      segments: blocks one after the other, appended, never changed
-    DIR/NAME/0000000007.UUID.5012595.retired  empty: the spool was retired, read to this place; see ``retire``
+    DIR/NAME/0000000000.seg      segments: consecutive blocks, only appended to, never changed
+    DIR/NAME/0000000007.UUID.5012595.retired  empty: the spool was retired after it was read to this position; see
+                                 ``retire``
     DIR/NAME/0000000000.UUID.1795000000000-1795000060000.times  empty: the earliest and the latest received_ms of a
-                                 finished segment's blocks; without it a reader looks into the segment
-    DIR/NAME/0000000000.read     empty: the segment has been read; its time says since when
-    DIR/NAME/subscription.json   the topic filters that the broker granted to the session; .aside while that is not sure
+                                 finished segment's blocks; without it, a reader reads the segment's block headers
+    DIR/NAME/0000000000.read     empty: the segment has been read; the file's mtime says when
+    DIR/NAME/subscription.json   the topic filters that the broker granted to the session; named subscription.aside
+                                 while that is uncertain
 
-A block is ``magic, length, count, crc32, received_ms`` and `length` bytes: `count` whole MQTT PUBLISH
-packets exactly as they came off the wire. The checksum covers the header's fields too: a flipped bit in
-received_ms is damage as much as one in a payload. Integers are little-endian.
+A block is a header ``magic, length, count, crc32, received_ms`` followed by `length` bytes: `count` complete PUBLISH
+packets of MQTT 3.1.1. The checksum covers the length, the count and received_ms of the header as well as the data.
+Integers are little-endian.
 
-A *position* is a byte offset in a segment. What lies below the durable position was synced before the
-position was published, so a reader that stays below it never sees bytes that a power cut could take back.
+A *position* is a byte offset in a segment. All bytes below the durable position were synced before the position was
+published, so a reader that stays below it never sees bytes that a power cut could take back.
 
-A *run* is what one start of the collector wrote: segments with one UUID, spool.json's for the first. A folder that was
-restored from a copy goes on with segment numbers that it has handed out before, but never with a run's UUID: (UUID,
-segment) names the same bytes for ever. Its name alone says all of a run, since an empty file fits on a full disk too.
+A *run* is the segments that one start of the collector wrote. They share a UUID; that of the first run is in
+spool.json. A folder restored from a copy may use segment numbers a second time, but never the UUID of an earlier run,
+so (UUID, segment) always identifies the same bytes. A run is recorded in a file name alone, because an empty file
+can be created even on a full disk.
 """
 
 import os
@@ -53,7 +56,7 @@ _RETIRED_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.(\d{1,19})\.retired")
 
 
 class Position(NamedTuple):
-    """A place between two blocks: `spool` is the run's UUID in hex, `segment` a number, `position` in bytes."""
+    """A boundary between two blocks: the run's UUID in hex, the segment's number, and the byte offset in it."""
 
     spool: str
     segment: int
@@ -61,14 +64,14 @@ class Position(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The segments from number `segment` on have the UUID `spool`, until another run begins."""
+    """A run: the segments from number `segment` on have the UUID `spool`, until the next run begins."""
 
     segment: int
     spool: str
 
 
 class Times(NamedTuple):
-    """The blocks of the finished segment `segment` of the run `spool` were received at `first_ms` to `last_ms`."""
+    """The time range in which a finished segment's blocks were received, in Unix ms; `spool` is its run's UUID."""
 
     segment: int
     spool: str
@@ -77,8 +80,7 @@ class Times(NamedTuple):
 
 
 class BlockHeader(NamedTuple):
-    """A decoded block header: `messages` is its count field. `start` and `end` are positions of the block's
-    data in its segment."""
+    """A decoded block header: `messages` is the count field, `start` and `end` are byte offsets of the data."""
 
     start: int
     end: int
@@ -87,63 +89,63 @@ class BlockHeader(NamedTuple):
     received_ms: int
 
     def encode(self) -> bytes:
-        """The header as it lies on disk, before `start`."""
+        """Return the header in its form on disk, where it precedes `start`."""
         return BLOCK_HEADER.pack(BLOCK_MAGIC, self.end - self.start, self.messages, self.crc32, self.received_ms)
 
 
 def segment_path(folder: Path, segment: int) -> Path:
-    """The file of segment number `segment`."""
+    """Return the path of the file of segment number `segment`."""
     return folder / f"{segment:010d}.seg"
 
 
 def read_mark(folder: Path, segment: int) -> Path:
-    """The file whose time says since when segment number `segment` has been read."""
+    """Return the path of the file that marks segment number `segment` as read since the file's mtime."""
     return folder / f"{segment:010d}.read"
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """The numbers of the segments that exist, in order."""
+    """Return the numbers of the existing segments, in order."""
     matches = (_SEGMENT_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(int(match[1]) for match in matches if match)
 
 
 def run_path(folder: Path, run: Run) -> Path:
-    """The file that names a run."""
+    """Return the path of the file that records a run."""
     return folder / f"{run.segment:010d}.{run.spool}.run"
 
 
 def marked_runs(folder: Path) -> list[Run]:
-    """The runs that have a file, which is all but the first, in order."""
+    """Return the runs that have a file, in order: all but the first."""
     matches = (_RUN_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(Run(int(match[1]), match[2]) for match in matches if match)
 
 
 def times_path(folder: Path, times: Times) -> Path:
-    """The file that says when the blocks of a segment were received."""
+    """Return the path of the file that records when the blocks of a segment were received."""
     return folder / f"{times.segment:010d}.{times.spool}.{times.first_ms}-{times.last_ms}.times"
 
 
 def known_times(folder: Path) -> list[Times]:
-    """When the blocks of finished segments were received, in the order of the segments."""
+    """Return when the blocks of finished segments were received, ordered by segment."""
     matches = (_TIMES_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(Times(int(match[1]), match[2], int(match[3]), int(match[4])) for match in matches if match)
 
 
 def retired_path(folder: Path, place: Position) -> Path:
-    """The file that says that the spool was retired after it had been read to `place`."""
+    """Return the path of the file that records that the spool was retired after it had been read to `place`."""
     return folder / f"{place.segment:010d}.{place.spool}.{place.position}.retired"
 
 
 def retired_places(folder: Path) -> list[Position]:
-    """Up to where the spools that had this name were read when they were retired."""
+    """Return the positions up to which retired spools of this name had been read."""
     matches = (_RETIRED_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(Position(match[2], int(match[1]), int(match[3])) for match in matches if match)
 
 
 def known_runs(folder: Path) -> list[Run]:
-    """The runs of a spool, in order.
+    """Return the runs of a spool, in order.
 
-    :raises SpoolDamaged: ``spool.json`` is not what was written.
+    :raises SpoolDamaged: ``spool.json`` is damaged.
     :raises FileNotFoundError: there is no spool.
     """
     path = folder / "spool.json"
@@ -154,23 +156,23 @@ def known_runs(folder: Path) -> list[Run]:
 
 
 def spool_of(runs: Sequence[Run], segment: int) -> str | None:
-    """The UUID that `segment` has or, when it does not exist yet, would have now; None without a run."""
+    """Return the UUID of the run that `segment` belongs to, or would belong to if it existed; None without a run."""
     following = bisect_right(runs, segment, key=lambda run: run.segment)
     return runs[following - 1].spool if following else None
 
 
 def block_checksum(data: bytes | memoryview, count: int, received_ms: int) -> int:
-    """CRC-32 of a block's header fields and data."""
+    """Return the CRC-32 of a block's header fields and data."""
     return zlib.crc32(data, zlib.crc32(_CHECKED_FIELDS.pack(len(data), count, received_ms)))
 
 
 def encode_block_header(data: bytes, count: int, received_ms: int) -> bytes:
-    """The header that goes before `data`, which holds `count` PUBLISH packets."""
+    """Encode the header of a block whose data are the `count` PUBLISH packets in `data`."""
     return BLOCK_HEADER.pack(BLOCK_MAGIC, len(data), count, block_checksum(data, count, received_ms), received_ms)
 
 
 def decode_block_header(raw: bytes, position: int) -> BlockHeader | None:
-    """The header in `raw`, which was read at `position`; None when it is short or not a header."""
+    """Decode the header in `raw`, which was read at `position`; None if `raw` is too short or not a header."""
     if len(raw) < BLOCK_HEADER.size:
         return None
     magic, length, count, crc32, received_ms = BLOCK_HEADER.unpack_from(raw)
@@ -181,9 +183,9 @@ def decode_block_header(raw: bytes, position: int) -> BlockHeader | None:
 
 
 def block_headers(path: Path, position: int, end: int) -> Iterator[BlockHeader]:
-    """The headers of the blocks in [`position`, `end`) of a segment, without reading or checking their data.
+    """Yield the headers of the blocks in [`position`, `end`) of a segment, without reading or checking their data.
 
-    :raises SpoolDamaged: the range does not consist of whole blocks.
+    :raises SpoolDamaged: the range does not consist of complete blocks.
     """
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -198,9 +200,9 @@ def block_headers(path: Path, position: int, end: int) -> Iterator[BlockHeader]:
 
 
 def checked_blocks(data: bytes | memoryview, position: int) -> Iterator[tuple[BlockHeader, memoryview]]:
-    """Blocks of `data`, which was read at `position`, until the first that is short or fails its checksum.
+    """Yield the blocks of `data`, which was read at `position`, up to the first that is short or fails its checksum.
 
-    The consumer compares the last header's `end` with what it expected: stopping early is how damage shows.
+    This does not raise on damage: the caller must compare the last header's `end` with the expected one.
     """
     view = memoryview(data)
     offset = 0
@@ -216,7 +218,7 @@ def checked_blocks(data: bytes | memoryview, position: int) -> Iterator[tuple[Bl
 
 
 def damage_message(path: Path, position: int) -> str:
-    """The one line for a block that is not what was written."""
+    """Return the error message for a damaged block."""
     return (
         f"{path} is damaged at byte {position}, below its durable position: "
         "restore it from a copy, or move the spool folder away to start a new one without these messages"
@@ -224,13 +226,13 @@ def damage_message(path: Path, position: int) -> str:
 
 
 def encode_position(place: Position) -> bytes:
-    """The content of the `pos` file."""
+    """Encode the content of the `pos` file."""
     fields = _POSITION.pack(_POSITION_MAGIC, bytes.fromhex(place.spool), place.segment, place.position)
     return fields + _CRC.pack(zlib.crc32(fields))
 
 
 def decode_position(raw: bytes) -> Position | None:
-    """The durable position in `raw`; None when it is short or fails its checksum."""
+    """Decode the content of the `pos` file; None if its length, its magic or its checksum is wrong."""
     if len(raw) != POSITION_BYTES:
         return None
     fields = raw[: _POSITION.size]

@@ -1,6 +1,6 @@
-"""A spool message by message, for people and tests, and the check of every byte of it.
+"""Reads a spool message by message, for people and tests, and verifies every byte of it.
 
-Spark reads whole columns instead (``source.rows``); this is the slow and simple way.
+This is simple and slow. Spark reads whole columns instead (``source.rows``).
 """
 
 import itertools
@@ -15,7 +15,7 @@ _READ_BYTES = 4 << 20
 
 
 class Message(NamedTuple):
-    """One PUBLISH as it was received. `position` is the packet's own byte offset in its segment."""
+    """One received PUBLISH. `position` is the packet's byte offset in its segment, `received_ms` in Unix ms."""
 
     segment: int
     position: int
@@ -28,7 +28,7 @@ class Message(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What is wrong at a place of a spool; `position` is None when it is about a whole segment."""
+    """Damage found in a spool; `position` is a byte offset, or None if a whole segment is concerned."""
 
     segment: int
     position: int | None
@@ -36,7 +36,7 @@ class Damage(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What :func:`verify` found: good blocks and messages, bytes of them, and every damage."""
+    """The result of :func:`verify`: numbers of segments, good blocks, their messages and bytes; and every damage."""
 
     segments: int
     blocks: int
@@ -46,10 +46,10 @@ class Verified(NamedTuple):
 
 
 def messages(view: View, start: Position | None = None, end: Position | None = None) -> Iterator[Message]:
-    """The messages from `start` (default: the oldest kept) up to `end` (default: the durable position now).
+    """Yield the messages from `start` (default: the oldest kept) to `end` (default: the current durable position).
 
     :raises DataLoss: a segment is gone.
-    :raises SpoolDamaged: a block is not what was written.
+    :raises SpoolDamaged: a block is damaged.
     """
     durable = view.durable()
     if durable is None:
@@ -68,7 +68,7 @@ def messages(view: View, start: Position | None = None, end: Position | None = N
 
 
 def decode_block(body: bytes, header: BlockHeader, segment: int) -> Iterator[Message]:
-    """The messages of one block whose checksum was right."""
+    """Yield the messages of one block, whose checksum must have been checked."""
     at = 0
     while at < len(body):
         first, length, shift, after = body[at], 0, 0, at + 1
@@ -90,7 +90,8 @@ def decode_block(body: bytes, header: BlockHeader, segment: int) -> Iterator[Mes
 def verify(view: View) -> Verified:
     """Check every byte below the durable position: checksums, counts, and that no segment is missing.
 
-    What lies above it is no damage: a collector is writing it, or it is a torn tail that the next start cuts off.
+    Bytes above it are not checked: a collector is writing them, or a crash has left them and the next start cuts them
+    off.
 
     :raises SpoolDamaged: `pos` itself is damaged.
     """
@@ -116,7 +117,7 @@ def verify(view: View) -> Verified:
                     damages.append(Damage(segment, header.start - BLOCK_HEADER.size, what))
                 blocks, count, size = blocks + 1, count + found, size + len(body)
         except DataLoss:
-            # Removed by retention while this ran: the oldest only, or it was reported above.
+            # Retention has removed the oldest segment meanwhile; any other missing segment was reported above.
             continue
         except _BadBlock as error:
             damages.append(Damage(segment, error.position, "is not what was written: the checksum or length is wrong"))
@@ -134,9 +135,9 @@ class _BadBlock(SpoolDamaged):
 
 
 def _blocks(view: View, segment: int, position: int, end: int) -> Iterator[tuple[BlockHeader, bytes]]:
-    """The blocks in [`position`, `end`) with their data, checked.
+    """Yield the blocks in [`position`, `end`) with their data, checked.
 
-    :raises _BadBlock: one is not what was written.
+    :raises _BadBlock: a block is damaged.
     """
     want = _READ_BYTES
     while position < end:
@@ -147,7 +148,7 @@ def _blocks(view: View, segment: int, position: int, end: int) -> Iterator[tuple
             position = header.end
         if position == before:
             header = decode_block_header(data[: BLOCK_HEADER.size], position)
-            # A block may be larger than what was read; one that is whole, or no block, is damage.
+            # A block may be larger than the bytes read. If it is complete, or is no block, it is damaged.
             if header is None or header.end <= before + len(data) or header.end > end:
                 raise _BadBlock(view.where, segment, position)
             want = header.end - before

@@ -1,12 +1,12 @@
-"""Spools that a collector serves over HTTPS (``--serve``), so that readers need no disk in common with it. ::
+"""Read access to spools that a collector serves over HTTPS (``--serve``), for readers on other machines. ::
 
     spools = RemoteSpools("https://10.0.0.7:7071", token, ca=Path("ca.pem").read_text())
     for name in spools.names():
         print(name, spools.view(name).durable())
 
-What is asked for is in ``server``. A connection is made when first needed, kept, and made anew once when it turns
-out to be broken: every request may be repeated. Objects pickle without their connection and without the right to
-delete, and print without their tokens.
+``server`` documents the requests. A connection is made when first needed and then kept; if it turns out to be broken,
+the request is repeated once on a new one, which is safe for every request. Pickled objects contain neither the
+connection nor the right to delete. Tokens are never part of a printed object.
 """
 
 import json
@@ -24,20 +24,20 @@ from ..hosts import is_host, is_loopback
 from .blocks import BLOCK_HEADER, BlockHeader, Position, Run, Times, damage_message, decode_block_header, segment_path
 
 _TIMEOUT_S = 30.0
-# An answer must not say which exception this process raises, but for these.
+# The only exceptions that a server's answer can select; any other name becomes SpoolUnreachable.
 _ERRORS: Mapping[str, type[IngestError]] = {kind.__name__: kind for kind in (DataLoss, SpoolDamaged, UsageError)}
 
 
 class RemoteSpools:
     """The spools of one or several serving collectors, as a :class:`Spools`.
 
-    :param servers: ``https://HOST:PORT``, several separated by commas; ``http://`` for this machine alone. Each name
-        must be served by one of them only.
-    :param token: the token to read; see :mod:`tokens`.
-    :param delete_token: the token to delete; None: :meth:`RemoteView.remove_before` raises.
-    :param ca: PEM text of who signed the servers' certificates; None: the authorities that this machine trusts.
-    :param timeout_s: for connecting, and for each piece of an answer.
-    :raises UsageError: `servers` is not that, or `ca` is no certificate.
+    :param servers: ``https://HOST:PORT``, several separated by commas; ``http://`` only for loopback addresses. Two
+        servers must not serve spools of the same name.
+    :param token: the token for reading; see :mod:`tokens`.
+    :param delete_token: the token for deleting; without it, :meth:`RemoteView.remove_before` raises UsageError.
+    :param ca: PEM text of the authority that signed the servers' certificates; None to use the system's trusted ones.
+    :param timeout_s: seconds allowed for connecting, and for each read from the socket.
+    :raises UsageError: `servers` is malformed, or `ca` is not a certificate.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RemoteSpools:
         return f"RemoteSpools({','.join(server.url for server in self._servers)!r})"
 
     def names(self) -> list[str]:
-        """The names of the spools that are served, in order.
+        """Return the names of the served spools, in order.
 
         :raises SpoolUnreachable: a server does not answer or refuses.
         :raises UsageError: two servers have a spool of the same name.
@@ -80,19 +80,19 @@ class RemoteSpools:
         return sorted(known)
 
     def view(self, name: str) -> "RemoteView":
-        """The spool called `name`; one that no server has is looked for at the first. Raises as :meth:`names`."""
+        """Return the spool called `name`, at the first server if none has it. Raises as :meth:`names`."""
         if len(self._servers) > 1 and name not in self._known:
             self.names()
         return RemoteView(self._known.get(name, self._servers[0]), name)
 
     def close(self) -> None:
-        """Close the connections; the next request would make them anew."""
+        """Close the connections. The next request opens a new one."""
         for server in self._servers:
             server.close()
 
 
 class RemoteView:
-    """One spool of a server, as a :class:`View`. Every method may raise :class:`SpoolUnreachable` as well."""
+    """One spool of a server, as a :class:`View`. Every method may raise :class:`SpoolUnreachable`."""
 
     def __init__(self, server: "_Server", name: str) -> None:
         self._server = server
@@ -104,32 +104,35 @@ class RemoteView:
 
     @property
     def where(self) -> str:
-        """What a person calls this spool."""
+        """The spool's location for messages: NAME at HOST:PORT."""
         return f"{self.name} at {self._server.address}"
 
     def durable(self) -> Position | None:
-        """The durable position now; None when the server has no such spool."""
+        """Return the current durable position; None if the server has no such spool."""
         place = self._describe("durable")
         return None if place is None else Position(*place)
 
     def runs(self) -> list[Run]:
-        """The runs whose segments may be there, in order."""
+        """Return the runs that may still have segments, in order."""
         return [Run(*run) for run in self._describe("runs") or []]
 
     def retired(self) -> list[Position]:
-        """Up to where the spools that had this name were read when they were retired."""
+        """Return the positions up to which retired spools of this name had been read."""
         return [Position(*place) for place in self._describe("retired") or []]
 
     def segments(self) -> list[int]:
-        """Numbers of the segments that exist, in order."""
+        """Return the numbers of the existing segments, in order."""
         return self._describe("segments") or []
 
     def times(self) -> list[Times]:
-        """When the blocks of segments were received, for those of which it is known without reading them."""
+        """Return the receive times of segments, for those where they are known without reading the segment."""
         return [Times(*times) for times in self._describe("times") or []]
 
     def segment_end(self, segment: int, durable: Position) -> int:
-        """Where the readable part of `segment` ends. :raises DataLoss: the segment is gone."""
+        """Return the end of the readable part of `segment` in bytes: `durable` if that is in it, else its length.
+
+        :raises DataLoss: the segment is gone.
+        """
         if segment == durable.segment:
             return durable.position
         answer = self._server.exchange("HEAD", self._segment(segment))
@@ -138,7 +141,7 @@ class RemoteView:
         return int(length)
 
     def read(self, segment: int, start: int, end: int) -> bytes:
-        """The bytes [`start`, `end`) of a segment.
+        """Return the bytes [`start`, `end`) of a segment.
 
         :raises DataLoss: the segment is gone.
         :raises SpoolDamaged: it is shorter than `end`.
@@ -154,10 +157,10 @@ class RemoteView:
         return answer.body
 
     def headers(self, segment: int, start: int, end: int) -> Iterator[BlockHeader]:
-        """The headers of the blocks in [`start`, `end`), which lie between two blocks.
+        """Yield the headers of the blocks in [`start`, `end`), both block boundaries; data is not checked.
 
         :raises DataLoss: the segment is gone.
-        :raises SpoolDamaged: the range does not consist of whole blocks.
+        :raises SpoolDamaged: the range does not consist of complete blocks.
         """
         while start < end:
             query = urlencode({"start": start, "end": end})
@@ -170,9 +173,11 @@ class RemoteView:
                 start = header.end
 
     def remove_before(self, place: Position, *, read_for_s: float) -> int:
-        """Note that segments before `place.segment` have been read, remove those read `read_for_s` ago; how many.
+        """Mark the segments before `place.segment` as read; remove those marked at least `read_for_s` seconds ago.
 
-        :raises UsageError: there is no token to delete.
+        Returns the number of removed segments.
+
+        :raises UsageError: there is no token for deleting.
         """
         query = urlencode({"before": place.segment, "spool": place.spool, "read_for_s": read_for_s})
         return self._server.ask("DELETE", f"{self._path}/segments?{query}", "removed")
@@ -195,7 +200,7 @@ class _Answer(NamedTuple):
 
 
 class _Server:
-    """One server and the connection to it. May be used by several threads: requests then take turns."""
+    """One server and the connection to it. Several threads may use it; their requests are serialized."""
 
     def __init__(
         self, scheme: str, host: str, port: int, tokens: Mapping[str, str | None], ca: str | None, timeout_s: float
@@ -212,7 +217,7 @@ class _Server:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {key: value for key, value in self.__dict__.items() if key not in ("_link", "_owner", "_lock")}
-        # Executors read; only the process that was given the token to delete removes anything.
+        # Executors only read; segments are removed only by the process that was given the token for deleting.
         return {**state, "_tokens": {**self._tokens, "DELETE": None}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -225,14 +230,18 @@ class _Server:
         self._owner = os.getpid()
 
     def ask(self, method: str, path: str, key: str) -> Any:
-        """The value of `key` in the JSON object that a request is answered with."""
+        """Send a request and return the value of `key` in the JSON object of the answer.
+
+        :raises SpoolUnreachable: the answer has no such key; or as :meth:`exchange`.
+        :raises DataLoss, SpoolDamaged, UsageError: as :meth:`exchange`.
+        """
         try:
             return json.loads(self.exchange(method, path).body)[key]
         except (ValueError, KeyError, TypeError):
             raise self.wrong_answer(f"no {key}") from None
 
     def wrong_answer(self, what: str) -> SpoolUnreachable:
-        """The error for an answer that must not be used; the connection is closed."""
+        """Close the connection and return the error for an answer that must not be used."""
         self.close()
         return SpoolUnreachable(f"{self.url} sent a wrong answer: {what}; nothing of it was used")
 
@@ -243,17 +252,19 @@ class _Server:
             link.close()
 
     def exchange(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> _Answer:
-        """What a request is answered with: status 200, 206 or 416.
+        """Send a request and return the answer, whose status is 200, 206 or 416.
 
-        :raises SpoolUnreachable: there is no answer, or it is a refusal.
-        :raises DataLoss: what is asked for is not there.
+        :raises SpoolUnreachable: there is no answer, or it is a refusal or an unknown error.
+        :raises DataLoss: the requested object does not exist.
+        :raises SpoolDamaged: the server reports damage.
+        :raises UsageError: there is no token for this method, or the server reports a usage error.
         """
         token = self._tokens[method]
         if token is None:
             raise UsageError(f"{self.url} removes segments for its token to delete only: give option deleteTokenFile")
         headers = {"Authorization": f"Bearer {token}", **(headers or {})}
         with self._lock:
-            # A connection that came over a fork is the parent's: two processes would read each other's answers.
+            # After a fork, the connection belongs to the parent: two processes would read each other's answers.
             if self._owner != os.getpid():
                 self._link, self._owner = None, os.getpid()
             kept = self._link is not None
@@ -261,7 +272,7 @@ class _Server:
                 answer = self._once(method, path, headers)
             except (OSError, HTTPException) as error:
                 self.close()
-                # The server may have been restarted since the last request; a fresh connection that breaks is news.
+                # The server may have restarted since the last request, so retry once; not if the connection was new.
                 if not kept or isinstance(error, TimeoutError):
                     raise self._unreachable(error) from error
                 try:
@@ -306,7 +317,7 @@ class _Server:
         return SpoolUnreachable(f"cannot reach the spools at {self.url}: {reason}; is the collector running?")
 
     def _failure(self, path: str, answer: _Answer) -> IngestError:
-        """The error that an answer stands for."""
+        """Return the error for an answer with an error status."""
         if answer.status == 404:
             return DataLoss(f"{self.url}{path.partition('?')[0]} was removed before it was read")
         try:
@@ -320,7 +331,10 @@ class _Server:
 
 
 def _parse(url: str) -> tuple[str, str, int]:
-    """``https://HOST:PORT`` → (scheme, host, port). :raises UsageError: it is not that."""
+    """Parse ``https://HOST:PORT`` into (scheme, host, port).
+
+    :raises UsageError: the URL is malformed, or it is ``http://`` and not a loopback address.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,7 +1,7 @@
-"""The end of a spool whose collector will not come back.
+"""Removal of a spool whose collector will not come back.
 
-What Spark keeps in its checkpoints names the spool, and a spool that is gone is data loss. So it leaves behind, as the
-names of empty files, the places up to which it was read: who stands at one of them has lost nothing.
+The offsets in Spark's checkpoints name the spool, and a missing spool counts as data loss. Therefore empty files stay
+behind whose names record the positions up to which it was read: a query at one of them has lost nothing.
 """
 
 import fcntl
@@ -18,10 +18,12 @@ _KEPT = (".retired", "lock")
 
 
 def retire(view: SpoolView, read_to: Sequence[Position]) -> int:
-    """Remove a spool that has been read to its end; returns how many bytes that were. Broken off, it is to be repeated.
+    """Remove a spool that has been read to its end; return the number of removed bytes.
 
-    :param read_to: up to where each query has read it, which the caller has found to be its end.
-    :raises SpoolInUse: its collector runs.
+    If this is interrupted, call it again.
+
+    :param read_to: the position up to which each query has read the spool; the caller has checked that it is the end.
+    :raises SpoolInUse: its collector is running.
     :raises UsageError: there is no such spool, or it cannot be removed.
     """
     folder = view.folder
@@ -45,7 +47,7 @@ def _remove(folder: Path, read_to: Sequence[Position]) -> int:
     if not retired_places(folder):
         raise UsageError(f"the spool {folder} has never been read")
     size = 0
-    # Its durable position first: from then on the spool is gone for readers.
+    # The durable position is removed first: from then on, the spool is gone for readers.
     for path in sorted(folder.iterdir(), key=lambda path: path.name != "pos"):
         if not path.name.endswith(_KEPT):
             size += path.stat().st_size

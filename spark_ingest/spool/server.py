@@ -1,17 +1,18 @@
-"""Serves a tree of spools over HTTPS. The client is ``remote``.
+"""An HTTPS server for the spools of a folder. The client is in ``remote``.
 
 ======  ================================================  ==========================================================
 GET     /spools                                           ``{"spools": [NAME, …]}``
 GET     /spools/NAME                                      ``{"durable": …, "runs": …, "retired": …, "segments": …,
-                                                          "times": …}``: what the :class:`View` methods return
-GET     /spools/NAME/segments/N                           bytes of a segment, by a Range header; HEAD for its length
-GET     /spools/NAME/segments/N/headers?start=S&end=E     the block headers in [S, E) as they lie on disk, one after
-                                                          the other; at most ``MOST_HEADERS``, the rest on request
+                                                          "times": …}``: the results of the :class:`View` methods
+GET     /spools/NAME/segments/N                           bytes of a segment, selected by a Range header; HEAD: its
+                                                          length
+GET     /spools/NAME/segments/N/headers?start=S&end=E     the block headers in [S, E), concatenated in their form on
+                                                          disk; at most ``MOST_HEADERS``: request the rest again
 DELETE  /spools/NAME/segments?before=N&spool=UUID&read_for_s=S    removal by retention: ``{"removed": COUNT}``
 ======  ================================================  ==========================================================
 
-Each request carries ``Authorization: Bearer TOKEN``. Reading and deleting are separate rights with a token each. An
-error is ``{"error": NAME, "message": TEXT}``. TLS is required for every address but loopback ones.
+Each request needs ``Authorization: Bearer TOKEN``. Reading and deleting are separate rights with a token each. An
+error is answered with ``{"error": NAME, "message": TEXT}``. TLS is required except on loopback addresses.
 """
 
 import asyncio
@@ -36,9 +37,9 @@ MOST_HEADERS = 1 << 16
 """Block headers in one answer."""
 
 _AUTHENTICATE_WITHIN_S = 10.0
-# Connections that have not shown a token yet; the oldest makes room.
+# Limit of unauthenticated connections; beyond it, the oldest is closed.
 _MOST_STRANGERS = 256
-# Guessing a token must be slow, whatever its length.
+# Delays each refusal, so that guessing a token is slow.
 _AFTER_WRONG_TOKEN_S = 0.5
 _STOP_WITHIN_S = 1.0
 _BACKLOG = 128
@@ -48,14 +49,14 @@ Handler = Callable[[web.Request], Any]
 
 
 def server_tls(cert: Path, key: Path) -> ssl.SSLContext:
-    """What a server with this certificate chain and private key (PEM files) speaks: TLS 1.2 or newer.
+    """Make a server's TLS context (TLS 1.2 or newer) with this certificate chain and private key (PEM files).
 
-    :raises UsageError: they cannot be used.
+    :raises UsageError: the files cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # An encrypted key would make OpenSSL ask on the terminal, where nobody may sit.
+        # Without a password callback, OpenSSL would ask on the terminal for that of an encrypted key.
         context.load_cert_chain(cert, key, password=lambda: b"")
     except OSError as error:
         raise UsageError(f"cannot use the certificate {cert} with {key}: {error.strerror or error}") from error
@@ -63,12 +64,13 @@ def server_tls(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 class SpoolServer:
-    """Serves `spools` from a thread of its own until :meth:`close`.
+    """A server for `spools` that runs in a thread of its own until :meth:`close`.
 
-    :param read_token: see :func:`tokens.read_token`; :param delete_token: likewise, None: nobody may delete.
-    :param tls: see :func:`server_tls`; None: plain HTTP, on a loopback address only.
-    :param report: takes one line for a person about a refused client; it never holds a token.
-    :raises UsageError: the address cannot be listened on, or these do not fit together.
+    :param read_token: the token for reading; see :func:`tokens.read_token`.
+    :param delete_token: the token for deleting; None to allow no deletion.
+    :param tls: see :func:`server_tls`; None for plain HTTP, which is allowed on a loopback address only.
+    :param report: called with one line of text about each refused client; the text never contains a token.
+    :raises UsageError: the server cannot listen on the address, TLS is missing, or both tokens are the same.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class SpoolServer:
         self._tls = tls
         self._report = report
         self._counts: dict[str, float] = {"requests": 0, "bytes": 0, "refused": 0, "malformed": 0}
-        # In the order of their arrival.
+        # Unauthenticated connections, in the order of arrival.
         self._strangers: dict[object, socket.socket] = {}
         try:
             self._listening = socket.create_server(
@@ -111,12 +113,12 @@ class SpoolServer:
 
     @property
     def url(self) -> str:
-        """What clients are given; with the port that was picked when 0 was asked for."""
+        """The URL of the server, with the actual port if port 0 was requested."""
         host, port = self._listening.getsockname()[:2]
         return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def counts(self) -> dict[str, float]:
-        """What has been served since the start."""
+        """Return the numbers of requests, bytes, refused and malformed requests since the start."""
         return dict(self._counts)
 
     def close(self) -> None:
@@ -153,7 +155,7 @@ class SpoolServer:
             try:
                 link, _peer = await self._loop.sock_accept(self._listening)
             except OSError:
-                # A client that has gone again, or no file descriptors, which come back when others close.
+                # The client has gone, or there are no free file descriptors, which may change when others close.
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             task = asyncio.create_task(self._greet(runner, link))
@@ -166,16 +168,16 @@ class SpoolServer:
         self._strangers[protocol] = link
         if len(self._strangers) > _MOST_STRANGERS:
             self._disconnect(next(iter(self._strangers)))
-        # The time is for all of it: a byte now and then does not buy more.
+        # This limits the whole authentication: sending a byte now and then does not extend it.
         self._loop.call_later(_AUTHENTICATE_WITHIN_S, self._disconnect, protocol)
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, link, ssl=self._tls)
         except OSError:
-            # Also what is no TLS. Clients come and go; one that is missed makes itself heard in its own log.
+            # Includes clients that do not speak TLS. They are not reported here, since they see the error themselves.
             self._strangers.pop(protocol, None)
 
     def _disconnect(self, protocol: object) -> None:
-        """End the connection of a client that has not shown a token."""
+        """Close the connection of a client if it is still unauthenticated."""
         link = self._strangers.pop(protocol, None)
         if link is not None:
             _shut(link)
@@ -242,14 +244,14 @@ class SpoolServer:
 
     def _view(self, request: web.Request) -> SpoolView:
         name = request.match_info["name"]
-        # From the network: only what is a folder of this tree is a name, and never a path.
+        # The name comes from the network: accept only the name of an existing folder, never a path.
         if name not in self._spools.folders():
             raise DataLoss(f"there is no spool called {name!r}")
         return self._spools.view(name)
 
 
 def _description(view: SpoolView) -> dict[str, object]:
-    # The durable position first: what is asked for after it holds for it, too.
+    # The durable position is read first, so that the other values are at least as new.
     return {
         "durable": view.durable(),
         "runs": view.runs(),
@@ -267,5 +269,5 @@ def _shut(link: socket.socket) -> None:
     try:
         link.shutdown(socket.SHUT_RDWR)
     except OSError:
-        # Its client was faster.
+        # The client has closed the connection already.
         return

@@ -1,4 +1,4 @@
-"""The secrets of a spool server: one token to read, another to delete."""
+"""The secrets of a spool server: one token for reading, another for deleting."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,12 @@ _SHORTEST = 16
 
 
 def read_token(path: Path | None, variable: str) -> str | None:
-    """The token in the first line of `path`, or in the environment `variable`; None when neither is given.
+    """Read a token from the first line of `path`, or from the environment `variable` if `path` is None.
 
-    :raises UsageError: the file cannot be read, or the token is not 16 or more printable ASCII characters.
+    Returns None if `path` is None and the variable is empty or not set.
+
+    :raises UsageError: the file cannot be read, or the token is not 16 or more printable ASCII characters without
+        spaces.
     """
     if path is None:
         source, token = variable, os.environ.get(variable, "").strip()

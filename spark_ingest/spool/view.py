@@ -1,6 +1,7 @@
-"""What a reader may see of a spool: its identity, its durable position, its segments.
+"""Read access to a local spool: its runs, its durable position, its segments and their bytes.
 
-Readers never lock and never write (removal by retention apart); they run while the collector appends.
+Readers run while the collector appends. They never lock or write anything, except that retention marks and removes
+segments.
 """
 
 import contextlib
@@ -32,10 +33,7 @@ _TORN_READS = 100
 
 
 class SpoolView:
-    """A reader's view of the spool in `folder`.
-
-    :param name: the collector's name, which is the folder's.
-    """
+    """A reader's view of the spool in `folder`. Its `name` is the collector's name, which is also the folder's."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,17 +41,17 @@ class SpoolView:
 
     @property
     def where(self) -> str:
-        """What a person calls this spool."""
+        """The folder, for messages."""
         return str(self.folder)
 
     def durable(self) -> Position | None:
-        """The durable position now; None when no collector has opened the spool yet.
+        """Return the current durable position; None if no collector has opened the spool yet, or it is gone.
 
         :raises SpoolDamaged: the `pos` file fails its checksum.
         """
         path = self.folder / "pos"
-        # A read may overlap the collector's overwrite of these 40 bytes; the checksum tells, and reading
-        # again mends it.
+        # A read may overlap with the collector's overwrite of these 40 bytes; then the checksum is wrong, and this
+        # reads again.
         for _ in range(_TORN_READS):
             try:
                 raw = path.read_bytes()
@@ -67,9 +65,9 @@ class SpoolView:
         raise SpoolDamaged(f"{path} is damaged: stop the collector and restore it from a copy")
 
     def runs(self) -> list[Run]:
-        """The runs whose segments may be there, in order; none when the spool is gone.
+        """Return the runs that may still have segments, in order; an empty list if the spool is gone.
 
-        :raises SpoolDamaged: ``spool.json`` is not what was written.
+        :raises SpoolDamaged: ``spool.json`` is damaged.
         """
         try:
             return known_runs(self.folder)
@@ -77,28 +75,28 @@ class SpoolView:
             return []
 
     def retired(self) -> list[Position]:
-        """Up to where the spools that had this name were read when they were retired."""
+        """Return the positions up to which retired spools of this name had been read."""
         try:
             return retired_places(self.folder)
         except OSError:
             return []
 
     def segments(self) -> list[int]:
-        """Numbers of the segments that exist, in order; none when the spool is gone."""
+        """Return the numbers of the existing segments, in order; an empty list if the spool is gone."""
         try:
             return segment_numbers(self.folder)
         except FileNotFoundError:
             return []
 
     def times(self) -> list[Times]:
-        """When the blocks of finished segments were received; none when the spool is gone."""
+        """Return when the blocks of finished segments were received; an empty list if the spool is gone."""
         try:
             return known_times(self.folder)
         except FileNotFoundError:
             return []
 
     def segment_end(self, segment: int, durable: Position) -> int:
-        """Where the readable part of `segment` ends: its length, or the durable position in the newest.
+        """Return the end of the readable part of `segment` in bytes: `durable` if that is in it, else its length.
 
         :raises DataLoss: the segment is gone.
         """
@@ -111,7 +109,7 @@ class SpoolView:
             raise _gone(path) from None
 
     def read(self, segment: int, start: int, end: int) -> bytes:
-        """The bytes [`start`, `end`) of a segment.
+        """Return the bytes [`start`, `end`) of a segment.
 
         :raises DataLoss: the segment is gone.
         :raises SpoolDamaged: it is shorter than `end`.
@@ -124,7 +122,7 @@ class SpoolView:
         try:
             pieces: list[bytes] = []
             position = start
-            # One read gives 2 GiB at most, and a network file system less.
+            # One read returns at most 2 GiB, and less on a network file system.
             while position < end:
                 data = os.pread(fd, end - position, position)
                 if not data:
@@ -136,10 +134,10 @@ class SpoolView:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def headers(self, segment: int, start: int, end: int) -> Iterator[BlockHeader]:
-        """The headers of the blocks in [`start`, `end`), which lie between two blocks; no data is checked.
+        """Yield the headers of the blocks in [`start`, `end`), both block boundaries; data is not checked.
 
         :raises DataLoss: the segment is gone.
-        :raises SpoolDamaged: the range does not consist of whole blocks.
+        :raises SpoolDamaged: the range does not consist of complete blocks.
         """
         path = segment_path(self.folder, segment)
         try:
@@ -148,27 +146,28 @@ class SpoolView:
             raise _gone(path) from None
 
     def remove_before(self, place: Position, *, read_for_s: float) -> int:
-        """Note that the segments before `place.segment` have been read, and remove those read `read_for_s` ago.
+        """Mark the segments before `place.segment` as read; remove those marked at least `read_for_s` seconds ago.
 
-        Nothing is done when `place.segment` is not of the run `place.spool`. Returns how many were removed.
+        Returns the number of removed segments. Does nothing if `place.segment` does not belong to the run
+        `place.spool`.
         """
         durable = self.durable()
         if durable is None or spool_of(self.runs(), place.segment) != place.spool:
             return 0
-        # The segment that the collector writes stays whatever is asked.
+        # Never remove the segment that the collector is writing.
         read = [segment for segment in self.segments() if segment < min(place.segment, durable.segment)]
         for segment in reversed(read):
             if not self._note_read(segment):
                 break
         removed, times = 0, {one.segment: one for one in self.times()}
-        # Oldest first, and no gaps: what is left must stay one run of numbers.
+        # Remove the oldest first and stop at the first to keep, so that the numbers stay without gaps.
         for segment in read:
             mark = read_mark(self.folder, segment)
-            # Without its mark, on a full disk, it has been read just now.
+            # A mark that could not be made, on a full disk, counts as made just now.
             read_s = max(0.0, time.time() - mark.stat().st_mtime) if mark.exists() else 0.0
             if read_s < read_for_s:
                 break
-            # Another query's retention may have been faster.
+            # Another query's retention may have removed it already.
             mark.unlink(missing_ok=True)
             segment_path(self.folder, segment).unlink(missing_ok=True)
             if segment in times:
@@ -177,7 +176,7 @@ class SpoolView:
         return removed
 
     def _note_read(self, segment: int) -> bool:
-        """Leave the mark of a segment that has been read; False when it was there."""
+        """Mark a segment as read; return False if it was marked already."""
         mark = read_mark(self.folder, segment)
         if mark.exists():
             return False

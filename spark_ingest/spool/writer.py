@@ -1,14 +1,14 @@
-"""The spool's writer: appends blocks, syncs them, and only then tells anybody.
+"""The writer of a spool: appends blocks, syncs them and then publishes the new durable position.
 
-The order of one append is the whole point: data and header written → ``fdatasync`` → `pos` published →
-return. The collector acknowledges after the return, so a message is acknowledged only when it survives a
-power cut, and a reader that follows `pos` sees only such messages.
+The order of an append makes it safe: write header and data, ``fdatasync``, publish `pos`, return. The collector
+acknowledges after the return, so an acknowledged message survives a power cut, and a reader that follows `pos` sees
+only such messages.
 
-Recovery, at every start: blocks at the end of the last segment that fail their checksum and lie at or above
-the durable position are a torn tail (their messages were never acknowledged) and are cut off. Damage below
-it is an error, since acknowledged messages are at stake. Then a new segment begins, so that nothing is ever
-appended to a file that an earlier process wrote, and with it a run with a UUID of its own: whether the folder
-was restored from a copy meanwhile, the writer cannot tell, but whoever has read of it before can.
+Each start recovers the spool. Blocks at the end of the last segment that fail their checksum and are at or above the
+durable position are incomplete writes; their messages were never acknowledged, and they are cut off. Damage below the
+durable position is an error, because acknowledged messages may be lost. Then a new segment begins, so that nothing is
+ever appended to a file of an earlier process, and with it a run with a UUID of its own. The writer cannot know
+whether the folder was restored from a copy meanwhile, but the new UUID shows it to earlier readers.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Spool:
-    """The one writer of the spool in `folder`. Use as a context manager, or call :meth:`close`.
+    """The only writer of the spool in `folder`. Use it as a context manager, or call :meth:`close`.
 
-    :param folder: made when it does not exist.
-    :param segment_bytes: a new segment begins after the block that reaches this size.
+    :param folder: the folder of the spool; created if it does not exist.
+    :param segment_bytes: a new segment begins after the block with which the segment reaches this size.
     :param sync: makes a file descriptor's data durable; replaced in tests that record the order of calls.
-    :raises UsageError: the folder cannot be made or written.
-    :raises SpoolInUse: another process has it open for writing.
+    :raises UsageError: the folder cannot be created or written, or the spool has another format version.
+    :raises SpoolInUse: another process has the spool open for writing.
     :raises SpoolDamaged: see :meth:`_recover`.
     """
 
@@ -66,7 +66,7 @@ class Spool:
     ) -> None:
         self.folder = folder
         self.truncated_bytes = 0
-        # received_ms of the segment's blocks: the earliest and the latest.
+        # The earliest and the latest received_ms of the segment's blocks.
         self._received: tuple[int, int] | None = None
         self._segment_bytes = segment_bytes
         self._sync = sync
@@ -79,11 +79,12 @@ class Spool:
         try:
             made = [path for path in folder.parents if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            # A folder is durable when the one above it is synced; the spool's own may be left of a start that was cut.
+            # A folder is durable once its parent is synced. That of `folder` is always synced: an interrupted start
+            # may have created it.
             for path in (folder, *made):
                 sync_directory(path.parent)
             self._lock()
-            # The first run has the UUID of spool.json, and every other its own once its first segment begins.
+            # The first run has the UUID of spool.json; every other gets its own when its first segment begins.
             self._next_uuid = "" if self._make_identity() else uuid.uuid4().hex
             last = self._recover()
             self._forget_runs(last)
@@ -111,11 +112,12 @@ class Spool:
     def append(self, data: bytes, count: int, received_ms: int) -> None:
         """Append one block and return when it is durable.
 
-        :param data: `count` whole PUBLISH packets.
-        :param received_ms: Unix milliseconds at which the group was received.
-        :raises SpoolWriteFailed: nothing of the block will ever be read; the caller must not acknowledge.
-            The spool stays usable: the next append tries again in a new segment.
-        :raises SpoolDamaged: another folder has taken this one's place; nothing was written.
+        :param data: the complete PUBLISH packets.
+        :param count: the number of packets in `data`.
+        :param received_ms: the time at which the group was received, in Unix milliseconds.
+        :raises SpoolWriteFailed: no reader will ever see any part of the block, and the caller must not acknowledge
+            its messages. The spool stays usable: the next append tries again in a new segment.
+        :raises SpoolDamaged: the folder was replaced by another one; nothing was written.
         """
         block = encode_block_header(data, count, received_ms) + data
         end = self._position + len(block)
@@ -138,7 +140,7 @@ class Spool:
             ) from error
 
     def rotate(self) -> None:
-        """Begin a new segment now: the one before is finished, and may be removed once it is read.
+        """Finish the current segment, so that it can be removed once it is read, and begin a new one.
 
         :raises SpoolWriteFailed, SpoolDamaged: as :meth:`append`.
         """
@@ -157,8 +159,8 @@ class Spool:
         self._note_times()
         try:
             if self._pos_fd >= 0:
-                # Not needed for safety (an older durable position is still true), but recovery then knows
-                # the newest.
+                # Not needed for safety, since an older durable position is valid too; but recovery then knows the
+                # newest one.
                 self._sync(self._pos_fd)
         finally:
             for fd in (self._segment_fd, self._pos_fd, self._lock_fd):
@@ -178,13 +180,17 @@ class Spool:
                 "stop it, or give this one another --name"
             ) from None
         self._lock_fd = fd
-        # For people only; a full disk must not keep a collector from waiting for room.
+        # The process id is only for people: a full disk must not end a collector that would wait for room.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
 
     def _make_identity(self) -> bool:
-        """Make ``spool.json`` or check it; whether it was made."""
+        """Create ``spool.json``, or check the existing one; return whether it was created.
+
+        :raises SpoolDamaged: the file is damaged, or missing although there are segments.
+        :raises UsageError: the spool has another format version.
+        """
         path = self.folder / "spool.json"
         try:
             found = read_checked_json(path).get("format")
@@ -206,10 +212,10 @@ class Spool:
         return False
 
     def _recover(self) -> int:
-        """Cut off a torn tail, open `pos` and return the number of the last segment (-1 without one).
+        """Cut off an incomplete write, open `pos` and return the number of the last segment (-1 without segments).
 
-        :raises SpoolDamaged: a block below the durable position fails its checksum, a segment from the
-            durable one onwards is missing, or `pos` itself is damaged.
+        :raises SpoolDamaged: a block below the durable position fails its checksum, the segment of the durable
+            position is missing, or `pos` is damaged or belongs to another spool.
         """
         segments = segment_numbers(self.folder)
         path = self.folder / "pos"
@@ -226,7 +232,7 @@ class Spool:
                 f"{path} does not belong to this spool or names a segment that is gone: "
                 "restore the folder from a copy, or move it away"
             )
-        # Every segment but the last was synced before the next began, whatever an old `pos` says.
+        # Every segment but the last was synced before the next one began, even if `pos` is older.
         for segment in (s for s in segments if s >= durable.segment):
             last = segment == segments[-1]
             floor = durable.position if segment == durable.segment else 0
@@ -246,14 +252,13 @@ class Spool:
             if good < len(data):
                 os.ftruncate(fd, good)
                 self.truncated_bytes += len(data) - good
-            # Whole blocks above the durable position may still be in the page cache only: sync before
-            # publishing them.
+            # Complete blocks above the durable position may be only in the page cache: sync before publishing them.
             self._sync(fd)
         finally:
             os.close(fd)
 
     def _forget_runs(self, last: int) -> None:
-        """Remove the files of runs without a segment: retention took theirs, or the start ended before the first."""
+        """Remove the files of runs without segments: retention removed them, or the start ended before the first."""
         runs = marked_runs(self.folder)
         first = min(segment_numbers(self.folder), default=0)
         for run, following in itertools.zip_longest(runs, runs[1:]):
@@ -261,7 +266,7 @@ class Spool:
                 run_path(self.folder, run).unlink()
 
     def _begin_first_segment(self, last: int) -> None:
-        """Begin the segment after `last`; on a full disk leave that to the first append that finds room."""
+        """Begin the segment after `last`; on a full disk, leave that to the first append that finds room."""
         try:
             self._begin_segment(last + 1)
         except OSError as error:
@@ -274,8 +279,8 @@ class Spool:
 
     def _begin_segment(self, segment: int) -> None:
         if not os.path.samestat(os.stat(self.folder / "lock"), os.fstat(self._lock_fd)):
-            # A copy put in the place of a folder that is open here, or a lock that was removed: whoever follows the
-            # folder's `pos` would never see what is written here.
+            # The open folder was replaced by a copy, or its lock was removed: readers that follow the folder's `pos`
+            # would never see what is written here.
             raise SpoolDamaged(f"the spool {self.folder} was replaced while it was written: start the collector again")
         if self._segment_fd >= 0:
             os.close(self._segment_fd)
@@ -291,7 +296,7 @@ class Spool:
         self._sync(self._pos_fd)
 
     def _note_times(self) -> None:
-        """Leave a note of when the finished segment's blocks were received, which saves readers a look into it."""
+        """Record when the finished segment's blocks were received, so that readers need not read its headers."""
         times, self._received = self._received, None
         if times is not None:
             path = times_path(self.folder, Times(self._segment, self._uuid, *times))
@@ -299,11 +304,10 @@ class Spool:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
 
     def _mend(self) -> None:
-        """Take back what a failed append left behind, and leave its segment for good.
+        """Cut off what a failed append left behind, and close its segment for good.
 
-        Readers take a finished segment's length as its end, so unsynced bytes must not stay; and after a
-        failed sync the kernel may have dropped the pages and call the file clean, so the file is not
-        appended to again.
+        Readers use a finished segment's length as its end, so unsynced bytes must not stay. The file is not appended
+        to again, because after a failed sync the kernel may have dropped the pages and marked the file clean.
         """
         if self._segment_fd >= 0:
             os.ftruncate(self._segment_fd, self._position)
