@@ -246,7 +246,11 @@ class _Server:
         return SpoolUnreachable(f"{self.url} sent a wrong answer: {what}; nothing of it was used")
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if there is one, once no thread waits for an answer on it."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -271,14 +275,14 @@ class _Server:
             try:
                 answer = self._once(method, path, headers)
             except (OSError, HTTPException) as error:
-                self.close()
+                self._drop()
                 # The server may have restarted since the last request, so retry once; not if the connection was new.
                 if not kept or isinstance(error, TimeoutError):
                     raise self._unreachable(error) from error
                 try:
                     answer = self._once(method, path, headers)
                 except (OSError, HTTPException) as second:
-                    self.close()
+                    self._drop()
                     raise self._unreachable(second) from second
         if answer.status not in (200, 206, 416):
             raise self._failure(path, answer)

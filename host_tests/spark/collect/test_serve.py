@@ -552,3 +552,23 @@ def test_a_reader_follows_a_spool_while_it_is_written(tmp_path, pki):
             place = durable
         one.server.close()
     assert seen == b"".join(segment_path(root / "north", s).read_bytes() for s in range(place.segment + 1))
+
+
+def test_closing_takes_no_connection_from_a_thread_that_waits_for_its_answer(served: Served) -> None:
+    # Planted: close() without the lock, which every answer that must not be used ends with.
+    spools = served.client()
+    view = spools.view("north")
+    expected = served.local.view("north").read(0, 0, 30)
+    over = threading.Event()
+
+    def close() -> None:
+        while not over.wait(0.0005):
+            spools.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    try:
+        assert [view.read(0, 0, 30) for _ in range(100)] == [expected] * 100
+    finally:
+        over.set()
+        thread.join()
