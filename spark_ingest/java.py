@@ -9,7 +9,7 @@ from pathlib import Path
 from .errors import MissingDependency
 
 OLDEST = 17
-"""Spark 4 runs on this and newer."""
+"""The oldest version of Java that Spark 4 runs on."""
 
 _ANSWERS_WITHIN_S = 30.0
 _NEXT_STEP = "apt install openjdk-17-jre-headless, brew install openjdk@17, or set JAVA_HOME"

@@ -32,7 +32,7 @@ OPTIONS = {
     "retry_timeout": "30s",
     "connect_timeout": "5s",
 }
-"""Of delta-rs, beside what the environment says."""
+"""Options for delta-rs, in addition to those from the environment."""
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._=-]*[A-Za-z0-9_=-])*/?")
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -53,7 +53,7 @@ _REASONS = {
     "<Code>AuthorizationHeaderMalformed<": "the bucket is in another region: set AWS_REGION",
     "URL scheme is not allowed": "its endpoint is plain http: set AWS_ALLOW_HTTP=true where the network is safe",
 }
-"""What a store's error has in it, which no URL of tables has, and what that means to a person; it does not pass."""
+"""Text in a store's error that means a lasting fault, never part of a table's URL, and what to tell the user."""
 _PASSING = {
     "error sending request": "the store does not answer",
     "operation timed out": "the store does not answer",
@@ -64,7 +64,7 @@ _PASSING = {
     "502 Bad Gateway": "the store does not answer",
     "504 Gateway Timeout": "the store does not answer",
 }
-"""Likewise, of what may pass."""
+"""The same for faults that may pass."""
 _STATUS = re.compile(r"\s([345]\d\d) [A-Z]")
 _FROM_A_STORE = re.compile(
     r"Generic \w+ error|Error performing \w+ http|necessary privileges|loading credentials|no credentials found"
@@ -161,7 +161,7 @@ class StorePath:
 
 
 Location = Path | StorePath
-"""Where tables lie."""
+"""The location of tables."""
 
 
 def located(text: str | Location) -> Location:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOLDERS = {folder.rpartition("/")[2]: folder for folder in SCHEMAS}
-"""Name in SQL to folder below --tables: ``silver``, …, and for gold ``devices``, ``windows``, …"""
+"""Folders below --tables by their name in SQL: ``silver``, …, and for gold ``devices``, ``windows``, …"""
 
 
 def open_tables(tables: str | Location) -> dict[str, DeltaTable]:

@@ -28,7 +28,7 @@ from .groups import EVERYWHERE, Membership, Scope
 from .rules import RuleSet, read_key, read_scope, text, texts
 
 LARGEST_MESSAGE = 16_000
-"""Characters; destinations may take fewer."""
+"""Most characters of a message; some destinations take fewer."""
 
 # Its log is captured in send(), which returns a failure as one line.
 _LOGGER = logging.getLogger("apprise")
@@ -36,7 +36,7 @@ _LOGGER.propagate = False
 _LOGGER.addHandler(logging.NullHandler())
 
 Send = Callable[[str, str], str | None]
-"""Sends a title and a body; returns why it could not, None when it was taken."""
+"""A function that sends a title and a body, and returns why that failed, or None if it was accepted."""
 
 
 @dataclass(frozen=True)

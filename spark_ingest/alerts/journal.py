@@ -24,9 +24,9 @@ from ..printable import remark
 from .rules import RuleSet
 
 FILE = ".alerts.json"
-"""In the folder of the tables."""
+"""The journal's file in the folder of the tables."""
 MOST_WAITING = 100_000
-"""Events; what begins while so many wait is told when there is room again."""
+"""Most events that wait for delivery; alerts that begin above it are reported when there is room again."""
 _KEPT_US = 7 * 86_400 * 1_000_000
 _MOST_ENDED = 10_000
 

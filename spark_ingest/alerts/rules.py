@@ -149,13 +149,13 @@ KINDS: Mapping[str, Mapping[str, Key]] = {
         "within": Key(some_duration_us, "14d"),
     },
 }
-"""Kind of rule to its keys. Those with the key `metric` are judged by gold/windows, the others by gold's state."""
+"""The keys of each kind of rule. Kinds with the key `metric` are evaluated on gold/windows, others on gold's state."""
 
 DEFAULTS = ("offline", "gap", "reboot_loop", "memory_falling", "quarantined")
-"""Kinds of which there is a rule, with the kind's name and defaults, unless a file says otherwise."""
+"""Kinds that have a rule by default, with the kind's name and default values; a file overrides them."""
 
 _LONGEST_LOOK_US = 86_400 * US
-"""How far back windows are read at every update of gold."""
+"""How far back each update of gold reads windows."""
 
 
 class Rule(NamedTuple):

@@ -45,9 +45,9 @@ class Reading:
 
 
 Decode = Callable[[Topic, Sequence[bytes]], Sequence[Reading | BadRecord]]
-"""A decoder: given the payloads of a topic in the order in which they came, for each its reading or what is wrong.
+"""A decoder: takes the payloads of a topic in order of arrival, and yields for each its reading or what is wrong.
 
-What it raises sends the payload that it raised for to quarantine, with the exception as the reason.
+If it raises, the payload at hand goes to quarantine with the exception as the reason.
 """
 
 

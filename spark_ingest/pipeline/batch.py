@@ -54,10 +54,10 @@ STAGES = (
     "status committed",
     "logs committed",
 )
-"""Where `on_stage` is called, in order."""
+"""The stages for which `on_stage` is called, in order."""
 
 FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
-"""What --format may be."""
+"""The values of --format."""
 
 OnOpen = Callable[[Mapping[str, Table]], None]
 

@@ -30,7 +30,7 @@ from ..tables.table import Table
 from ..tables.upkeep import existing
 
 CLAIMED = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
-"""The tables that are appended to."""
+"""The tables to which a pipeline appends."""
 
 _FILE = "writers.json"
 _IN_FOLDER = "umqtt.writer"

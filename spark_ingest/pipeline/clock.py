@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 AHEAD_US = 5 * 60 * 1_000_000
-"""A device's clock may be ahead of the collector's by so much: two clocks are never equal."""
+"""How far a device's clock may be ahead of the collector's: two clocks are never equal."""
 BEHIND_US = 400 * 24 * 3600 * 1_000_000
-"""A reading may have waited in a device's flash for so long; what is older was never set."""
+"""How long a reading may have waited in a device's flash; an older time means that the clock was never set."""
 
 _LONGEST_UP_MS = 100 * 366 * 24 * 3600 * 1000
-"""A board does not run for longer; what says so is not to be trusted, and would not fit into microseconds."""
+"""The longest credible uptime of a board; a longer one would not fit into microseconds either."""
 
 _SOURCES = pa.array(["ts", "anchor", "received"], pa.string())
 

@@ -44,7 +44,7 @@ STAGES = (
     "status committed",
     "logs committed",
 )
-"""Where `on_stage` is called, in order."""
+"""The stages for which `on_stage` is called, in order."""
 
 _INDETERMINATE = "A shuffle map stage with indeterminate output was failed and retried"
 _ATTEMPTS = 4
@@ -52,7 +52,7 @@ _ATTEMPTS = 4
 _TABLES: tuple[str, ...] = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
 Reports = list[dict[str, Any]]
-"""What the tasks of a micro-batch tell the driver: one report a partition, one a bucket."""
+"""What the tasks of a micro-batch report to the driver: one report per partition and one per bucket."""
 
 
 class ClusterWriter:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NEVER = -(1 << 62)
-"""In a column of times or seqs: none yet, where the largest counts; `-NEVER` where the smallest does."""
+""""None yet" in a column of times or seqs whose largest value counts; `-NEVER` where the smallest counts."""
 
 
 class Columns:

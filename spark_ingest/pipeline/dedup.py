@@ -29,14 +29,14 @@ STATE_SCHEMA = pa.schema(
         ("last_us", pa.int64()),
     ]
 )
-"""`gaps`: first, last, first, last … in rising order; `last_us`: newest received time, Unix microseconds."""
+"""`gaps`: first, last, first, last … in ascending order; `last_us`: newest received time, Unix microseconds."""
 
 # Names contain no U+0000 (record.py), so different pairs of names stay different when joined.
 _SEPARATOR = "\0"
 _NEVER = -(1 << 62)
 
 Recall = Callable[[list[tuple[str, str]]], pa.Table]
-"""Given (device_id, boot) pairs, what silver has of them: columns device_id, boot, seq."""
+"""A function from (device_id, boot) pairs to what silver has of them: columns device_id, boot, seq."""
 
 
 @dataclass(frozen=True)

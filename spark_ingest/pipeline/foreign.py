@@ -18,7 +18,7 @@ from ..tables.table import places
 from .record import Owner, quarantine, readings_table
 
 FIRST_PLACE = -(1 << 63)
-"""The seq of what lies at the beginning of a spool; a later place has a larger one."""
+"""The seq of a message at the beginning of a spool; later positions have larger ones."""
 _LONGEST_REASON = 500
 
 

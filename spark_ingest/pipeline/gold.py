@@ -45,7 +45,7 @@ from .gold_windows import APPLICATION_ID, WINDOW_US, merge_into, windows_of
 from .metric_alerts import MetricAlerts
 
 STAGES = ("gold folded", "gold windows committed", "gold state saved", "alerts noted", "gold tables written")
-"""Where `on_stage` is called in an update, in order."""
+"""The stages of an update for which `on_stage` is called, in order."""
 
 COUNTED = {
     "silver": SILVER_COLUMNS,
@@ -60,7 +60,7 @@ COUNTED = {
     ],
     "logs": ["device_id", "boot", "dropped_seq", "received_ts", "collector"],
 }
-"""Table to the columns of it that gold counts."""
+"""The columns of each table that gold counts."""
 _SOURCES = tuple(COUNTED)
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 _CHUNK_ROWS = 500_000

@@ -14,7 +14,7 @@ from .gold_boots import boot_starts, follows, newest_boots
 from .gold_state import DAY_US, GAP_US, Refused, State
 
 QUIET_US = DAY_US
-"""After so long without a quarantined message, the alert about them is over."""
+"""The alert about quarantined messages ends after so long without one."""
 
 
 class Alert(NamedTuple):

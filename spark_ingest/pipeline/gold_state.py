@@ -22,10 +22,10 @@ from .dedup import Seen
 
 MINUTE_US = 60_000_000
 HOT_MINUTES = 60
-"""Minutes back from the newest for which devices and delays are still being counted."""
+"""Number of newest minutes for which devices and delays are still counted."""
 DELAY = 0
 RESTARTING = "restarting"
-"""Reason in the last status of a boot that the device ends on purpose: a command, an update."""
+"""Reasons in the last status of a boot that the device ended on purpose: a command, an update."""
 SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
 SILVER_COLUMNS = [
@@ -34,7 +34,7 @@ SILVER_COLUMNS = [
 
 DAY_US = 86_400_000_000
 GAP_US = 7 * DAY_US
-"""So long after a gap was noticed it is a fault of the device; what has not come by then hardly will."""
+"""How long after it was noticed a gap counts as a fault of the device: readings rarely come later than that."""
 SEPARATOR = "\0"
 BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
 BIN_ZERO = 1 << (BIN_BITS - 1)

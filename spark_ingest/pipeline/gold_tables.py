@@ -34,14 +34,14 @@ from .gold_state import (
 )
 
 LATE_MS = 60_000.0
-"""A device whose delay is above this, at the median, is late."""
+"""A device whose median delay is above this is late."""
 _HEALTH_OF_ALERT = {
     "offline": "offline",
     "reboot_loop": "rebooting",
     "quarantined": "quarantined",
     "memory_falling": "memory",
 }
-"""What an open alert makes of a device's health."""
+"""The health of a device with an open alert of each kind."""
 # Counts are capped at this: a device can announce, or skip, more seqs than a column can hold.
 _MOST = (1 << 63) - 1
 

@@ -23,13 +23,13 @@ from ..printable import printable, without_colours
 from .remarks import Remarks
 
 Status = Mapping[str, object]
-"""What :meth:`Pipeline.status` returns; keys that it does not have are shown as none."""
+"""What :meth:`Pipeline.status` returns; missing keys are shown as none."""
 
 PANEL_S = 0.25
 LOOK_S = 1.0
 LINE_S = 10.0
 IDLE_LINE_S = 60.0
-"""A line that says nothing new is written this seldom: a service's log is read by people."""
+"""How often a line without news is written: people read a service's log."""
 _RATE_OVER_S = 5.0
 _HISTORY = 30
 _WIDTH = 66

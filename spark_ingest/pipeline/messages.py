@@ -36,7 +36,7 @@ from .record import (
 )
 
 MESSAGE_COLUMNS = tuple(name for name in BRONZE_SCHEMA.names if name != "received_date")
-"""What a micro-batch needs of ``format("mqtt")``."""
+"""The columns of ``format("mqtt")`` that a micro-batch needs."""
 
 _OTHER = r"^fleet/[^/]+/(status|log)$"
 _TOPIC = re.compile(_OTHER)

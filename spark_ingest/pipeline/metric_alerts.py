@@ -22,11 +22,11 @@ from .gold_state import DAY_US
 HOUR_US = 3_600_000_000
 WEEK_US = 7 * DAY_US
 MEDIAN_OF = 3
-"""Fewer devices of a group in a window have no median."""
+"""The fewest devices of a group in a window that have a median."""
 HOUR_MEANS = 3
-"""So many windows of an hour of the day, in the week before, make a figure to compare with."""
+"""The fewest windows of an hour of the day, in the week before, that give a figure to compare with."""
 FORECAST_MEANS = 12
-"""So many windows, over at least a day, make a forecast."""
+"""The fewest windows, over at least a day, that give a forecast."""
 _WEEKLY = ("own_week", "battery", "missing")
 
 
@@ -193,7 +193,7 @@ class _Sums(NamedTuple):
 
 
 Found = tuple[dict[int, Finding], np.ndarray]
-"""Findings by the number of the device, and the numbers of those that were judged."""
+"""Findings by the number of the device, and the numbers of the devices that were evaluated."""
 
 
 def _threshold(rule: Rule, series: Series) -> Found:

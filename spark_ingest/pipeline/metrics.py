@@ -30,11 +30,11 @@ GAUGES: Mapping[str, tuple[str, str, float]] = {
     "lag_bytes": ("lag_bytes", "Bytes of the spool that are durable and not yet in the tables.", 1),
     "gold_failing": ("gold_failing", "1 while gold cannot be updated.", 1),
 }
-"""Metric to the status's key, the meaning, and the factor."""
+"""Each metric with the status key, its meaning and the factor."""
 BY_RULE = "alerts"
 """The metric of open alerts, with the rule as its label."""
 STUCK_MS = 5 * 60_000
-"""Messages may wait for so long without a micro-batch that ends."""
+"""How long messages may wait without a completed micro-batch."""
 
 
 class Figures(Families):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINT_FORMAT = 2
-"""Of the files in CHECKPOINT/umqtt; 1 had a whole set of readings seen per micro-batch, and no number."""
+"""Version of the files in CHECKPOINT/umqtt. Version 1 had no number, and a full set of seen readings a micro-batch."""
 
 UNFINISHED = "umqtt.unfinished"
 """A file in the tables' folder while a command changes several of them: the command, to be run again."""

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Owner = tuple[str | None, str | None, int | None]
-"""The device that a refused message is of, and the boot and seq of the reading it would have been."""
+"""The device of a refused message, and the boot and seq of the reading in it."""
 
 
 class Decoded(NamedTuple):

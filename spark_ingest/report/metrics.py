@@ -15,11 +15,11 @@ from .fleet import rounded
 from .timeline import Timeline
 
 KNOWN = ("supply_v", "temp_c", "mem_free", "rssi")
-"""Shown first, in this order; then whatever else most devices send."""
+"""The metrics shown first, in this order; the others follow, those of most devices first."""
 _MOST_METRICS = 8
 _PERCENTILES = (10, 50, 90)
 _TEXT_BUDGET = 1_500_000
-"""Characters for all lines together."""
+"""Most characters of all lines together."""
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 """A step is two digits of base 64, from 0 at the line's lowest value to 4095 at its highest; two dots: no value."""

@@ -15,9 +15,9 @@ from .timeline import US, Timeline
 
 LONGEST_US = 3600 * US
 MOST_READINGS = 500_000
-"""More than that, or a longer time, and the charts are made from gold."""
+"""Above this number of readings, or for a longer time, the charts are made from gold."""
 _READINGS_A_POINT, _VALUES_A_POINT = 4, 2
-"""Readings of the fleet, and values of a device, that a step has on average, so that lines have no holes."""
+"""Average readings of the fleet, and values of a device, in a step, so that lines have no holes."""
 
 
 class Silver:

@@ -50,7 +50,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "qos": _WHOLE,
     "retain": ("boolean",),
 }
-"""Column to the types that it may have, as Spark spells them."""
+"""The types that each column may have, as Spark spells them."""
 
 _LARGEST_WINDOW = 10_000
 _BUFFER_BYTES = 64 << 10

@@ -34,7 +34,7 @@ from .blocks import Position, segment_path
 from .view import SpoolView
 
 MOST_HEADERS = 1 << 16
-"""Block headers in one answer."""
+"""Most block headers in one answer."""
 
 _AUTHENTICATE_WITHIN_S = 10.0
 # Limit of unauthenticated connections; beyond it, the oldest is closed.

@@ -31,9 +31,9 @@ _SETTINGS = {
 }
 _NOT_IN_URLS = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 WRITER_ID = "umqtt/writer"
-"""An application of tables on an object store: who may append; see :mod:`spark_ingest.pipeline.claim`."""
+"""Delta application id on an object store that tells who may append; see :mod:`spark_ingest.pipeline.claim`."""
 REMOVED = "umqtt/removed/"
-"""With a spool behind it, an application of bronze: up to which place of the spool retention has removed rows."""
+"""Followed by a spool, a Delta application id of bronze: the position up to which retention has removed rows."""
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 

@@ -34,7 +34,7 @@ from .schemas import SCHEMAS
 from .upkeep import KEEP_HOURS, existing
 
 FOLDER = "iceberg"
-"""Below --tables: everything that is written here."""
+"""The folder below --tables that holds everything written by this module."""
 NAMESPACE = "umqtt"
 _PROPERTIES = {
     "format-version": "2",
@@ -47,7 +47,7 @@ _MOST_MANIFESTS = 100
 _PARTITION = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
 _MAPPING = "schema.name-mapping.default"
 DELTA_VERSION = "delta-version"
-"""In a snapshot's summary: the version of the Delta table that it is."""
+"""Key in a snapshot's summary: the version of the Delta table that the snapshot shows."""
 
 
 class Registered(NamedTuple):

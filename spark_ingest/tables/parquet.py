@@ -23,7 +23,7 @@ from ..location import Location
 from .table import Table
 
 MARK = "_umqtt.json"
-"""A file in the table's folder with its identity; a name that readers of Parquet pass over."""
+"""The file in the table's folder with the table's identity; readers of Parquet ignore files with such names."""
 
 
 class Parquet(Table):

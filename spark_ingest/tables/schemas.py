@@ -8,10 +8,10 @@ import pyarrow as pa
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 METRICS = pa.map_(pa.string(), pa.float64())
 EXTRA = pa.map_(pa.string(), pa.string())
-"""Top-level fields that no column holds: name to the field's JSON text."""
+"""Top-level fields without a column of their own: the field's JSON text by name."""
 
 PLACE_COLUMNS = ("spool", "segment", "position")
-"""Where a message lies in the spool: the key of bronze, quarantine, duplicates, status and logs."""
+"""Position of a message in the spool: the key of bronze, quarantine, duplicates, status and logs."""
 
 _PLACE = [("collector", pa.string()), ("spool", pa.string()), ("segment", pa.int64()), ("position", pa.int64())]
 
@@ -44,7 +44,7 @@ READING_SCHEMA = pa.schema(
         ("topic", pa.string()),
     ]
 )
-"""What :func:`spark_ingest.pipeline.record.decode` makes of a good record."""
+"""What :func:`spark_ingest.pipeline.record.decode` returns for a valid record."""
 
 SILVER_SCHEMA = pa.schema(
     [
@@ -58,11 +58,12 @@ SILVER_SCHEMA = pa.schema(
         ("topic", pa.string()),
     ]
 )
-"""One row a reading: (device_id, boot, seq) is unique. Partitioned by received_date.
+"""One row per reading: (device_id, boot, seq) is unique. Partitioned by received_date.
 
-A negative seq: the device numbers no readings; `boot` is the spool, and seq rises with the place in it.
+A negative seq means that the device does not number its readings: `boot` is the spool then, and seq rises with the
+position in it.
 
-topic: null in rows of an older release. `payload_crc` is the payload's length * 2**32 + its CRC-32: it tells another
+topic: null in rows of an older release. payload_crc: the payload's length * 2**32 + its CRC-32, which reveals another
 payload under the same identity.
 """
 
@@ -72,7 +73,7 @@ DUPLICATES_SCHEMA = pa.schema(
         *_PLACE,
     ]
 )
-"""Readings that silver already had, with the same payload: dropped there, counted here."""
+"""Readings that silver already had with the same payload: dropped there, counted here."""
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -84,10 +85,10 @@ QUARANTINE_SCHEMA = pa.schema(
         ("kept", pa.bool_()),
     ]
 )
-"""What could not be read, and a known identity with another payload.
+"""Messages that could not be read, and readings whose identity is known with another payload.
 
-device_id: whose topic it came on; with --trust-ids whose id it has. boot and seq: the reading that it would have been,
-where that can be told. kept: the reading is in silver, without the metrics that the reason names.
+device_id: the device of the topic; with --trust-ids the id in the message. boot and seq: of the reading, where known.
+kept: the reading is in silver, without the metrics that the reason names.
 """
 
 STATUS_SCHEMA = pa.schema(
@@ -103,7 +104,7 @@ STATUS_SCHEMA = pa.schema(
         *_PLACE,
     ]
 )
-"""``fleet/{device_id}/status``, one row a message. `retain`: the broker kept it; it may be old."""
+"""``fleet/{device_id}/status``, one row per message. `retain`: the broker had retained it, so it may be old."""
 
 LOGS_SCHEMA = pa.schema(
     [
@@ -118,7 +119,7 @@ LOGS_SCHEMA = pa.schema(
         *_PLACE,
     ]
 )
-"""``fleet/{device_id}/log``, one row a message. `crash` is JSON text; `dropped_seq`: readings that never come."""
+"""``fleet/{device_id}/log``, one row per message. `crash` is JSON text; `dropped_seq`: readings that never come."""
 
 _SHOWN = [(name + end, pa.float64()) for name in ("mem_free", "rssi", "temp_c", "supply_v") for end in ("", "_p50")]
 
@@ -148,11 +149,11 @@ DEVICES_SCHEMA = pa.schema(
         ("site", pa.string()),
     ]
 )
-"""One row a device. health: see HEALTH. `online` is the newest status, null without one.
+"""One row per device. health: see HEALTH. `online` is the newest status, null without one.
 
-missing: seqs of gaps whose state is missing; dropped_announced: of those announced. Percentiles are over all
+missing: number of seqs in gaps whose state is missing; dropped_announced: in those announced. Percentiles are over all
 readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric. quarantined:
-rows of quarantine that came on its topics. device_group and site: of groups.csv, null where that has none.
+rows of quarantine from its topics. device_group and site: from groups.csv, null where that has none.
 """
 
 WINDOWS_SCHEMA = pa.schema(
@@ -171,10 +172,10 @@ WINDOWS_SCHEMA = pa.schema(
         ("window_hour", pa.int64()),
     ]
 )
-"""Five minutes by (repaired) event time, a row a metric; merged, never closed.
+"""One row per device, metric and five minutes of (repaired) event time; rows are merged and never final.
 
-Partitioned by window_date and window_hour, the hour of the day, so that a late reading has no more than its hour
-written again. window_hour is null, and no partition, in a table of an older release.
+Partitioned by window_date and window_hour, the hour of the day, so that a late reading rewrites one hour only.
+window_hour is null, and not a partition, in a table of an older release.
 """
 
 BOOTS_SCHEMA = pa.schema(
@@ -196,11 +197,11 @@ BOOTS_SCHEMA = pa.schema(
         ("heard_date", pa.date32()),
     ]
 )
-"""One row a boot. anchor_ts_us: when it booted, Unix microseconds, from the lowest seq with a good clock and `up`.
+"""One row per boot. anchor_ts_us: time of the boot, Unix microseconds, from the lowest seq with a good clock and `up`.
 
-Partitioned by heard_date: of last_seen, or of first_seen in a boot without readings.
+Partitioned by heard_date: the date of last_seen, or of first_seen in a boot without readings.
 
-clock: ts (good from the first reading on), anchor (set later, which places the earlier readings), received (never).
+clock: ts (set from the first reading on), anchor (set later, which dates the earlier readings), received (never set).
 """
 
 GAPS_SCHEMA = pa.schema(
@@ -216,10 +217,10 @@ GAPS_SCHEMA = pa.schema(
         ("state", pa.string()),
     ]
 )
-"""Ranges of seq that silver does not have; `since`: when the first reading above the range was received.
+"""Ranges of seq missing from silver; `since`: when the first reading above the range was received.
 
-state: missing (they may still come, and are `open`), dropped (the device said so, and they are `announced`),
-quarantined (they came, and could not be read), earlier (of a boot that began before the collector's first message).
+state: missing (the readings may still come, and are `open`), dropped (the device reported it: `announced`), quarantined
+(they came and could not be read), earlier (of a boot that began before the collector's first message).
 """
 
 TRAFFIC_SCHEMA = pa.schema(
@@ -234,7 +235,7 @@ TRAFFIC_SCHEMA = pa.schema(
         ("delay_p95_ms", pa.float64()),
     ]
 )
-"""One row a minute of received time. bytes: payloads of readings, duplicates and quarantined messages."""
+"""One row per minute of received time. bytes: payloads of readings, duplicates and quarantined messages."""
 
 ALERTS_SCHEMA = pa.schema(
     [
@@ -250,10 +251,10 @@ ALERTS_SCHEMA = pa.schema(
 """rule: its name; kind: see KINDS in spark_ingest/alerts/rules.py; until is null while it lasts."""
 
 HEALTH = ("offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok")
-"""What gold/devices may have as health, worst first: the first that applies."""
+"""Values of health in gold/devices, worst first: the first that applies counts."""
 
 GOODBYES = ("sleeping", "restarting", "stopped")
-"""Reasons in a status that says offline, by which a device leaves on purpose; any other is a lost link."""
+"""Reasons in an offline status for which a device leaves on purpose; any other reason is a lost link."""
 
 SCHEMAS = {
     "bronze": BRONZE_SCHEMA,
@@ -269,7 +270,7 @@ SCHEMAS = {
     "gold/traffic": TRAFFIC_SCHEMA,
     "gold/alerts": ALERTS_SCHEMA,
 }
-"""Folder below --tables to schema; in the order in which a micro-batch writes them."""
+"""Schemas by folder below --tables, in the order in which a micro-batch writes them."""
 
 PARTITIONED_BY = {
     "bronze": "received_date",

@@ -22,9 +22,9 @@ from .schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from .table import places
 
 COMPACT_BYTES = 128 << 20
-"""Files of this size are left alone by a compaction."""
+"""A compaction leaves files of at least this size alone."""
 KEEP_HOURS = 24.0
-"""Files that no version of the last day uses are removed by a vacuum."""
+"""A vacuum removes files that no version within this time uses."""
 _HOUR_S = 3600.0
 
 
