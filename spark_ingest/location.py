@@ -110,6 +110,14 @@ class StorePath:
 
         return pa.PythonFile(_handler(self._root).open_input_file(self._key), "r").read()
 
+    def read_range(self, start: int, end: int) -> bytes:
+        """Return the bytes [`start`, `end`) of the object; fewer if it is shorter."""
+        import pyarrow as pa
+
+        file = pa.PythonFile(_handler(self._root).open_input_file(self._key), "r")
+        file.seek(start)
+        return file.read(end - start)
+
     def read_text(self) -> str:
         return self.read_bytes().decode()
 

@@ -36,7 +36,8 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 
 @click.command()
-@click.option("--spool", type=_FOLDER, metavar="DIR", help="The spool folder of the collectors.")
+@click.option("--spool", type=TablesOption(), metavar="DIR|URL",
+              help="The spool folder of the collectors, or s3://BUCKET/PREFIX of its copy.")  # fmt: skip
 @click.option("--server", metavar="URL", help="Instead: collectors that serve spools, separated by commas.")
 @click.option("--server-ca", type=_FILE, metavar="FILE",
               help="Who signed their certificates.  [default: those trusted here]")  # fmt: skip

@@ -14,7 +14,7 @@ from .session import is_cluster
 class PipelineConfig:
     """The settings of a pipeline; exactly one of `spool` and `server` is set, and says where the messages are.
 
-    :ivar spool: folder of the collectors' spools.
+    :ivar spool: folder of the collectors' spools, or the location of copies of spools.
     :ivar server: ``https://HOST:PORT`` of collectors, separated by commas.
     :ivar token_file: token to read from `server`; `delete_token_file`: token to remove segments there; `server_ca`:
         certificate authority of its certificate.
@@ -36,7 +36,7 @@ class PipelineConfig:
     :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
     """
 
-    spool: Path | None
+    spool: Location | None
     tables: Location
     checkpoint: Path
     once: bool = False

@@ -133,7 +133,7 @@ class Pipeline:
         config = self.config
         for folder in (config.tables, config.checkpoint):
             require_writable(folder)
-        if config.spool is not None and not config.spool.is_dir():
+        if isinstance(config.spool, Path) and not config.spool.is_dir():
             raise UsageError(f"the spool folder {config.spool} does not exist: give the collector's --spool")
         require_whole(config.tables)
         require_format(config.tables, config.format)

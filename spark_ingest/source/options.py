@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import UsageError
+from ..location import located
 from ..spool import tokens
-from ..spool.access import LocalSpools, Spools
+from ..spool.access import Spools
+from ..spool.copied import spools_at
 from ..spool.remote import RemoteSpools
 from .offsets import SpoolTree
 from .topics import matches_any, parse_filters
@@ -93,14 +95,14 @@ def _spools(given: Mapping[str, str]) -> Spools:
     path, server = given.get("path"), given.get("server")
     if bool(path) == bool(server):
         raise UsageError(
-            "format mqtt needs option path (the folder given to the collectors as --spool) "
+            "format mqtt needs option path (the folder given to the collectors as --spool, or where it is copied to) "
             "or option server (https://HOST:PORT of a collector's --serve), and not both"
         )
     if path:
         for name in ("tokenFile", "deleteTokenFile", "caFile"):
             if name.lower() in given:
                 raise UsageError(f"{name} goes with option server; a folder has none")
-        return LocalSpools(Path(path).absolute())
+        return spools_at(located(path).absolute())
     assert server is not None
     return served_spools(
         server, file_option(given, "tokenFile"), file_option(given, "deleteTokenFile"), file_option(given, "caFile")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -13,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_ingest.location import TablesOption
 from spark_ingest.printable import printable
-from umqtt_kit.console import print_result
+from umqtt_cli.numbers import Finite
+from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from spark_ingest.location import Location
     from spark_ingest.spool.access import Spools, View
     from spark_ingest.spool.blocks import Position
+    from spark_ingest.spool.copier import Copier
     from spark_ingest.spool.messages import Message
     from umqtt_kit.stop import Stop
 
@@ -36,14 +41,15 @@ def spool() -> None:
 
     It may be read while the collector runs.
 
-    SPOOL is the folder given to the collector as --spool, one collector's folder in it, or https://HOST:PORT of a
-    collector that serves its spools.
+    SPOOL is the folder given to the collector as --spool, one collector's folder in it, https://HOST:PORT of a
+    collector that serves its spools, or s3://BUCKET/PREFIX of copies.
 
     \b
     Example:
       umqtt spool ls spool
       umqtt spool cat spool --topic 'fleet/pump-7/#' --follow
       umqtt spool verify spool
+      umqtt spool copy spool --to s3://readings/spool
       umqtt spool retire spool north --checkpoint checkpoint
     """
 
@@ -163,6 +169,66 @@ def verify(where: str, token_file: Path | None, ca: Path | None, as_json: bool) 
 
 
 @spool.command()
+@click.argument("where", metavar="SPOOL", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--to", "to", required=True, type=TablesOption(),
+              help="Where the copies are: s3://BUCKET/PREFIX, or a folder.")  # fmt: skip
+@click.option("--every", "every_s", type=Finite(0.1, 86_400), default=10.0, show_default=True, metavar="S",
+              help="Between two looks for what is new.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Copy what is there, then end.")
+@click.option("--retention", "retention_h", type=Finite(0, 1_000_000), metavar="HOURS",
+              help="Remove segments from SPOOL this long after they were copied.  [default: keep]")  # fmt: skip
+def copy(where: Path, to: Location, every_s: float, once: bool, retention_h: float | None) -> None:
+    """Copy the spools in a collector's folder to an object store, while the collector runs.
+
+    Spark reads the copies there: umqtt ingest --spool s3://BUCKET/PREFIX. A store that goes away is waited for. With
+    --retention nothing else may read SPOOL, since only the copies keep what it removes.
+
+    \b
+    Example:
+      umqtt spool copy spool --to s3://readings/spool --retention 24
+    """
+    from spark_ingest.location import may_pass, reason
+    from spark_ingest.spool.access import LocalSpools
+    from spark_ingest.spool.copier import Copier
+    from umqtt_kit.stop import Stop
+
+    spools = LocalSpools(where)
+    keep_s = None if retention_h is None else 3600 * retention_h
+    problem = None
+    with ExitStack() as stack, Stop() as stop:
+        copiers: dict[str, Copier] = {}
+        while not stop:
+            try:
+                for name in _read(spools.names):
+                    if name not in copiers:
+                        one = Copier(spools.view(name), to, keep_s=keep_s)
+                        copiers[name] = _read(lambda one=one: stack.enter_context(one))
+                    size = _copied(copiers[name])
+                    if once:
+                        print_result(f"{where / name}: {size:,} bytes copied")
+                problem = None
+            except OSError as error:
+                if once or not may_pass(error):
+                    raise KitError(f"cannot copy {where} to {to}: {reason(error)}", 1) from error
+                if problem != (problem := reason(error)):
+                    say(f"cannot copy to {to}: {problem}; trying again every {every_s:g} s")
+            if once:
+                return
+            next_look = time.monotonic() + every_s
+            while not stop and (left := next_look - time.monotonic()) > 0:
+                time.sleep(min(left, _LOOK_EVERY_S))
+
+
+def _copied(copier: Copier) -> int:
+    from spark_ingest.errors import IngestError, SpoolDamaged
+
+    try:
+        return copier.copy()
+    except IngestError as error:
+        raise KitError(str(error), EXIT_DAMAGED if isinstance(error, SpoolDamaged) else error.exit_code) from error
+
+
+@spool.command()
 @click.argument("where", metavar="SPOOL", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("name")
 @click.option("--checkpoint", "checkpoints", multiple=True, required=True,
@@ -210,19 +276,21 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
 
 def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
     """Return the spools that SPOOL names. Raises KitError if there is none."""
+    from spark_ingest.location import located
     from spark_ingest.source.options import served_spools
-    from spark_ingest.spool.access import LocalSpools
+    from spark_ingest.spool.copied import spools_at
     from spark_ingest.spool.view import SpoolView
 
-    if "://" in where:
+    if where.startswith(("http://", "https://")):
         spools: Spools = _read(lambda: served_spools(where, token_file, None, ca))
     elif token_file is not None or ca is not None:
-        raise KitError(f"{where} is a folder: --token-file and --ca are for https://HOST:PORT", EXIT_USAGE)
+        what = "in an object store" if "://" in where else "a folder"
+        raise KitError(f"{where} is {what}: --token-file and --ca are for https://HOST:PORT", EXIT_USAGE)
     else:
-        folder = Path(where)
-        if os.path.exists(folder / "pos"):
-            return [SpoolView(folder)]
-        spools = LocalSpools(folder)
+        place = _read(lambda: located(where))
+        if isinstance(place, Path) and os.path.exists(place / "pos"):
+            return [SpoolView(place)]
+        spools = spools_at(place)
     names = _read(spools.names)
     if not names:
         raise KitError(
