@@ -1,13 +1,12 @@
-"""MQTT 3.1.1 on the wire: the first bytes of packets, and the packets that are made as bytes (chapters 2 and 3).
+"""MQTT 3.1.1 on the wire (chapters 2 and 3): the first bytes of packets, how packets are encoded, and the send buffer.
 
-SendBuffer makes the others, without allocating; Session.receive() takes apart what comes. What MQTT 5 adds to the
-packets is made and read in mqtt5.py.
+Session.receive() decodes what arrives. mqtt5.py encodes and decodes what MQTT 5 adds to the packets.
 """
 
 from ._platform import const
 from .base_errors import ProtocolError
 
-# The first byte: the type, and the flags that it must have [MQTT-2.2.2-1]; PUBLISH has flags of its own.
+# The first byte of a packet: its type, and the flags that it must have [MQTT-2.2.2-1]. PUBLISH has flags of its own.
 CONNECT = const(0x10)
 CONNACK = const(0x20)
 PUBLISH = const(0x30)
@@ -31,15 +30,20 @@ QOS_1 = const(0x02)
 QOS_2 = const(0x04)
 DUP = const(0x08)
 
+# Other packets leave this many bytes of the send buffer to acknowledgements and PINGREQ.
+_RESERVE = const(16)
+_FIXED_HEADER = const(5)  # bytes at most (2.2)
+_LEAST = const(32)  # bytes of the send buffer, so that the beginning of every packet fits
+
 
 def string(text):
-    """A string with its length before it (1.5.3), or any binary field of CONNECT."""
+    """Encodes a string, or a binary field of CONNECT, with its length before it (1.5.3)."""
     return bytes((len(text) >> 8, len(text) & 255)) + text
 
 
 def connect(client_id, keep_alive, clean_session, will=None, username=None, password=None, level=4, properties=b"",
             will_properties=b""):  # fmt: skip
-    """CONNECT (3.1) without its fixed header.
+    """Encodes CONNECT (3.1) without its fixed header.
 
     keep_alive: seconds. will: what Will() returns, or None. level: 4 for MQTT 3.1.1, 3 for MQTT 3.1; a bridge sets its
     highest bit. properties, will_properties: of MQTT 5, with their length before them. The others are bytes, or None.
@@ -61,9 +65,10 @@ def connect(client_id, keep_alive, clean_session, will=None, username=None, pass
 
 
 def decode_length(buf, i, end):
-    """The remaining length (2.2.3) that begins at buf[i]: (length, index of what follows), or None: it is not whole.
+    """Decodes the remaining length (2.2.3) at buf[i].
 
-    Raises ProtocolError when it has more than four bytes.
+    Returns (length, index of the byte after it), or None if it is incomplete. Raises ProtocolError if it has more than
+    four bytes.
     """
     length = shift = 0
     while i < end:
@@ -76,3 +81,120 @@ def decode_length(buf, i, end):
         if shift > 21:
             raise ProtocolError("remaining length")
     return None
+
+
+class SendBuffer:
+    """Holds what waits to be sent in one fixed buffer, so that a packet leaves in one write and none allocates.
+
+    _bytes[_start:end] waits; nothing waits while `end` is 0. A payload too large for the buffer is `body`: it is
+    written uncopied, after the bytes up to _cut.
+    """
+
+    def __init__(self, size):
+        self._bytes = bytearray(max(size, _LEAST))
+        self.now = 0  # ms, of the last tick
+        self.open(None)
+
+    def open(self, write):
+        """Empties the buffer for a new link, or with None for no link.
+
+        write(buf, offset, size) returns how many bytes it took, 0 or None if it takes none now; it raises OSError.
+        """
+        self._write = write
+        self.body = None
+        self._start = self.end = self._cut = self._body_at = 0
+        self.written_at = self.now
+
+    def put(self, head, payload, topic=b"", packet_id=0, properties=b""):
+        """Encodes a packet into the buffer. Returns False if there is no room for it now.
+
+        head: its first byte. payload: all that follows the fixed header (2.2). With `topic` the packet is a PUBLISH
+        (3.3), and payload is what follows the topic name and the packet id, which is left out if it is 0. properties:
+        of a PUBLISH of MQTT 5, before the payload; there the topic name may be empty.
+        """
+        tx = self._bytes
+        i = self.end
+        k = len(payload)
+        j = len(topic) + (4 if packet_id else 2) + len(properties) if topic or properties else 0
+        n = k + j
+        room = len(tx) - i - j - _FIXED_HEADER - _RESERVE
+        if room < k and (room < 0 or self.body is not None):
+            if i or self.body is not None or not j:
+                return False
+            # Not even the topic fits.
+            topic = string(topic) + bytes((packet_id >> 8, packet_id & 255)) if packet_id else string(topic)
+            return self.put(head, topic + properties + payload)
+        tx[i] = head
+        i += 1
+        while n > 127:  # the remaining length: 2.2.3
+            tx[i] = n & 127 | 128
+            n >>= 7
+            i += 1
+        tx[i] = n
+        i += 1
+        if j:
+            n = len(topic)
+            tx[i] = n >> 8
+            tx[i + 1] = n & 255
+            i += 2
+            n += i
+            tx[i:n] = topic
+            i = n
+            if packet_id:
+                tx[i] = packet_id >> 8
+                tx[i + 1] = packet_id & 255
+                i += 2
+            if properties:
+                n = i + len(properties)
+                tx[i:n] = properties
+                i = n
+        if room < k:
+            self.end = self._cut = i
+            self.body = payload
+        else:
+            self.end = k = i + k
+            tx[i:k] = payload
+        return True
+
+    def has_room(self):
+        """Returns True if an acknowledgement or PINGREQ fits."""
+        return self.end + 4 <= len(self._bytes)
+
+    def put_ack(self, head, packet_id=None):
+        """Encodes PUBACK, PUBREC, PUBREL or PUBCOMP, or without packet_id PINGREQ. Call it only if has_room()."""
+        tx = self._bytes
+        i = self.end
+        tx[i] = head
+        if packet_id is not None:
+            tx[i + 1] = 2
+            tx[i + 2] = packet_id >> 8
+            tx[i + 3] = packet_id & 255
+            self.end = i + 4
+        else:
+            tx[i + 1] = 0
+            self.end = i + 2
+
+    def flush(self):
+        """Writes what waits. Returns True if nothing is left. Raises what write() raises."""
+        while True:
+            body = self.body
+            start = self._start
+            end = self.end if body is None else self._cut
+            if start < end:
+                n = self._write(self._bytes, start, end - start)
+                if not n:
+                    return False
+                self._start = start + n
+            elif body is not None:
+                n = self._write(body, self._body_at, len(body) - self._body_at)
+                if not n:
+                    return False
+                self._body_at += n
+                if self._body_at == len(body):
+                    self.body = None
+                    self._body_at = 0
+            else:
+                self._start = self.end = 0
+                return True
+            # The time of the last tick is never later than that of the write, so a PINGREQ is never late.
+            self.written_at = self.now

@@ -28,10 +28,10 @@ from .packets import (
     RETAIN,
     SUBACK,
     UNSUBACK,
+    SendBuffer,
     connect,
     decode_length,
 )
-from .send_buffer import SendBuffer
 from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, PING_DUE, PING_SENT, STATE, UP
 from .store import MemoryStore
 from .subscriptions import LEAVING, Subscriptions

@@ -4,8 +4,7 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust import Client, Will, packets
 from umqtt_robust.errors import InvalidArgument, ProtocolError
-from umqtt_robust.packets import decode_length
-from umqtt_robust.send_buffer import SendBuffer
+from umqtt_robust.packets import SendBuffer, decode_length
 
 
 def test_connect_with_everything():
