@@ -2,7 +2,7 @@
 
 from ._platform import NEVER, ticks_diff
 from .base_errors import OutboxFull
-from .outbox import MAYBE_SENT
+from .store import MAYBE_SENT
 
 # Client(policy=...)
 REJECT = 0  # publish() raises OutboxFull

@@ -19,9 +19,9 @@ servers={name: URLs} they have one name, and a failover among them meets no othe
 
 from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, ProtocolError, Refused
-from .outbox import MAYBE_SENT
 from .packets import DUP, PUBREL, QOS
 from .states import AWAIT_PUBCOMP, STATE
+from .store import MAYBE_SENT
 
 _TRIES = const(3)
 

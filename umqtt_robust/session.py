@@ -13,7 +13,6 @@ lies in modules of its own, loaded when it is first needed: see part().
 
 from ._platform import NEVER, TICKS_MASK, const, load, print_exception, ticks_diff, ticks_ms
 from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
-from .outbox import Outbox
 from .packets import (
     CONNACK,
     CONNECT,
@@ -33,7 +32,7 @@ from .packets import (
     decode_length,
 )
 from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, PING_DUE, PING_SENT, STATE, UP
-from .store import MemoryStore
+from .store import MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload

@@ -120,6 +120,11 @@ def test_programs_find_every_public_name(tmp_path: Path):
     assert len({*bundle.variables.values()}) == len(bundle.variables)
 
 
+def test_a_joined_module_offers_programs_its_public_names_alone():
+    # Planted: the door to `store` offers every name of that module.
+    assert _bundle().sources["store"] == f"from {PACKAGE} import MemoryStore as MemoryStore\n"
+
+
 def test_what_is_deployed_names_its_functions_as_the_readable_modules_do():
     # Planted: deploy gives short names to functions.
     files = build("UNIX", ()).files

@@ -15,8 +15,7 @@ from sweep_device import Device, Ledger
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 
 from umqtt_robust.flash import FlashStore
-from umqtt_robust.outbox import Outbox
-from umqtt_robust.store import MemoryStore
+from umqtt_robust.store import MemoryStore, Outbox
 
 SLOTS = 64
 MESSAGES = 1000

@@ -4,9 +4,8 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.late import LateStore
-from umqtt_robust.outbox import Outbox
 from umqtt_robust.states import CLOSED, UP
-from umqtt_robust.store import MemoryStore
+from umqtt_robust.store import MemoryStore, Outbox
 
 HEAP = "256K"
 

@@ -3,8 +3,7 @@
 from umqtt_testkit.portable import Rng, equal, raises
 
 from umqtt_robust.errors import OutboxFull
-from umqtt_robust.outbox import Outbox
-from umqtt_robust.store import MemoryStore
+from umqtt_robust.store import MemoryStore, Outbox
 
 
 def put(outbox, n):

@@ -4,7 +4,7 @@ The readable modules stay the source of truth. From them this module makes
 
     __init__    the modules of the smallest useful set, joined in the order of their imports
     NAME        each optional module, which imports from `umqtt_robust` what it used to import from those
-    store       a door: it re-exports from `umqtt_robust` what programs import from this joined module
+    store       what programs import from a joined module: its public names, taken from `umqtt_robust`
 
 Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
 single subclass is merged into the subclass. Tables that only optional modules read move into these. Names that are
@@ -85,19 +85,21 @@ class Bundle:
                  short_names: bool = True) -> None:  # fmt: skip
         """Join and shorten the readable modules in `folder`.
 
-        doors: joined modules that can still be imported from. keep: names that stay, besides the public ones.
-        short_names: functions and classes get short names too; otherwise they keep theirs, so that a traceback shows
-        the readable names.
+        doors: joined modules from which programs can still import public names and those in `keep`. keep: names that
+        are not shortened, besides the public ones. short_names: functions and classes get short names too; otherwise
+        they keep theirs, so that a traceback shows the readable names.
         """
         files = modules(folder)
+        keep = set(keep)
         self.joined = with_imports(SMALLEST, files)
         trees = {name: _prepared(file) for name, file in files.items()}
         stubs = [ast.parse(file.read_text()) for file in sorted(folder.glob("*.pyi"))]
         home = {name: module for module in self.joined for name in _top_level(trees[module])}
         numbers: dict[str, dict[str, ast.expr]] = {}
+        public: dict[str, set[str]] = {}
         for name, tree in trees.items():
-            public = _names_of_stubs([ast.parse(stub.read_text())]) if (stub := _stub(files[name])) else ()
-            numbers[name] = shorten.take_constants(tree, public)
+            public[name] = _names_of_stubs([ast.parse(stub.read_text())]) if (stub := _stub(files[name])) else set()
+            numbers[name] = shorten.take_constants(tree, public[name])
         shared = {key: value for name in self.joined for key, value in numbers[name].items() if key[0] != "_"}
         for name, tree in trees.items():
             trees[name] = shorten.with_constants(tree, shared | numbers[name])
@@ -109,10 +111,12 @@ class Bundle:
         still_there = _top_level(core)  # by the old names
         everything: dict[str, ast.Module] = {INIT: core, **optional}
         spoken = set() if short_names else shorten.functions_and_classes(everything.values())
-        self._shorten(everything, stubs, set(files), {*keep, *spoken})
+        self._shorten(everything, stubs, set(files), keep | spoken)
         for name in doors:
-            names = sorted(key for key, module in home.items() if module == name and key in still_there)
-            everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], numbers[name])
+            offered = public[name] | keep
+            names = sorted(key for key, module in home.items() if module == name and key in still_there & offered)
+            values = {key: value for key, value in numbers[name].items() if key in offered}
+            everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], values)
         self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
     def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:
