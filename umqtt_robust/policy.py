@@ -1,4 +1,4 @@
-"""What a full outbox does with one more message, its limit in bytes, and messages that expire."""
+"""The policies of a full outbox, its limit in bytes, and messages that expire."""
 
 from ._platform import NEVER, ticks_diff
 from .base_errors import OutboxFull
@@ -18,7 +18,7 @@ REFUSED = 4  # the broker refused it; MQTT 5
 
 
 class Policy:
-    """What the outbox of one session may hold, and for how long."""
+    """Limits how much the outbox of one session may hold, and for how long."""
 
     def __init__(self, session):
         self._session = session
@@ -31,12 +31,12 @@ class Policy:
         session.timers.append(self.tick)
 
     def forget(self, session):
-        """A new link changes nothing here."""
+        """Does nothing: a new link changes nothing here."""
 
     def tick(self):
-        """Counts the seconds, with or without a link; a single gap of 2**29 ms (6.2 days) or more counts as that.
+        """Counts the seconds, with or without a link. A gap of 2**29 ms (6.2 days) or more counts as 2**29 ms.
 
-        Returns ms until it must be called again: whenever the client is driven will do.
+        Returns NEVER: it needs no call of its own, beside those when the client runs anyway.
         """
         elapsed = ticks_diff(self._session.now, self._then)
         self._then = self._session.now
@@ -48,7 +48,10 @@ class Policy:
         return NEVER
 
     def make_room(self, packet_id, topic, payload, expires_in):
-        """Called before a message is stored; returns its lifetime in seconds, 0: for ever. Raises OutboxFull."""
+        """Makes room for a message before it is stored. Returns its lifetime in seconds, 0 for ever.
+
+        Raises OutboxFull.
+        """
         self.tick()
         self.pump()
         session = self._session
@@ -60,7 +63,7 @@ class Policy:
         while len(outbox.queue) == outbox.store.slots or limit and self._bytes() + size > limit:
             if session.policy != DROP_OLDEST or not self._drop_oldest():
                 raise OutboxFull(outbox.store.slots if len(outbox.queue) == outbox.store.slots else limit)
-        if limit:  # otherwise nobody would take it out again
+        if limit:  # without a limit nothing would remove the entry again
             self._size[packet_id] = size
         self._deadline.pop(packet_id, None)
         if expires_in is None:
@@ -70,7 +73,7 @@ class Policy:
         return lifetime
 
     def pump(self):
-        """Drops what has expired and cannot have been sent."""
+        """Drops the messages that have expired and cannot have been sent. Returns True: nothing waits to be sent."""
         outbox = self._session.outbox
         for packet_id in list(self._deadline):
             if packet_id not in outbox.slot_of:
@@ -103,17 +106,17 @@ class Policy:
         return False
 
     def drop_unsendable(self, packet_id):
-        """The store cannot read a message any more, or the broker takes none as large."""
+        """Drops a message that the store cannot read any more, or that is larger than the broker accepts."""
         outbox = self._session.outbox
         self.drop(packet_id, TOO_LARGE if outbox.store.load(outbox.slot_of[packet_id])[0] else UNREADABLE)
 
     def lifetime(self, packet_id):
-        """Seconds that are left to a message, at least 1; None: it does not expire."""
+        """Returns the seconds until a message expires, at least 1, or None if it does not expire."""
         deadline = self._deadline.get(packet_id)
         return deadline and max(1, deadline - self._uptime - 1)
 
     def drop(self, packet_id, reason):
-        """Drops a message, counts and reports it. reason: one of those above."""
+        """Drops a message, counts and reports it. reason: FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED."""
         session = self._session
         session.discarded += 1
         if session.on_dropped:

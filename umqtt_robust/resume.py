@@ -1,20 +1,21 @@
-"""Going on after a restart or at another broker: may the client go on with its own half of the session?
+"""Decides, after a restart or at another broker, whether the client can resume its own half of the session.
 
-Packet ids, PUBREL state and inbound ids belong to one broker and to one life of the store. When the broker says
-session_present and the store knows nothing of that session, the two halves do not fit: a stale packet id at the broker
-would swallow a new message at QoS 2.
+Packet ids, PUBREL state and inbound ids belong to one broker and to one life of the store. If the broker reports
+session_present but the store does not know that session, the two halves do not fit: the broker would take a new message
+at QoS 2 for an old one with the same packet id, and drop it.
 
-Where the store knows another broker, or is volatile (memory after a reset has lost nothing but its own messages), the
-client takes the broker's half over, with what the broker has queued. It begins its own half anew, so a message that was
-half done at QoS 2 can come twice. Before a message at QoS 2 leaves, PUBREL makes the broker forget its packet id, if it
-knows it, and PUBCOMP says so: one round trip more, as long as the broker keeps the session. A broker that three times
-does not answer knows no QoS 2 (RabbitMQ falls silent), so nothing can be swallowed there: it is asked no more. The
-store has `~` before the name of a broker whose session was taken over: after a reset that is done again.
+If the store knows another broker, or is volatile (a reset of RAM loses only its own messages), the client takes over
+the broker's half, with the messages that the broker has queued. It starts its own half again, so a message at QoS 2
+that was half delivered can arrive twice. Before it sends a message at QoS 2, it sends PUBREL, so that the broker
+forgets the packet id if it knows it, and waits for PUBCOMP: one more round trip, as long as the broker keeps the
+session. A broker that does not answer three times has no QoS 2 (RabbitMQ stays silent), so it cannot drop a message
+that way, and is not asked again. In the store, `~` stands before the name of a broker whose session was taken over:
+after a reset the client takes it over again.
 
-A store that should know a session and knows none was erased: the client connects once with clean_session, which makes
-the broker forget, and connects again; SessionPurged is reported. keep_broker_queue=False makes it do so always, True
-never: it takes the session as it is and asks nothing. Nodes of one cluster share their sessions: with
-servers={name: URLs} they have one name, and a failover among them meets no other broker.
+A store that should know a session but knows none was erased: the client connects once with clean_session, which makes
+the broker forget the session, and connects again; SessionPurged is reported. keep_broker_queue=False does this in every
+case. True never does: the client accepts the session as it is and asks nothing. Nodes of one cluster share their
+sessions: with servers={name: URLs} they have one name, so a failover among them meets no other broker.
 """
 
 from ._platform import NEVER, const, ticks_diff
@@ -27,13 +28,13 @@ _TRIES = const(3)
 
 
 class SessionPurged(LinkLost):
-    """args[0]: the broker, as host:port and, where there is one, path."""
+    """The broker had a session that this client does not know; args[0]: the broker, as host:port and, if any, path."""
 
 
 def restore(outbox, found, window):
-    """Enters what the store holds when the program starts.
+    """Enters the messages that the store holds when the program starts into the outbox.
 
-    found: of store.restore(); window: how many messages may have been in flight.
+    found: what store.restore() returned; window: how many messages may have been in flight.
     """
     outbox.lifetimes = {}
     ranks = {}
@@ -51,10 +52,10 @@ def restore(outbox, found, window):
 
 
 def refuse(session, return_code):
-    """CONNACK said no; raises Refused.
+    """Handles a CONNACK that refuses the connection: chooses the next attempt and raises Refused.
 
-    1, another version of MQTT: tried with 3.1, if that is allowed. 2, 4 and 5 will hardly change: after the longest
-    wait, where no other broker is left to try.
+    Code 1, unacceptable protocol version: the next attempt uses MQTT 3.1, if that is allowed. Codes 2, 4 and 5 are
+    unlikely to change: the next attempt comes after the longest wait, if no other broker is left to try.
     """
     if return_code == 1 and session.allow_mqtt31 and session.level == 4:
         session.level = 3
@@ -65,7 +66,7 @@ def refuse(session, return_code):
 
 
 class Resume:
-    """Whether the two halves of a session fit, and what is done where they do not."""
+    """Compares the two halves of a session, and takes over or purges the broker's half if they do not fit."""
 
     def __init__(self, session):
         self._session = session
@@ -73,20 +74,20 @@ class Resume:
         self._asked_at = self._unanswered = 0  # ms; links in a row that ended before PUBCOMP
 
     def forget(self, session):
-        """The link is gone."""
+        """Counts a PUBREL of is_free() that the broker left unanswered."""
         if self._asked:
             self._unanswered += 1
         self._asked = 0
 
     def pump(self):
-        """Raises LinkLost when PUBCOMP has not come in time, which is such that all tries together take ack_timeout."""
+        """Raises LinkLost if PUBCOMP does not arrive in time: all tries together take ack_timeout. Returns True."""
         session = self._session
         if self._asked and ticks_diff(session.now, self._asked_at) >= session.ack_timeout // _TRIES:
             raise LinkLost("ack_timeout")
         return True
 
     def is_free(self, packet_id):
-        """Whether a new message at QoS 2 may leave under that packet id. Asks the broker where it is not known."""
+        """Returns True if a new message at QoS 2 may be sent under that packet id. Asks the broker if unknown."""
         session = self._session
         if packet_id == self._free or self._unanswered >= _TRIES:
             return True
@@ -97,7 +98,7 @@ class Resume:
         return False
 
     def handle_pubcomp(self, packet_id):
-        """PUBCOMP has come. Returns False if it does not answer a PUBREL of is_free()."""
+        """Handles PUBCOMP. Returns False if it does not answer a PUBREL of is_free()."""
         if packet_id != self._asked:
             return False
         self._free = packet_id
@@ -105,7 +106,11 @@ class Resume:
         return True
 
     def check(self):
-        """The broker remembers. True: so do we; False: take it as new. Raises SessionPurged."""
+        """Decides what to do with the session that the broker reports.
+
+        Returns True if the client resumes or takes over the session, False if it begins a new one on its own side.
+        Raises SessionPurged if the broker must forget it, and ProtocolError.
+        """
         session = self._session
         if session.clean_session:
             raise ProtocolError("session_present after clean_session")  # [MQTT-3.2.2-1]
@@ -127,7 +132,7 @@ class Resume:
         raise SessionPurged(session.broker)
 
     def handle_purged(self):
-        """The broker has forgotten, and so do we; raises LinkLost, so that the client connects again."""
+        """Forgets the session after the broker has. Raises LinkLost, so that the client connects again."""
         session = self._session
         session.purge = False
         session.retry_delay = 0

@@ -1,17 +1,17 @@
-"""What the client is subscribed to, and what it has asked the broker for."""
+"""The client's subscriptions, and its requests that the broker has not answered yet."""
 
 from ._platform import const
 from .base_errors import ProtocolError, Refused
 from .packets import SUBSCRIBE, UNSUBSCRIBE, string
 
-# filters[topic_filter] is its QoS and
+# Flags in filters[topic_filter], beside the QoS.
 _ASKED = const(0x10)
 _GRANTED = const(0x30)
 LEAVING = const(0x40)
 
 
 class Subscriptions:
-    """The filters of one session. session: it sends the requests, and gives the packet ids."""
+    """The topic filters of one session. session: sends the requests and supplies their packet ids."""
 
     def __init__(self, session):
         self._session = session
@@ -22,7 +22,7 @@ class Subscriptions:
         self.asked_at = 0  # ms: when the acknowledgement timer of the requests began
 
     def want(self, topic_filter, state):
-        """The program wants a filter at a QoS, or with LEAVING no more."""
+        """Records what the program wants of a topic filter. state: a QoS, or LEAVING to unsubscribe."""
         for packet_id in self.requests:
             if self.requests[packet_id] == topic_filter:
                 self.requests[packet_id] = None
@@ -32,7 +32,7 @@ class Subscriptions:
         self._session.wait_ms = 0  # work() is due
 
     def forget(self, unsure):
-        """The link is gone. unsure: the broker may have forgotten what it granted."""
+        """Drops the state that died with the link. unsure: the broker may have forgotten what it granted."""
         self.requests = {}
         self.must_send = True
         self._session.subscribed = not self.filters
@@ -41,7 +41,7 @@ class Subscriptions:
                 self.filters[topic_filter] &= ~_GRANTED
 
     def send(self):
-        """Puts the requests that were not sent on this link, as far as the send buffer has room."""
+        """Encodes the requests that were not sent on this link into the send buffer, as far as it has room."""
         session = self._session
         self.must_send = False
         for topic_filter in self.filters:
@@ -66,13 +66,13 @@ class Subscriptions:
         session.subscribed = not self.requests
 
     def handle_answer(self, packet_id, return_code):
-        """SUBACK or UNSUBACK has come. A refusal is reported. Raises ProtocolError."""
+        """Handles SUBACK or UNSUBACK. Reports a refusal. Raises ProtocolError."""
         session = self._session
         topic_filter = self.requests.pop(packet_id, b"")
         self.asked_at = session.now
         state = self.filters.get(topic_filter, 0)
         if not topic_filter:
-            session.unexpected += topic_filter == b""  # nobody asked; None: a later request counts
+            session.unexpected += topic_filter == b""  # no request has this id; None: a later request replaced it
         elif state & LEAVING or return_code == 0x80 or session.mqtt5 and return_code > 0x80:
             del self.filters[topic_filter]
             if return_code:

@@ -1,6 +1,6 @@
-"""Topic names and topic filters that are more than printable ASCII without wildcards: MQTT 3.1.1, chapter 4.7.
+"""Checks and matches topic names and filters that have wildcards or more than printable ASCII (MQTT 3.1.1, 4.7).
 
-The others are dealt with by is_plain() in incoming.py and by comparison.
+The session handles all others itself, by _is_plain() and by comparison.
 """
 
 from .base_errors import ProtocolError
@@ -8,9 +8,9 @@ from .errors import InvalidArgument
 
 
 def check_utf8(text, what="client_id"):
-    """`text` (str or bytes) as bytes fit for the wire [MQTT-1.5.3-1, MQTT-1.5.3-2].
+    """Returns `text` (str or bytes) as the bytes to send [MQTT-1.5.3-1, MQTT-1.5.3-2].
 
-    Raises InvalidArgument when it is of another type, not UTF-8, holds U+0000 or is longer than 65535 bytes.
+    Raises InvalidArgument if it has another type, is not UTF-8, contains U+0000 or is longer than 65535 bytes.
     """
     data = b""
     try:
@@ -27,7 +27,7 @@ def check_utf8(text, what="client_id"):
 
 
 def _ill_formed(text):
-    # What MicroPython's decoder lets through: overlong forms, surrogates and what lies above U+10FFFF.
+    # MicroPython's decoder accepts overlong forms, surrogates and code points above U+10FFFF.
     last = 0
     for byte in text:
         if (
@@ -42,7 +42,7 @@ def _ill_formed(text):
 
 
 def check_topic_name(topic):
-    """A topic name as bytes; raises InvalidArgument when it is empty or has a wildcard [MQTT-3.3.2-2]."""
+    """Returns a topic name as bytes. Raises InvalidArgument if it is empty or has a wildcard [MQTT-3.3.2-2]."""
     topic = check_utf8(topic, "topic")
     if not topic or b"+" in topic or b"#" in topic:
         raise InvalidArgument("topic is empty or has a wildcard")
@@ -58,7 +58,9 @@ def check_inbound(topic):
 
 
 def check_topic_filter(topic_filter):
-    """A topic filter as bytes; raises InvalidArgument when a wildcard is misplaced [MQTT-4.7.1-2, MQTT-4.7.1-3]."""
+    """Returns a topic filter as bytes. Raises InvalidArgument if it is empty or a wildcard is misplaced
+    [MQTT-4.7.1-2, MQTT-4.7.1-3].
+    """
     topic_filter = check_utf8(topic_filter, "topic filter")
     levels = topic_filter.split(b"/")
     for level in levels:
@@ -70,9 +72,9 @@ def check_topic_filter(topic_filter):
 
 
 def matches(topic_filter, topic):
-    """True when the topic filter selects the topic name; both are valid and bytes.
+    """Returns True if the topic filter matches the topic name. Both are valid, and bytes.
 
-    Wildcards at the first level do not select topics that begin with `$` [MQTT-4.7.2-1].
+    Wildcards at the first level do not match topic names that begin with `$` [MQTT-4.7.2-1].
     """
     if topic[:1] == b"$" and topic_filter[:1] in (b"+", b"#"):
         return False
