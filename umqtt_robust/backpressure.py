@@ -1,13 +1,13 @@
-"""Inbound flow control: messages that wait for room in the outbox, and those that could not be kept at all.
+"""Inbound flow control: received messages that wait for room in the outbox, and those that could not be kept.
 
-A handler may publish. While the outbox has no room for that, messages wait here, up to LIMIT bytes, and are handed over
-and acknowledged in their order. The client reads on meanwhile, because what makes room, the acknowledgements of its own
-messages, comes on the same link behind further messages.
+A handler may publish. While the outbox has no room for that, received messages wait here, up to LIMIT bytes, and are
+handed over and acknowledged in order. The client reads on meanwhile, because the acknowledgements that make room arrive
+on the same link, behind further messages.
 
-What cannot be kept, here or in the store at QoS 2, is left unacknowledged at QoS 1 and 2, and so is all that comes
-after it at these: when what was kept is done, the client ends the link with DISCONNECT and makes a new one, on which
-the broker sends them again, in order. At QoS 0 it is dropped and counted, as a broker does for a client that does not
-read.
+A message at QoS 1 or 2 that cannot be kept, here or in the store, is left unacknowledged, and so are all that follow it
+at QoS 1 and 2. When the messages that were kept are done, the client ends the link with DISCONNECT and makes a new one,
+on which the broker sends the rest again, in order. A message at QoS 0 is dropped and counted, as a broker drops it for
+a client that does not read.
 """
 
 from ._platform import NEVER, const, ticks_diff
@@ -21,7 +21,7 @@ _MOMENT = const(1000)  # ms
 
 
 def fetch(session, what):
-    """Ends the link, so that the broker sends again what was not acknowledged: raises LinkLost."""
+    """Ends the link, so that the broker sends what was not acknowledged again. Raises LinkLost."""
     session.fetching = True
     session.retry_delay = 0
     session.send_disconnect()
@@ -47,13 +47,13 @@ class Backpressure:
         self._full = False  # the program has to take messages before it is handed others: see inbox.py
 
     def set_full(self, full):
-        """Whether messages wait here because the program has too many."""
+        """Sets whether messages wait here because the program has too many."""
         if full != self._full:
             self._full = full
             self._update()
 
     def learn(self, most):
-        """A handler has put so many messages into the outbox: no other is called without room for as many."""
+        """Records that a handler put `most` messages into the outbox: none is called without room for as many."""
         session = self._session
         left = max(0, session.outbox.store.slots - most)
         if left < self._limit and not session.policy:  # with another policy there is always room
@@ -61,12 +61,12 @@ class Backpressure:
             self._update()
 
     def block(self, most):
-        """A handler found no room for so many messages: its message is to be put back."""
+        """Records that a handler found no room for `most` messages, so that its message is put back."""
         self.learn(most)
         self._session.handover_limit = BLOCKED
 
     def forget(self, session):
-        """The link is gone: the broker sends again what was not acknowledged."""
+        """Drops the messages that were not acknowledged when the link ended: the broker sends them again."""
         self.skipped = False
         self._ready_at = None
         self._waiting = [message for message in self._waiting if not message[0] & QOS]
@@ -80,7 +80,7 @@ class Backpressure:
         self._session.handover_limit = SKIPPING if self.skipped else WAIT if waits else self._limit
 
     def take(self, head, packet_id, topic=b"", payload=b""):
-        """A message waits, or is skipped; an answer that somebody waits for is handed over."""
+        """Keeps or skips a message that cannot be handed over now. An answer to a request is handed over at once."""
         request = self._session.parts.get("request")
         if request and not head & QOS and request.takes(topic):
             self._session.describe(head, packet_id, False)
@@ -91,7 +91,7 @@ class Backpressure:
         self._insert(len(self._waiting), (head, packet_id, topic, payload))
 
     def keep(self, message):
-        """(flags, topic, payload) of a message that nobody sends again waits."""
+        """Keeps a message, (flags, topic, payload), that the broker will not send again."""
         message = message[0] & ~QOS, 0, message[1], message[2]
         if self._session.handover_limit == BLOCKED:  # its handler found the outbox full
             self.put_back(*message)
@@ -99,7 +99,7 @@ class Backpressure:
             self._insert(len(self._waiting), message)
 
     def put_back(self, head, packet_id, topic=b"", payload=b""):
-        """A message whose handler found the outbox full waits as the first."""
+        """Puts a message whose handler found the outbox full back as the first of those that wait."""
         session = self._session
         if head & QOS and head != PUBREL and session.manual_ack:
             session.part("manual_ack").let_go(packet_id)
@@ -114,9 +114,9 @@ class Backpressure:
         self._update()
 
     def leaves(self, head, packet_id):
-        """There is no room for a message: it is not handed over and not acknowledged.
+        """Leaves a message for which there is no room: it is neither handed over nor acknowledged.
 
-        False: it is to be kept all the same, since the broker would not send it again.
+        Returns False if it must be kept all the same, because the broker would not send it again.
         """
         session = self._session
         if not head & QOS:
@@ -130,12 +130,12 @@ class Backpressure:
         return True
 
     def skip(self):
-        """A message is not kept, and so not acknowledged."""
+        """Records that a message was not kept, and so not acknowledged."""
         self.skipped = True
         self._update()
 
     def pump(self):
-        """Hands over what there is room for; False when acknowledgements must leave first."""
+        """Hands over the messages that there is room for. Returns False if acknowledgements must be sent first."""
         session = self._session
         while self._waiting and not self._full and session.pending <= min(self._limit, self._until):
             if not session.out.has_room():

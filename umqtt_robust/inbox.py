@@ -1,4 +1,4 @@
-"""A client whose messages wait until the program takes them: what aio.py and simple.py share."""
+"""A client whose received messages wait until the program takes them: the base of aio.py and simple.py."""
 
 from ._platform import const, load
 from .base_errors import MQTTError
@@ -10,13 +10,13 @@ _COST = const(64)  # bytes that keeping a message costs, as in backpressure.py
 
 
 class Inbox(Client):
-    """Arguments as for Client, and inbox_size: bytes of messages, 64 more for each, that may wait.
+    """Arguments as for Client, and inbox_size: bytes of messages that may wait; each counts 64 bytes more.
 
-    When more wait, the socket is not read until the program has taken some, and the broker keeps the others. While
-    the program waits for an answer of the broker, which comes behind them, it is read all the same; what cannot be kept
-    then is left to backpressure.py. A message is acknowledged when the program is done with it. One that is larger than
-    the receive buffer is put together here and acknowledged as it arrives; where there is no memory for it, take()
-    raises MessageTooLarge in its place.
+    If more wait, the socket is not read until the program has taken some, and the broker keeps the rest. While the
+    program waits for an answer of the broker, which comes behind them, the socket is read all the same; backpressure.py
+    handles what cannot be kept then. A message is acknowledged when the program is done with it. A message larger than
+    the receive buffer is put together here and acknowledged as it arrives; if there is no memory for it, take() raises
+    MessageTooLarge in its place.
     """
 
     reads = 1  # what one read brings is the most by which inbox_size is passed
@@ -35,7 +35,7 @@ class Inbox(Client):
         Client.__init__(self, *arguments, **options)
 
     def pauses(self):
-        """Whether the socket is not read now."""
+        """Returns True if the socket is not to be read now."""
         full = self._waiting_bytes > self.inbox_size
         pauses = self.connected and not self.awaited and (full or self.resting)
         if full and not pauses or "backpressure" in self.parts:
@@ -89,7 +89,7 @@ class Inbox(Client):
                     message[2] = 0
 
     def take(self):
-        """The message that came first, as (topic, payload); it is acknowledged by release(). Raises MessageTooLarge."""
+        """Returns the oldest message as (topic, payload); release() acknowledges it. Raises MessageTooLarge."""
         self.release()
         message = self.inbox.pop(0)
         self._taken = [message]
@@ -101,7 +101,7 @@ class Inbox(Client):
         return topic, payload
 
     def release(self):
-        """The program is done with the message that it took last."""
+        """Acknowledges the message that the program took last, if it has one."""
         taken = self._taken
         self._taken = []
         if taken and taken[0][2]:

@@ -1,4 +1,4 @@
-"""QoS 2, both ways: MQTT 3.1.1, 4.3.3. Every step is in OUTBOUND or INBOUND of states.py."""
+"""Delivers messages at QoS 2, both ways (MQTT 3.1.1, 4.3.3). Every step is in OUTBOUND or INBOUND of states.py."""
 
 from ._platform import const, load, ticks_diff
 from .base_errors import ProtocolError
@@ -13,7 +13,7 @@ _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still coun
 
 
 class MemoryInbound:
-    """Where inbound messages wait for PUBREL: in RAM, `slots` of them. A store that keeps them in flash is like it."""
+    """Keeps up to `slots` received messages in RAM until PUBREL. A store in flash has an object with these methods."""
 
     def __init__(self, slots=64):
         self._slots = slots
@@ -22,20 +22,20 @@ class MemoryInbound:
         self._messages = []
 
     def ids(self):
-        """The packet ids of all of them, as they came: not a copy."""
+        """Returns the packet ids of all messages in the order of arrival: the list itself, not a copy."""
         return self._ids
 
     def room(self):
-        """How many more messages it takes; below 0 where it has more than that."""
+        """Returns how many more messages fit; below 0 if there are more than `slots` already."""
         return self._slots - len(self._ids)
 
     def put(self, packet_id, flags, topic, payload):
-        """Raises MemoryError; it is not there then."""
+        """Stores a message. Raises MemoryError; then the message is not stored."""
         self._messages[len(self._ids) :] = [(flags, topic, payload)]  # instead of one whose id found no memory
         self._ids.append(packet_id)
 
     def get(self, packet_id):
-        """(flags, topic, payload), or None."""
+        """Returns (flags, topic, payload), or None if no message has that packet id."""
         return self._messages[self._ids.index(packet_id)] if packet_id in self._ids else None
 
     def tombstone(self, packet_id):
@@ -61,7 +61,7 @@ class Qos2:
         self.failed_at = None  # ms: when the store failed on this link; what comes at QoS 2 then waits at the broker
 
     def forget(self, session):
-        """The link, or with `session` the broker's session, is gone."""
+        """Drops the state that died with the link (`session` true: with the broker's session)."""
         self._resend = []
         self._done = []
         self.failed_at = None
@@ -85,7 +85,7 @@ class Qos2:
         outbox.flags[slot] = flags
 
     def pump(self):
-        """Sends the PUBCOMPs and PUBRELs that wait; False while there is no room for all of them."""
+        """Sends the PUBCOMPs and PUBRELs that wait. Returns False if there is no room for all of them."""
         session = self._session
         while self._done and session.out.has_room():
             session.out.put_ack(PUBCOMP, self._done.pop(0))
@@ -100,7 +100,7 @@ class Qos2:
     # To the broker
 
     def handle_acknowledgement(self, head, packet_id):
-        """PUBREC, PUBREL, PUBCOMP or, at QoS 2, PUBACK has come; there is room for the answer.
+        """Handles PUBREC, PUBREL, PUBCOMP or, at QoS 2, PUBACK. The send buffer must have room for the answer.
 
         Raises ProtocolError and StoreError.
         """
@@ -141,21 +141,21 @@ class Qos2:
         session.out.put_ack(PUBREL, packet_id)
 
     def resend_pubrels(self):
-        """A new link to the same session: PUBREL for every PUBREC, in their order [MQTT-4.6.0-4]."""
+        """Queues a PUBREL for every PUBREC, in their order, on a new link to the same session [MQTT-4.6.0-4]."""
         self._resend = list(self._session.outbox.released)
 
     # From the broker
 
     def has_room(self):
-        """Whether another message can be kept; none can behind one that could not."""
+        """Returns True if another message can be kept: never behind one that could not be kept."""
         return self._session.handover_limit != SKIPPING and self._inbound.room() > 0
 
     def knows(self, packet_id):
-        """Whether a message of that packet id awaits PUBREL."""
+        """Returns True if a message with that packet id awaits PUBREL."""
         return self._inbound.get(packet_id) is not None
 
     def handle_publish(self, head, packet_id, topic, payload):
-        """PUBLISH: message and id are durable before PUBREC; with DUP under a known id it is the same message again."""
+        """Handles PUBLISH: message and id are durable before PUBREC. With DUP and a known id it is the same message."""
         known = self._inbound.get(packet_id)
         mqtt5 = self._session.mqtt5
         plain = topic.split(b"\0")[0] if mqtt5 else topic  # properties may change on the way
@@ -186,7 +186,7 @@ class Qos2:
         return True
 
     def handle_large(self, head, packet_id):
-        """A message that was handed over, or skipped, while it arrived: only its id is kept."""
+        """Handles the end of a large message, which was handed over or skipped as it arrived: keeps only its id."""
         if self.knows(packet_id) and not head & DUP:
             self._give_up(packet_id)
         forgets = self._session.clean_session and not self.has_room()  # see _makes_room()
@@ -210,7 +210,7 @@ class Qos2:
         return False
 
     def handle_pubrel(self, packet_id):
-        """PUBREL has come: hands the message over and completes it."""
+        """Handles PUBREL: hands the message over and completes it."""
         message = self._inbound.get(packet_id)
         session = self._session
         if message is None:  # PUBCOMP was lost
@@ -243,7 +243,7 @@ class Qos2:
             self._open.remove(packet_id)
 
     def acknowledge(self, packet_id):
-        """The program acknowledges a message; False when none of that id waits."""
+        """Acknowledges a message for the program. Returns False if no message with that packet id waits."""
         if packet_id not in self._open:
             return False
         self._open.remove(packet_id)
