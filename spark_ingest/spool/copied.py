@@ -239,7 +239,8 @@ class CopiedView:
         state = self._load()
         if state.durable is None or spool_of(state.runs, place.segment) != place.spool:
             return 0
-        marks, now = read_marks(self._place), time.time()
+        with _asking(self._place):
+            marks, now = read_marks(self._place), time.time()
         read = [segment for segment in self.segments() if segment < min(place.segment, state.durable.segment)]
         kept = {segment: marks.read.get(segment, now) for segment in read}
         # Remove the oldest first and stop at the first to keep, so that the numbers stay without gaps.
@@ -250,7 +251,7 @@ class CopiedView:
                 break
         first = gone[-1] + 1 if gone else marks.first
         kept = {segment: at for segment, at in kept.items() if segment >= first}
-        with self._asking():
+        with _asking(self._place):
             if ReadMarks(first, kept) != marks:
                 # First, so that no reader looks for pieces that are being removed.
                 ReadMarks(first, kept).write(self._place)
@@ -260,7 +261,7 @@ class CopiedView:
         return len(gone)
 
     def _load(self) -> CopyState:
-        with self._asking():
+        with _asking(self._place):
             self._state = read_state(self._place)
             self._first = read_marks(self._place).first
         self._loaded_at = time.monotonic()
@@ -293,20 +294,9 @@ class CopiedView:
             wanted = starts[max(0, bisect_right(starts, start) - 1) :]
             pieces = [_Piece(piece_path(self._place, spool, segment, at), at, ends[at]) for at in wanted if at < end]
             if pieces and pieces[-1].end >= end:
-                with suppress(FileNotFoundError), self._asking():
+                with suppress(FileNotFoundError), _asking(self._place):
                     return read(pieces)
         raise SpoolDamaged(f"segment {segment} of {self._place} lacks bytes below its durable position")
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Turn errors of the store into SpoolUnreachable."""
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            refused = isinstance(self._place, StorePath) and not may_pass(error)
-            raise SpoolUnreachable(f"cannot read {self._place}: {reason(error)}", refused=refused) from error
 
 
 class CopiedSpools:
@@ -336,18 +326,28 @@ class CopiedSpools:
         """
         if time.monotonic() - self._listed_at >= self._REFRESH_S:
             try:
-                self._names = sorted(entry.name for entry in (self.root / "names").iterdir())
+                with _asking(self.root):
+                    self._names = sorted(entry.name for entry in (self.root / "names").iterdir())
             except FileNotFoundError:
                 self._names = []
-            except OSError as error:
-                refused = isinstance(self.root, StorePath) and not may_pass(error)
-                raise SpoolUnreachable(f"cannot read {self.root}: {reason(error)}", refused=refused) from error
             self._listed_at = time.monotonic()
         return self._names
 
     def view(self, name: str) -> CopiedView:
         """Return the copy called `name`, without checking that it exists."""
         return self._views.setdefault(name, CopiedView(self.root / name, refresh_s=self._REFRESH_S))
+
+
+@contextmanager
+def _asking(place: Location) -> Iterator[None]:
+    """Turn errors of the store into SpoolUnreachable, except FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        refused = isinstance(place, StorePath) and not may_pass(error)
+        raise SpoolUnreachable(f"cannot read {place}: {reason(error)}", refused=refused) from error
 
 
 def _sibling(path: Location, suffix: str) -> Location:
