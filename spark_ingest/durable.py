@@ -6,12 +6,16 @@ import os
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from .errors import FileDamaged
 from .location import Location, StorePath
 
 _CHECKED = re.compile(rb"umqtt 1 (\d{1,19}) ([0-9a-f]{8})\n")
+_TORN_READS = 20
+
+_Decoded = TypeVar("_Decoded")
 
 
 def _choose_sync() -> Callable[[int], None]:
@@ -81,7 +85,7 @@ def read_checked(path: Location) -> memoryview:
     :raises FileDamaged: the length or checksum is wrong, or the file has neither.
     :raises OSError: the file cannot be read.
     """
-    return _checked(path, path.read_bytes())
+    return _read_whole(path, lambda content: _checked(path, content))
 
 
 def read_checked_json(path: Location) -> dict[str, Any]:
@@ -90,14 +94,29 @@ def read_checked_json(path: Location) -> dict[str, Any]:
     :raises FileDamaged: the file is neither.
     :raises OSError: the file cannot be read.
     """
-    content = path.read_bytes()
-    try:
-        found = json.loads(content if content.startswith(b"{") else bytes(_checked(path, content)))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise FileDamaged(f"{path} is damaged")
-    return found
+
+    def decode(content: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(content if content.startswith(b"{") else bytes(_checked(path, content)))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise FileDamaged(f"{path} is damaged")
+        return found
+
+    return _read_whole(path, decode)
+
+
+def _read_whole(path: Location, decode: Callable[[bytes], _Decoded]) -> _Decoded:
+    """Return the decoded content of a file or an object.
+
+    An object is read by two requests, for its length and for so many bytes. If it was replaced between them, what was
+    read is damaged, and it is read again.
+    """
+    for _ in range(_TORN_READS if isinstance(path, StorePath) else 0):
+        with suppress(FileDamaged):
+            return decode(path.read_bytes())
+    return decode(path.read_bytes())
 
 
 def _checked(path: Location, content: bytes) -> memoryview:

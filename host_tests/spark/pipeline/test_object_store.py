@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from umqtt_kit import __main__ as umqtt
 from umqtt_testkit.ports import reserved_port
 
 from spark_ingest import location
+from spark_ingest.durable import read_checked, read_checked_json, replace_checked
 from spark_ingest.errors import TablesTaken, UsageError
 from spark_ingest.location import Location, StorePath, located, may_pass, open_table, reason
 from spark_ingest.pipeline import gold as gold_module
@@ -383,6 +385,29 @@ class TestBadInput:
         with pytest.raises(UsageError) as error:
             located(url)
         assert "secret" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_being_replaced_is_read_as_it_was_or_as_it_is(tables, monkeypatch):
+    """Planted: one read, whose length is that of the object that was there a moment before."""
+    path, over, written = tables / "state", threading.Event(), [0]
+
+    def replace() -> None:
+        while not over.is_set():
+            # Longer and shorter in turn.
+            replace_checked(path, json.dumps({"number": written[0], "x": "x" * (written[0] % 2 * 3000)}).encode())
+            written[0] += 1
+
+    replace_checked(path, b"{}")
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(60):
+            assert read_checked_json(path).keys() in ({"number", "x"}, set())
+            assert bytes(read_checked(path)).startswith(b"{")
+    finally:
+        over.set()
+        thread.join()
+    assert written[0] > 10
 
 
 def test_only_what_may_pass_is_waited_for():
