@@ -184,10 +184,10 @@ def located(text: str | Location) -> Location:
     if not found:
         return Path(text)
     if "@" in rest or "?" in rest:
-        raise UsageError(f"credentials and options do not belong into a URL of tables: {_CREDENTIALS}")
+        raise UsageError(f"credentials and options do not belong in the URL of an object store: {_CREDENTIALS}")
     if not _URL.fullmatch(text):
         raise UsageError(
-            f"{scheme[:20]!r} does not begin a URL that tables can have: give a folder, or one of "
+            f"{scheme[:20]!r} does not begin the URL of an object store: give a folder, or one of "
             f"{', '.join(f'{one}://BUCKET/PREFIX' for one in SCHEMES)} with letters, digits and . _ = - in it"
         )
     # delta-rs reads this when it is imported. By default it would print long logs besides our one line of error.

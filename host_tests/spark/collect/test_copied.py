@@ -384,6 +384,18 @@ class TestCommand:
             code, out, _ = process.finish()
             assert code == 1 and "there is no such bucket: make it" in out, out
 
+    def test_wrong_use_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "spool").mkdir()
+        for where, to, said in (
+            (tmp_path / "spool", tmp_path / "copy", "there is no spool in"),
+            (tmp_path / "none", tmp_path / "copy", "does not exist"),
+            (tmp_path / "spool", "http://host/copy", "does not begin the URL of an object store"),
+            (tmp_path / "spool", "s3://name:secret@bucket/copy", "credentials and options do not belong"),
+        ):
+            assert umqtt.run(["spool", "copy", str(where), "--to", str(to), "--once"]) == 2
+            shown = capsys.readouterr().err.strip()
+            assert said in shown and "\n" not in shown and "secret" not in shown
+
 
 def test_spark_makes_tables_of_a_copy_and_retention_shrinks_it(
     store: ObjectStore, bucket: Location, tmp_path: Path

@@ -197,9 +197,11 @@ def copy(where: Path, to: Location, every_s: float, once: bool, retention_h: flo
     problem = None
     with ExitStack() as stack, Stop() as stop:
         copiers: dict[str, Copier] = {}
+        if not once:
+            say(f"copying {where} to {to} every {every_s:g} s, until Ctrl-C")
         while not stop:
             try:
-                for name in _read(spools.names):
+                for name in _names(spools, where) if once else _read(spools.names):
                     if name not in copiers:
                         one = Copier(spools.view(name), to, keep_s=keep_s)
                         copiers[name] = _read(lambda one=one: stack.enter_context(one))
@@ -291,12 +293,14 @@ def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
         if isinstance(place, Path) and os.path.exists(place / "pos"):
             return [SpoolView(place)]
         spools = spools_at(place)
-    names = _read(spools.names)
-    if not names:
-        raise KitError(
-            f"there is no spool in {where} — give the --spool folder of a collector that has run", EXIT_USAGE
-        )
-    return [spools.view(name) for name in names]
+    return [spools.view(name) for name in _names(spools, where)]
+
+
+def _names(spools: Spools, where: object) -> list[str]:
+    """Return the names of the spools. Raises KitError if there is none."""
+    if names := _read(spools.names):
+        return names
+    raise KitError(f"there is no spool in {where} — give the --spool folder of a collector that has run", EXIT_USAGE)
 
 
 def _read(ask: Any, *, damage: bool = True) -> Any:
