@@ -392,7 +392,7 @@ def test_a_file_that_is_being_replaced_is_read_as_it_was_or_as_it_is(tables, mon
     path, over, written = tables / "state", threading.Event(), [0]
 
     def replace() -> None:
-        while not over.is_set():
+        while not over.wait(0.002):
             # Longer and shorter in turn.
             replace_checked(path, json.dumps({"number": written[0], "x": "x" * (written[0] % 2 * 3000)}).encode())
             written[0] += 1
