@@ -14,7 +14,7 @@ package(
         name for name in os.listdir("../umqtt_robust") if name.endswith(".py") and name[: -len(".py")] not in _host
     ),
     base_path="..",
-    # As `umqtt deploy` compiles it: without assertions and line numbers.
+    # Compiled like `umqtt deploy` does: without assertions and line numbers.
     opt=3,
 )
 for _name in ("app", "portal"):

@@ -1,4 +1,4 @@
-"""asyncio: one task measures, another obeys, and both share one client.
+"""asyncio: one task measures, another obeys commands, and both share one client.
 
     umqtt pub lamps/lamp-2/cmd on --qos 1
 """

@@ -1,4 +1,4 @@
-"""Command handler: a device takes commands and answers each of them, also those that were sent while it was away.
+"""Command handler: a device answers every command, even those that were sent while it was offline.
 
     umqtt pub pumps/pump-7/cmd '{"id": "1", "cmd": "set_speed", "value": 1200}' --qos 1
     umqtt sub 'pumps/#'

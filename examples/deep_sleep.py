@@ -1,6 +1,6 @@
 """Deep sleep: a board on a battery wakes, measures, delivers what it can, and sleeps.
 
-For an ESP32. Copy it to the board as main.py. A reading that finds no network stays in flash and goes with a later one.
+For an ESP32. Copy it to the board as main.py. A reading that finds no network waits in flash until a later wake.
 """
 
 import json
@@ -20,7 +20,7 @@ LONGEST_AWAKE_MS = 20_000
 
 
 def wake_count():
-    """Return how often the board woke since it had no power: RTC memory lasts as long as the power."""
+    """Return how often the board has woken since power-on: RTC memory lasts as long as the power."""
     memory = machine.RTC().memory()
     count = int(memory) + 1 if memory else 1
     machine.RTC().memory(str(count).encode())

@@ -1,8 +1,8 @@
-"""Gateway: what sensors publish on site reaches a broker far away, also after days without an uplink.
+"""Gateway: messages that sensors publish on site reach a distant broker, even after days without an uplink.
 
-A message is acknowledged on site only when it is in the gateway's flash. While the flash is full the gateway takes no
-more, so the broker on site keeps the rest. Each message arrives at least once; give what you count an identity
-(sensor_to_table.py shows how). It runs on a computer or on a board with a large flash, until you stop it.
+A message is acknowledged on site only when it is in the gateway's flash. While the flash is full, the gateway takes
+no more, so the broker on site keeps the rest. Each message arrives at least once; if you count readings, give them an
+identity (sensor_to_table.py shows how). It runs on a computer or on a board with a large flash, until you stop it.
 """
 
 from umqtt_robust import Client
@@ -36,7 +36,7 @@ def forward():
 
 on_site.on("sensors/#", receive)
 on_site.subscribe("sensors/#", qos=1)
-# The broker sends what was not acknowledged again.
+# The broker will send unacknowledged messages again.
 on_site.on_disconnect = lambda error: waiting.clear()
 on_site.on_error = lambda error: print("on site:", error)
 far_away.on_error = lambda error: print("far away:", error)

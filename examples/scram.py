@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 with MQTT 5: device and broker prove to each other that they know the password. Neither sends it.
 
 For a broker of this project, `umqtt passwd FILE pump-7 --scram --generate` makes such a password; see
-docs/permission.md. The client computes the iterations: `--iterations` says how many a board has to do.
+docs/permission.md. The client has to compute all iterations: set their number with `--iterations`, low for a board.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def salt_password(salt, iterations):
 
 
 def exchange():
-    """RFC 5802, the client's side: see part("enhanced_auth") in docs/client.md."""
+    """The client's side of RFC 5802; see part("enhanced_auth") in docs/client.md."""
     nonce = hexlify(os.urandom(12))
     first = b"n=" + DEVICE.replace("=", "=3D").replace(",", "=2C").encode() + b",r=" + nonce
     challenge = yield b"n,," + first
@@ -70,7 +70,7 @@ client.publish("pumps/" + DEVICE + "/telemetry", '{"pressure_bar":2.1}', qos=1)
 while client.pending:
     client.poll(1000)
 print("delivered to a broker that knows the password")
-authentication.reauthenticate()  # as a program may do every day, without a new link
+authentication.reauthenticate()  # on the same connection; a program may do this every day
 while authentication.running:
     client.poll(1000)
 print("authenticated again")

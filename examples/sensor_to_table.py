@@ -1,4 +1,4 @@
-"""Sensor to table: readings that carry an identity, and so are in the tables exactly once.
+"""Sensor to table: each reading has an identity, so it is in the tables exactly once.
 
 On a computer, with the broker, the collector and the pipeline of this project, each in its own terminal:
 
@@ -8,7 +8,7 @@ On a computer, with the broker, the collector and the pipeline of this project, 
     umqtt ingest --spool spool --tables tables --checkpoint checkpoint --once
     umqtt report --tables tables --out report.html
 
-On a board, join a Wi-Fi network (deep_sleep.py shows how) and set the clock (ntptime) before this program starts.
+On a board, join a Wi-Fi network (deep_sleep.py shows how) and set the clock (ntptime) before starting this program.
 """
 
 import binascii
@@ -28,12 +28,12 @@ EPOCH_S = 946684800 if time.gmtime(0)[0] == 2000 else 0
 
 
 def read_sensor():
-    """Replace this by your sensor: name to number."""
+    """Return metrics, name to number. Replace this by your sensor."""
     return {"level_m": 12.5}
 
 
 def new_boot():
-    """Return a name that no other start of this program has: a counter in flash, and 64 random bits."""
+    """Return a name that is unique to this start of the program: a counter in flash, and 64 random bits."""
     name = DEVICE + ".boot"
     try:
         with open(name) as file:

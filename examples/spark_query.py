@@ -1,9 +1,9 @@
-"""Spark query: which devices lost readings, and which came late, by SQL over the tables of `umqtt ingest`.
+"""Spark query: which devices lost readings or delivered them late, by SQL over the tables of `umqtt ingest`.
 
     pip install 'umqtt-robust[spark]'
     python spark_query.py
 
-docs/sql.md has more questions, and the same for DuckDB, polars and pandas.
+docs/sql.md has more queries, and the same ones for DuckDB, polars and pandas.
 """
 
 from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
-"""TLS: the client verifies the broker, and proves with a certificate of its own who it is.
+"""TLS: the client verifies the broker, and proves its own identity with a certificate.
 
-`umqtt certs` makes the certificates for a broker of this project; see docs/broker.md. On a board set the clock before
-(ntptime): certificates have dates, and without a clock the client reports ClockNotSet instead of connecting unverified.
+`umqtt certs` makes the certificates for a broker of this project; see docs/broker.md. On a board, set the clock first
+(ntptime): certificates have dates, and until the clock is set, the client reports ClockNotSet and does not connect.
 """
 
 from umqtt_robust import Client

@@ -1,4 +1,4 @@
-"""A transport of your own in a dozen lines: MQTT over a serial line that loses nothing, with RTS and CTS or short.
+"""A transport of your own in a dozen lines: MQTT over a serial line that loses no bytes (short, or with RTS and CTS).
 
     from machine import UART
     from uart_transport import Serial
@@ -7,7 +7,7 @@
     client = Client("pump-7", "mqtt://uart", transports={"mqtt": lambda host, port, path: Serial(uart)})
 
 The other end passes the bytes on to a broker, for instance `socat /dev/ttyUSB0,raw,b115200 TCP:127.0.0.1:1883`. A
-serial line does not say that it is gone: the client finds out by keep_alive. Over a line that may lose bytes use
+serial line does not report that it is cut; the client notices by keep_alive. For a line that may lose bytes, use
 umqtt_robust.serial.
 """
 
@@ -34,4 +34,4 @@ class Serial:
         self._poller.poll(ms)
 
     def close(self):
-        """The line stays open; only what MQTT had under way on it ends."""
+        """Do nothing: the line stays open, only the MQTT connection on it ends."""

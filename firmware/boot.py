@@ -1,6 +1,6 @@
-"""Runs before main.py at every boot, and for the prompt: puts the version that runs first on sys.path.
+"""Runs at every boot, before main.py or the prompt: puts the version to run first on sys.path.
 
-It writes nothing, since tools restart the interpreter as often as they like: main.py counts the boot, see startup.py.
+It writes nothing, because tools restart the interpreter as often as they like: main.py counts the boot (startup.py).
 """
 
 import gc

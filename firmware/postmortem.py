@@ -1,6 +1,6 @@
-"""What main.py does with an application that has ended: its traceback is kept in flash, and the board starts again.
+"""Handles the end of the application for main.py: saves its traceback to flash and restarts the board.
 
-Like startup.py it is written by the cable alone, so that a version whose files are broken can be told about too.
+Like startup.py it is installed over the cable only, so that a version whose files are broken is reported too.
 """
 
 import gc
@@ -14,15 +14,15 @@ import startup
 
 TRACEBACK_FILE = "/state/traceback.txt"
 TOLD_FILE = "/state/traceback.old"
-# A record of the log topic stays well below the smallest receive buffer in the chain.
+# Keeps a record on the log topic well below the smallest receive buffer in the chain.
 _MAX_TRACEBACK_CHARACTERS = 1500
-# Time for whoever sits at the console to press Ctrl-C; doubled with every failure in a row, to spare the flash.
+# Time to press Ctrl-C at the console; doubled with every failure in a row, to spare the flash.
 _PAUSE_S = 10
 _LONGEST_PAUSE_S = 640
 
 
 def handle(error):
-    """Called last of all with what left main.py. Ctrl-C leads to the prompt; anything else restarts the board."""
+    """Handle the exception that ended main.py: Ctrl-C leads to the prompt, any error restarts the board."""
     boots = startup.now
     if isinstance(error, SystemExit):
         return
@@ -47,7 +47,7 @@ def handle(error):
     console = select.poll()
     console.register(sys.stdin, select.POLLIN)
     for left_s in range(pause_s, 0, -1):
-        # Whoever types something, a tool perhaps, is told what the board is about.
+        # Answer any input, which may come from a tool, with the time left.
         if console.poll(1000) and sys.stdin.buffer.read(1):
             _tell(left_s)
         if dog:
@@ -60,7 +60,7 @@ def _tell(left_s):
 
 
 def _let_go():
-    # Of the application, which may have ended because it had no heap left. The traceback holds what it needs.
+    # Unloads the application, which may have run out of heap. The traceback keeps alive what it needs.
     for name in list(sys.modules):
         if name.startswith(("app.", "umqtt_robust")):
             del sys.modules[name]
@@ -85,7 +85,7 @@ def keep_traceback(error, boot, path=TRACEBACK_FILE, told=TOLD_FILE):
 
 
 def read_traceback(path):
-    """({"n": …, "boot": …}, text) of a file that keep_traceback() wrote; ({}, None) when there is none."""
+    """Return ({"n": …, "boot": …}, text) of a file that keep_traceback() wrote, or ({}, None) if there is none."""
     try:
         with open(path) as file:
             head, _, text = file.read().partition("\n")
@@ -95,7 +95,7 @@ def read_traceback(path):
 
 
 def format_traceback(error):
-    """The text that MicroPython (or CPython, where the tests run too) prints for error."""
+    """Return the text that MicroPython (or CPython, where the tests run too) prints for error."""
     if hasattr(sys, "print_exception"):
         stream = io.StringIO()
         sys.print_exception(error, stream)
@@ -106,7 +106,7 @@ def format_traceback(error):
 
 
 def hold_watchdog():
-    """At the prompt nobody feeds the watchdog, and it cannot be stopped: a timer does, where the board has one."""
+    """Feed the watchdog from a timer at the prompt, if the board has one: the watchdog cannot be stopped."""
     dog = _watchdog()
     if not dog:
         return
@@ -119,12 +119,12 @@ def hold_watchdog():
 
 
 def _watchdog():
-    # What the application left there, if it came that far.
+    # The watchdog, if the application got as far as starting it.
     return getattr(startup, "watchdog", None)
 
 
 def _mark(boots, state):
-    # A crash after hours of health is no failure in a row.
+    # A crash of a STEADY boot does not count as a failure.
     if boots and (state != startup.CRASHED or boots.state() != startup.STEADY):
         try:
             os.stat("/state")

@@ -1,24 +1,24 @@
-"""Which version of the application runs, and how many starts in a row have failed.
+"""Chooses the version of the application to run, and counts how many boots in a row have failed.
 
-It lies beside boot.py, is written by the cable alone and imports nothing of a version, so that it works whatever came
-over the air. Three records, each one line of words and their CRC-32 in hex:
+It lies beside boot.py, is installed over the cable only and imports nothing of a version, so it works whatever came
+over the air. It keeps three records, each one line of words and their CRC-32 in hex:
 
-    /ota/current                  RUN TRIAL TRIES PREVIOUS FAILED: the version that runs, the one on trial and how
-                                  often it may still be started, the one before, and the last that failed its trial or
-                                  was rolled back from; each is base, a, b or -
+    /ota/current                  RUN TRIAL TRIES PREVIOUS FAILED: the version that runs, the version on trial, how
+                                  often it may still be started, the previous version, and the last one that failed
+                                  its trial or was rolled back from; each version is base, a, b or -
     /state/boot-a, /state/boot-b  COUNT FAILURES: boots, and how many before this one failed in a row; written in turn
     /state/mark                   COUNT STATE: how boot COUNT went, CONFIRMED, STEADY, CRASHED, INTERRUPTED or RETRY
 
-A boot costs two small writes: its count, before anything else runs, and its mark; a third one when it has been healthy
-for an hour, STEADY. Before that it failed when it crashed or the watchdog ended it, and when it was not even confirmed
-also when a reset did; a power cut and whoever interrupts it at the console are no failure. After MOST_FAILURES of them
-the next boot is in safe mode, and runs the base version. RETRY leaves safe mode for one boot: should that fail, the
+A boot costs two small writes: its count, before anything else runs, and its mark. After a healthy hour it writes a
+third, STEADY. Before that, a boot fails if it crashes or the watchdog ends it, and an unconfirmed boot also if a
+reset ends it; a power cut or Ctrl-C at the console is never a failure. After MOST_FAILURES failures in a row the
+next boot is in safe mode and runs the base version. RETRY leaves safe mode for one boot; if that boot fails, the
 next one is in safe mode again.
 
-A version that failed its trial, or was left by a trial of the one before (a rollback), is never gone back to.
+A rollback never returns to a version that failed its trial or that was itself rolled back from.
 
-Every write leaves the record whole at any moment of a power cut: the pointer is a temporary file and a rename, the
-count goes to the older of two files, and a torn mark says no more than no mark.
+A power cut at any moment leaves every record usable: the pointer is written to a temporary file and renamed, the
+count goes to the older of two files, and a torn mark counts as no mark.
 """
 
 import os
@@ -35,21 +35,21 @@ _POINTER = "/ota/current"
 _COUNTERS = ("/state/boot-a", "/state/boot-b")
 _MARK = "/state/mark"
 _FROZEN = ".frozen"
-# machine.reset_cause() of the ports that have no constant for it is never equal to this.
+# The reset cause on a port that reports none; equal to no constant of machine.
 _UNKNOWN = -1
 
 # The Startup of this boot, once begin() has run.
 now = None
-# machine.WDT once the application has started it: it cannot be stopped, so the prompt and a crash have to know it.
+# machine.WDT once the application has started it; it cannot be stopped, so postmortem.py has to keep feeding it.
 watchdog = None
 
 
 class Startup:
-    """root: where the board's files lie, "" on a board. cause: machine.reset_cause().
+    """The state of this boot. root: folder of the board's files, "" on a board; cause: machine.reset_cause().
 
-    slot: the version that runs; folder: where it lies, "" for base; on_trial: bool; count: of boots; failures: boots
-    before this one that failed in a row; safe: bool; woke: it is a wake from deep sleep, and not counted yet; error:
-    None, or why the count is not durable.
+    slot: the version that runs; folder: its folder, "" for base; on_trial: bool; count: number of boots; failures:
+    failed boots in a row before this one; safe: bool, safe mode; woke: bool, a wake from deep sleep that is not yet
+    counted; error: None, or why a record could not be written.
     """
 
     def __init__(self, root="", cause=_UNKNOWN):
@@ -80,23 +80,23 @@ class Startup:
         self.folder = folder_of(self.slot)
 
     def begin(self):
-        """Count this boot, and the trial that it is. Nothing of the application may have run before."""
+        """Count this boot and, on trial, use up one of its tries. Call it before any code of the application runs."""
         if self.trial != NONE:
             try:
                 if self.on_trial:
                     self._point(self.run, self.trial, self.tries - 1, self.previous, NONE)
                 else:
-                    # It was started as often as it may be, and not confirmed.
+                    # All its tries are used up, and none was confirmed.
                     self.give_up()
             except OSError as error:
-                # A trial that is not counted could go on for ever.
+                # A trial whose tries cannot be counted could go on for ever.
                 self._choose(False)
                 self.error = "%s not written: %r" % (_POINTER, error)
         if not self.woke:
             self.count_boot()
 
     def count_boot(self):
-        """Raise the count, durably. It does not stop the board when it cannot be written: see error."""
+        """Increment the boot count in flash. A failed write does not stop the board; `error` then says why."""
         self.woke = False
         self.count += 1
         try:
@@ -106,17 +106,17 @@ class Startup:
             self.error = "boot counter not written: %r" % error
 
     def state(self):
-        """The mark of this boot so far, or None."""
+        """Return the mark of this boot so far, or None."""
         words = _read(self._root + _MARK, 2)
         return words[1] if words and words[0] == str(self.count) else None
 
     def mark(self, state):
-        """How this boot went. Raises OSError."""
+        """Record how this boot went. Raises OSError."""
         if self.state() != state:
             _write(self._root + _MARK, (self.count, state))
 
     def confirm(self):
-        """This boot is healthy, and with it the version on trial. Raises OSError."""
+        """Mark this boot as healthy, and adopt the version on trial if there is one. Raises OSError."""
         if self.on_trial:
             if self.slot == self.previous:
                 self._point(self.slot, NONE, 0, NONE, self.run)
@@ -126,16 +126,16 @@ class Startup:
         self.mark(CONFIRMED)
 
     def try_version(self, slot, tries=1):
-        """From the next boot on, `slot` runs on trial. Its files must be durable. Raises OSError."""
+        """Run `slot` on trial at the next boot, up to `tries` times. Its files must be durable. Raises OSError."""
         self._point(self.run, slot, tries, self.previous, NONE)
 
     def overwrite(self, slot):
-        """The files of this slot are about to be others: it is not the version before any more. Raises OSError."""
+        """Forget `slot` as the previous version, before its files are overwritten. Raises OSError."""
         if self.previous == slot:
             self._point(self.run, self.trial, self.tries, NONE, self.failed)
 
     def give_up(self):
-        """The version on trial has failed: from the next boot on the one before runs. Raises OSError."""
+        """Give up the version on trial: from the next boot on, the version before it runs. Raises OSError."""
         self._point(self.run, NONE, 0, self.previous, self.trial)
 
     def _point(self, run, trial, tries, previous, failed):
@@ -146,7 +146,7 @@ class Startup:
         self.run, self.trial, self.tries, self.previous, self.failed = run, trial, tries, previous, failed
 
     def _pointer(self):
-        # FAT has no rename that replaces: a cut in the middle of it leaves the new file alone.
+        # FAT cannot rename over a file: a power cut in between leaves only the new file.
         for suffix in ("", ".new"):
             words = _read(self._root + _POINTER + suffix, 5)
             if words and words[2].isdigit():
@@ -163,14 +163,14 @@ class Startup:
 
 
 def folder_of(slot):
-    """The folder that holds app and lib of a version; "" is the root."""
+    """Return the folder that holds app and lib of a version; "" is the root."""
     return "" if slot == BASE else "/ota/" + slot
 
 
 def select(folder):
-    """Put a version before everything else on sys.path.
+    """Put the folders of a version first on sys.path. folder: as returned by folder_of().
 
-    What was deployed comes before what is frozen into the image, so that an update of the library counts.
+    Deployed files come before those frozen into the image, so that an update of the library takes effect.
     """
     path = [entry for entry in sys.path if not entry.startswith("/ota/")]
     if _FROZEN in path and "/lib" in path:
@@ -182,7 +182,7 @@ def select(folder):
 
 
 def begin():
-    """For main.py: this boot is counted and its version chosen. Returns the Startup."""
+    """Count this boot and choose its version, for main.py. Returns the Startup."""
     global now
     now = Startup("", _cause())
     now.begin()
@@ -211,7 +211,7 @@ def _make_folder(path):
     try:
         os.mkdir(path)
     except OSError:
-        pass  # it is there; if it could not be made, what is written into it fails next
+        pass  # it exists; if it could not be made, the next write into it fails
 
 
 def _write(path, words):
@@ -219,13 +219,13 @@ def _write(path, words):
     with open(path, "w") as file:
         file.write("%s %08x\n" % (text, crc32(text.encode()) & 0xFFFFFFFF))
         file.flush()
-        # littlefs is durable at close; an operating system needs to be told.
+        # littlefs is durable at close; an operating system needs fsync().
         if hasattr(os, "fsync"):
             os.fsync(file.fileno())
 
 
 def _read(path, count):
-    # The words of a record, `count` of them, or None when there is none or it is torn.
+    # Returns the `count` words of a record, or None if it is missing or torn.
     try:
         with open(path) as file:
             text = file.read(200)

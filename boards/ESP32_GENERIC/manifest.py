@@ -3,7 +3,7 @@
 #
 #     make -C micropython/ports/esp32 BOARD=ESP32_GENERIC FROZEN_MANIFEST=$PWD/boards/ESP32_GENERIC/manifest.py
 
-# What the official image has frozen.
+# What the official image freezes.
 include("$(PORT_DIR)/boards/manifest.py")
 include("../manifest.py")
 module("pins.py")

@@ -3,7 +3,7 @@
 #
 #     make -C micropython/ports/rp2 BOARD=RPI_PICO2_W FROZEN_MANIFEST=$PWD/boards/RPI_PICO2_W/manifest.py
 
-# What the official image has frozen.
+# What the official image freezes.
 include("$(PORT_DIR)/boards/RPI_PICO2_W/manifest.py")
 include("../manifest.py")
 module("pins.py")

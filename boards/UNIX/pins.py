@@ -1,6 +1,6 @@
 """Pins of this board by role, for settings and sensors; the same as in board.json.
 
-They lead to the hooks of the stubs alone.
+On the virtual board they lead only to the hooks of the stubs.
 """
 
 LED = 2  # a light

@@ -1,7 +1,7 @@
-"""An Airflow DAG: what the collectors have stored becomes tables, then a daily table by dbt; old files go last.
+"""An Airflow DAG: once an hour, load the collectors' spool into tables, build a daily table, delete old files.
 
-For fleets that are asked once an hour; where readings are wanted at once, run `umqtt ingest` as a service instead.
-Airflow and dbt each need an environment of their own; put `umqtt` and `dbt` onto the workers' PATH.
+If you need readings at once rather than every hour, run `umqtt ingest` as a service instead.
+Airflow and dbt each need an environment of their own; put `umqtt` and `dbt` on the workers' PATH.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ with DAG(
     schedule=timedelta(hours=1),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    # One pipeline may write the tables: what was not read in this hour is read in the next.
+    # Only one pipeline may write the tables at a time. What this run does not read, the next one does.
     max_active_runs=1,
     default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
 ):

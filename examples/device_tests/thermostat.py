@@ -1,8 +1,8 @@
-"""A thermostat with hysteresis: the device code that tests/device tests."""
+"""A thermostat with hysteresis: device code, with its tests in tests/device."""
 
 
 class Thermostat:
-    """Switches a heater. switch: called with True or False. Temperatures in degrees Celsius."""
+    """A thermostat of a heater. switch: called with True or False. Temperatures are in degrees Celsius."""
 
     def __init__(self, switch, target=20.0, hysteresis=0.5, shortest_ms=60_000):
         self.target = target
@@ -13,7 +13,7 @@ class Thermostat:
         self.heating = False
 
     def update(self, temperature, ticks):
-        """Decide. ticks: a module with ticks_ms() and ticks_diff(), such as `time` on a board."""
+        """Switch the heater if needed. ticks: a module with ticks_ms() and ticks_diff(), like `time` on a board."""
         too_cold = temperature < self.target - self._hysteresis
         too_warm = temperature > self.target + self._hysteresis
         if too_warm if self.heating else too_cold:

@@ -1,26 +1,26 @@
-"""The firmware's application: readings of this board, published under one identity each.
+"""The firmware's application: takes readings of this board and publishes each under its own identity.
 
-    start        makes the parts from the settings, by assembly and assembly_parts, and runs the application
-    application  the loop
+    start        builds the parts from the settings, with assembly and assembly_parts, and runs the application
+    application  the main loop
     settings     settings.json and secrets.json, validated with errors that name the key
-    identity     device id, and the boot id raised in flash once a boot
+    identity     device id, and the boot id, whose count in flash grows with every boot
     clock        uptime that does not wrap, and the time of day once it is known
     wifi         joins the networks of the settings, in order, with back-off
-    sensors      readings of the machine itself
+    sensors      measurements by the sensors in the settings, and of the board itself
     telemetry    takes readings at an interval and publishes them as records
-    board        the parts, as the commands see them
-    command_door loads commands when one comes: kept in the ledger, carried out by actions and act_*, answered
-    health       watchdog and confirmation of a boot; status, crash and restart beside it
-    sleep        deep sleep between readings, where the settings ask for it
-    update       a new version over the air
-    attend       answers a tool on the cable, while the application runs
+    board        the parts of the running application, as the commands see them
+    command_door loads commands when one arrives: kept in the ledger, carried out by actions and act_*, answered
+    health       feeds the watchdog and confirms a boot; related: status, crash and restart
+    sleep        deep sleep between readings, if the settings ask for it
+    update       installs a new version over the air
+    attend       serves a tool on the cable while the application runs
 
-Beside the package, and never part of an update: startup.py chooses the version that runs, postmortem.py keeps what
-ended it, portal asks a phone for settings.
+Beside the package, and never part of an update: startup.py chooses the version to run, postmortem.py saves the
+traceback that ended it, portal takes settings from a phone.
 
-May be imported here: umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Modules of one
-board (network, machine) are imported by assembly and assembly_parts alone and passed in, so that the rest runs on a
-host unchanged.
+Modules here may import umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Hardware
+modules (network, machine) are imported by assembly and assembly_parts and passed in, or only inside the function or
+sensor that needs them, so that the rest runs on a host unchanged.
 """
 
 VERSION = "0.2.0"

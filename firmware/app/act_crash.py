@@ -1,4 +1,4 @@
-"""The command crash: the last traceback, and how often this board has crashed."""
+"""The command crash: returns the last traceback, and how often this board has crashed."""
 
 from app.crash import last_crash
 

@@ -1,4 +1,4 @@
-"""The command get: {"key": "interval_ms"} reads one setting, {} all of them. They hold no secret."""
+"""The command get: {"key": "interval_ms"} reads one setting, {} reads all of them. Settings hold no secret."""
 
 from app.commands import CommandError
 

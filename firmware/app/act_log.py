@@ -1,4 +1,4 @@
-"""The command log: the newest lines of the log that is kept in RAM, the oldest first."""
+"""The command log: returns the newest lines of the log in RAM, oldest first."""
 
 _MOST_CHARACTERS = 1000
 

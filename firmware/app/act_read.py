@@ -1,6 +1,6 @@
 """The command read: {"path": "/app"} lists a folder, {"path": "/settings.json", "offset": 0} reads text of a file.
 
-At most 1024 bytes at a time. Only what lies in the list below can be seen; keys and passwords never lie there.
+It returns at most 1024 bytes at a time. Only the folders and files below can be read; none holds keys or passwords.
 """
 
 import json
@@ -19,14 +19,14 @@ _FILES = (
     "postmortem.py",
     "postmortem.mpy",
 )
-# The queue of the MQTT client, where commands and readings of others may wait.
+# Not readable: the queue of the MQTT client, where commands and readings of others may wait.
 _NOT = "state/mqtt"
 _MOST_BYTES = 1024
 # Quotes, line ends and control characters grow in JSON, up to sixfold.
 _MOST_JSON_BYTES = 1300
 _MOST_ENTRIES = 24
 _FOLDER = 0x4000
-# What every port takes for the place in a file.
+# The largest file offset that every port accepts.
 _MOST_OFFSET = 0x3FFFFFFF
 
 
@@ -57,7 +57,7 @@ def _check(parts):
     if not parts:
         return
     allowed = parts[0] in _FOLDERS or len(parts) == 1 and parts[0] in _FILES
-    # FAT takes MQTT for mqtt.
+    # FAT ignores case: MQTT is mqtt there.
     if not allowed or ".." in parts or "/".join(parts).lower().startswith(_NOT):
         raise CommandError(
             "/%s may not be read; allowed are %s"
@@ -77,7 +77,7 @@ def _list(full, parts, offset):
 
 
 def _text(data):
-    # (text, how many bytes of data it shows). What is no text is shown as it can be.
+    # Returns (text, number of bytes of data that it shows). In data that is not text, other bytes appear as dots.
     while True:
         text, shown = _decode(data)
         if len(json.dumps(text)) <= _MOST_JSON_BYTES:
@@ -86,7 +86,7 @@ def _text(data):
 
 
 def _decode(data):
-    # A character may be cut at the end.
+    # The last character may be incomplete.
     for end in range(len(data), max(len(data) - 4, 0), -1):
         try:
             return data[:end].decode(), end

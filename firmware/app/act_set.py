@@ -1,9 +1,9 @@
-"""The command set: {"key": "interval_ms", "value": 500} writes one setting, and applies it if that can be done now.
+"""The command set: {"key": "interval_ms", "value": 500} writes one setting, and applies it at once if possible.
 
-The value null restores the default. {"settings": {"interval_ms": 500, "keep_alive": 30}} writes those that differ, all
-at once, and restarts the board where one of them counts from the next boot on. What is written was checked by the
-function that checks settings.json at boot, so a set that is accepted cannot keep the board from booting; secrets.json
-is out of reach. The reply says when it counts.
+The value null restores the default. {"settings": {"interval_ms": 500, "keep_alive": 30}} writes those that differ,
+all at once, and restarts the board if one of them takes effect at the next boot. New values pass the same check as
+settings.json at boot, so an accepted set cannot keep the board from booting. The command cannot change secrets.json.
+The reply says when the change takes effect.
 """
 
 from app.commands import CommandError
@@ -34,7 +34,7 @@ def run(board, args):
         if not board.apply(settings, key):
             applies = "after reboot"
         if key not in LIVE:
-            # Readings that arrive by the settings of this boot say nothing about those of the next.
+            # Readings delivered with this boot's settings say nothing about those of the next boot.
             board.trial = None
             if "settings" in args:
                 board.restart()
@@ -44,7 +44,7 @@ def run(board, args):
 
 
 def recover(board, args):
-    """After a power cut: it was done as a whole, or not at all."""
+    """Answer a set that a power cut interrupted: it changed everything or nothing. Raises CommandError if nothing."""
     settings = load(board.folder)[0]
     changes = _changes(args)
     for key in changes:
@@ -60,7 +60,7 @@ def _value(changes, key):
 
 
 def _is_encrypted(brokers):
-    # The first speaks for all: lists that mix the two are refused.
+    # The first address decides: lists that mix the two are refused.
     return isinstance(brokers, list) and bool(brokers) and str(brokers[0]).startswith("mqtts:")
 
 

@@ -1,18 +1,18 @@
-"""The commands, and what is promised of each when the power fails in the middle of it.
+"""The commands, and what each guarantees if the power fails while it runs.
 
-Every command is carried out at most once, and answered. After a power cut the next boot answers those that it cut
-short, by recover():
+Every command is carried out at most once, and answered. After a power cut, the next boot answers the interrupted
+commands with recover():
 
-    ping, get, read, crash, log   change nothing: read afresh
-    pause                         the board takes readings again, and the reply says that it did not stay paused
-    resume                        done: a boot takes readings
-    reboot                        done, whatever restarted the board: the reply comes after the restart, with its boot
-    set                           settings.json is replaced as a whole, or not at all: the reply says which
-    rotate                        the same of secrets.json, once its trial is over; see rotation.py
-    update                        goes on where it was, until the new version is confirmed or given up; see update.py
+    ping, get, read, crash, log   run again: they change nothing
+    pause                         fails: the board takes readings again, and the reply says so
+    resume                        succeeds: a boot takes readings
+    reboot                        succeeds, whatever restarted the board; the reply follows the restart, with its boot
+    set                           settings.json is replaced as a whole or not at all; the reply says which
+    rotate                        the same for secrets.json, once its trial is over; see rotation.py
+    update                        continues until the new version is confirmed or given up; see update.py
 
-The rarely used ones are modules act_NAME with run(board, args) and, where they need it, recover(board, args); they
-are imported when first needed and forgotten again.
+Rarely used commands are modules act_NAME with run(board, args) and, if they need it, recover(board, args). Each is
+imported when it is called and unloaded afterwards.
 """
 
 import gc
@@ -26,17 +26,17 @@ _NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "rotate", "update")
 
 
 class Actions:
-    """board: the parts of the application, an app.application.Board."""
+    """The commands of a board. board: app.board.Board, the parts of the application."""
 
     def __init__(self, board):
         self._board = board
-        self._paused = []  # orders of those who wait for the outbox to empty
+        self._paused = []  # orders of pause commands that wait for the outbox to empty
 
     def names(self):
         return _NAMES
 
     def authorize(self, name, args, payload, counter):
-        """As guard.check(). Raises CommandError."""
+        """Return what guard.check() does: the counter of a signed command, or None. Raises CommandError."""
         try:
             return once("guard", "check", self._board, name, args, payload, counter)
         except MemoryError:
@@ -45,13 +45,13 @@ class Actions:
             forget("signed")
 
     def run(self, name, args, order):
-        """The result of a command. Raises CommandError and Later."""
+        """Carry out a command and return its result. Raises CommandError, or Later if the reply follows later."""
         if name in _MODULES:
             return self._in_module("run", name, args)
         return getattr(self, "do_" + name)(args, order)
 
     def recover(self, name, args, order):
-        """The same for a command that the end of the last run cut short."""
+        """Finish a command that the end of the last run interrupted. Returns and raises the same as run()."""
         if name == "set":
             return self._in_module("recover", name, args)
         if name == "reboot":
@@ -66,7 +66,7 @@ class Actions:
         return self.run(name, args, order)
 
     def step(self):
-        """Answer those to pause once the outbox is empty."""
+        """Answer the pause commands once the outbox is empty."""
         if self._paused and self._board.client.pending == 0:
             waiting = self._paused
             self._paused = []
@@ -105,7 +105,7 @@ class Actions:
     def do_resume(self, args, order):
         if not self._board.telemetry:
             raise CommandError("safe mode takes no readings; send reboot to leave it")
-        # Whoever still waits for the outbox to empty is told the truth: it will not.
+        # Pause commands still waiting for the outbox to empty have failed: it will not.
         for waiting in self._paused:
             self._board.commands.reply(waiting, False, "resumed before the outbox was empty")
         self._paused = []

@@ -1,17 +1,17 @@
-"""The loop in which the parts of the application do their work."""
+"""The main loop, in which the parts of the application do their work."""
 
 from app.modules import once
 from umqtt_robust.errors import StoreError
 
-# The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
+# The loop serves Wi-Fi and pending replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
 _WIFI_POLL_MS = 100
 
 
 class Application:
-    """The loop. Each part does a little in its step() and never waits; all waiting is in run().
+    """The main loop. Each part does a little in its step() and never waits; all waiting is in run().
 
-    console: a poll object, which says that a tool on the cable asks; or None.
+    console: a poll object on the console's input, where a tool on the cable asks; or None.
     """
 
     def __init__(self, board, sleep_ms, console=None):
@@ -20,7 +20,7 @@ class Application:
         self._console = console
 
     def run(self):
-        """For ever, or until the store fails; returns why. What is raised here is a bug, never the network's state."""
+        """Run until the store fails; return why (str). Any exception is a bug, never the state of the network."""
         board = self.board
         try:
             while True:
@@ -32,13 +32,13 @@ class Application:
                 if board.wifi.connected or board.client.connected:
                     board.client.poll(wait_ms)
                 else:
-                    # Attempts without a network would only lengthen the client's pauses between them.
+                    # Without a network, attempts to connect would only lengthen the client's pauses between them.
                     self._sleep_ms(min(wait_ms, _WIFI_POLL_MS))
         except StoreError as error:
             return str(error)
 
     def step(self):
-        """One pass. Returns the milliseconds until the next one is due."""
+        """Do one pass; return the milliseconds until the next one is due."""
         board = self.board
         if board.loop_timer:
             board.loop_timer.start()

@@ -1,7 +1,7 @@
-"""The first half of making the application: the board's identity, its client, and what speaks through that.
+"""Builds the first half of the application: the board's identity, its client, and its status, log and gaps.
 
-It is forgotten before the second half, assembly_parts.py, is loaded: see start.py. What is not configured is
-not imported. Nothing that stays may refer to these two modules: no function of them, no lambda.
+This module is unloaded before the second half, assembly_parts.py, is loaded (start.py). Parts that are not configured
+are not imported. Lasting objects must not refer to any function or lambda of these two modules.
 """
 
 import os
@@ -28,16 +28,16 @@ _STATE_FOLDER = "/state"
 
 
 def assemble(folder, settings, secrets, store_error=None):
-    """The Board of the settings (as settings_files.load() gives them) in folder, as far as its log and its gaps.
+    """Return the Board for the settings (as settings_files.load() gives them) in folder, up to its log and gaps.
 
-    store_error: why the outbox is to be in RAM. Raises SettingsError, naming the key.
+    store_error: why the outbox has to be in RAM, or None. Raises SettingsError, naming the key.
     """
     boots = startup.now or startup.begin()
     if settings["watchdog_ms"] and not startup.watchdog:
         start_watchdog(settings["watchdog_ms"])
     board = Board(folder.rstrip("/"), settings, boots, VERSION)
     board.wake = _wake(boots)
-    # Durable before anything is read, sent or retried.
+    # The boot count in it is durable before anything is read, sent or retried.
     device_id = settings["device_id"] or _hardware_id()
     board.identity = identity = Identity(device_id, boots.count, board.wake and board.wake.random_bits)
     board.clock = clock = Clock(time.ticks_ms, time.ticks_diff, system_clock(time, sys.platform))
@@ -50,7 +50,7 @@ def assemble(folder, settings, secrets, store_error=None):
     board.state_folder = _state_folder(folder)
     client, store_error = _client(board, settings, secrets, store_error)
     board.client = client
-    # The last quarter of the outbox is for readings and replies.
+    # The log may fill three quarters of the outbox; the last quarter is for readings and replies.
     board.log = log = Log(client, identity, clock, settings["log_level"], settings["outbox"] * 3 // 4)
     started = "%s %s, boot %d" % (device_id, VERSION, boots.count)
     log.report("info", started + (", safe mode" if boots.safe else ""))
@@ -67,7 +67,7 @@ def assemble(folder, settings, secrets, store_error=None):
 
 
 def _wake(boots):
-    # What the deep sleep before this start kept, or None: then this is a boot like any other.
+    # Returns the state kept over deep sleep, or None: then this is a normal boot.
     if not boots.woke:
         return None
     from app.sleep import woken
@@ -79,7 +79,7 @@ def _wake(boots):
 
 
 def _client(board, settings, secrets, store_error):
-    # (client, None); where the flash has failed, with a store in RAM and why: the board must still be reachable.
+    # Returns (client, None), or, if the flash fails, a client with its store in RAM, and why: it must stay reachable.
     identity, status, state_folder, clock = board.identity, board.status, board.state_folder, board.clock
     options = {
         "keep_alive": settings["keep_alive"],
@@ -95,22 +95,22 @@ def _client(board, settings, secrets, store_error):
             from app.tls_clock import AfterClock
 
             tls = AfterClock(clock, tls)
-        # Without NTP the board's own calendar is all there is, and the client refuses what no clock can say.
+        # Without NTP there is only the board's own calendar; the client refuses TLS while that was never set.
         options["transports"] = {"mqtts": tls}
     if settings["wifi"] and _are_names(settings["brokers"]):
         from app.names import ByName
 
         scheme = settings["brokers"][0].partition(":")[0]
         options["transports"] = {scheme: ByName(board, options.get("transports", {}).get(scheme))}
-    # Two readings: the heap is short, and what is longer is sent uncopied. On the class, because one more attribute of
-    # an instance would make its table grow.
+    # Room for two readings: heap is scarce, and larger messages are sent uncopied. Set on the class, because one more
+    # attribute of the instance would make its attribute table grow.
     Client.tx_size = 512
     name, brokers, slots = identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"]
     if len(brokers) == 1:
-        brokers = brokers[0]  # which the client can read without loading more
+        brokers = brokers[0]  # the client parses a single address without loading another module
     if settings["cluster"]:
         brokers = {settings["cluster"]: brokers}
-    # A small file needs no block of its own up to this size, by the program size of the flash.
+    # Files up to this size need no block of their own; the size depends on the program size of the flash.
     store = FlashStore(state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
     if not store_error:
         try:
@@ -122,7 +122,7 @@ def _client(board, settings, secrets, store_error):
 
 
 def _are_names(brokers):
-    # One of them is no number.
+    # True if one of them is a name, not a numeric address.
     for broker in brokers:
         if broker.partition("://")[2].strip("0123456789.:"):
             return True
@@ -157,7 +157,7 @@ def _state_folder(folder):
 
 
 def _wrong(file, key, problem):
-    # Its module is not kept for what hardly ever happens.
+    # Imported here, because it is hardly ever needed.
     from app.settings import SettingsError
 
     return SettingsError(file, key, problem)

@@ -1,6 +1,6 @@
-"""The second half of making the application: radio, time, readings and commands, for the client that is there.
+"""Builds the second half of the application: radio, time, readings and commands, on the existing client.
 
-See assembly.py, the first half.
+assembly.py builds the first half.
 """
 
 import os
@@ -15,7 +15,7 @@ _NTP_HOST = "pool.ntp.org"
 
 
 def add_parts(board, secrets):
-    """To the Board of assembly.assemble(). Raises SettingsError, naming the key."""
+    """Add the remaining parts to the Board from assembly.assemble(). Raises SettingsError, naming the key."""
     client, clock, settings, boots, log = board.client, board.clock, board.settings, board.boots, board.log
     board.crash_report = _crash_report(board.state_folder, log.report)
     board.restart = Restart(client, clock, board.status, boots, hardware_reset)
@@ -40,7 +40,7 @@ def add_parts(board, secrets):
 
 
 def _add_telemetry(board):
-    # What safe mode does without.
+    # Adds the parts that safe mode runs without.
     from app.sensors import Sensors
     from app.sensors.system import LoopTimer, System
     from app.telemetry import Telemetry
@@ -64,7 +64,7 @@ def _add_telemetry(board):
 
 
 def _crash_report(state_folder, report):
-    # Only where there is something to tell.
+    # Returns None if there is no traceback to publish.
     if not _exists(state_folder + "/traceback.txt"):
         return None
     from app.crash import CrashReport
@@ -91,9 +91,9 @@ def _network():
     try:
         import network
 
-        network.WLAN  # an image for a board with Ethernet has the module without it
+        network.WLAN  # images for boards with Ethernet have the module without WLAN
     except (ImportError, AttributeError):
-        # Its module is not kept for what hardly ever happens.
+        # Imported here, because it is hardly ever needed.
         from app.settings import SettingsError
 
         raise SettingsError("settings.json", "wifi", "must be empty: the image on this board has no Wi-Fi")

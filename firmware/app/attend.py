@@ -1,12 +1,12 @@
-"""A tool on the cable asks the running application, which goes on afterwards: no restart, and no reading is missed.
+"""Runs programs of a tool on the cable inside the running application, without a restart or a missed reading.
 
     tool    ASK
     board   ASK "ready" newline
-    tool    the program in base64, in lines that the port's buffer of 260 bytes can hold; an empty one ends it
+    tool    the program in base64, in lines that fit the port's buffer of 260 bytes; an empty line ends it
     board   ACK after each line; then what the program prints, END, its traceback if it failed, END
 
-The program finds the parts of the application as `board`. Whoever has the cable has the prompt, by Ctrl-C: this gives
-no more rights than that.
+In the program, `board` is the app.board.Board. Anyone with the cable can get the prompt by Ctrl-C, so this gives no
+additional rights.
 """
 
 import gc
@@ -19,16 +19,16 @@ import startup
 ASK = b"\x14"
 _READY = "\x14ready\n"
 _ACK, _END = "\x06", "\x04"
-# Programs of one tool come one after the other; the loop goes on between them, at the latest after so long.
+# Wait up to _NEXT_MS for the tool's next program; go back to the main loop after _LONGEST_MS at the latest.
 _NEXT_MS = 50
 _LONGEST_MS = 1000
-# A tool that was cut off in the middle holds the loop no longer.
+# A tool that falls silent in the middle holds up the main loop no longer than this.
 _SILENT_MS = 5000
 _MOST_BYTES = 4096
 
 
 def attend(board, poller):
-    """Answer what was typed. Returns poller, or None when nobody can type any more."""
+    """Serve the requests on the console. Returns poller, or None at the end of the input."""
     began = time.ticks_ms()
     while poller.poll(_NEXT_MS):
         typed = sys.stdin.buffer.read(1)
@@ -61,14 +61,14 @@ def _serve(board, poller):
 
 
 def _receive(poller, write):
-    # The program, None when the tool has fallen silent. Raises ValueError.
+    # Returns the program, or None if the tool falls silent. Raises ValueError.
     source = bytearray()
     line = bytearray()
     while poller.poll(_SILENT_MS):
         typed = sys.stdin.buffer.read(1)
         if not typed:
             return None
-        if typed == ASK:  # it has asked again, for want of an answer
+        if typed == ASK:  # the tool got no answer and asks again
             write(_READY)
             source = bytearray()
             line = bytearray()

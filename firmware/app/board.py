@@ -2,18 +2,18 @@
 
 
 class Board:
-    """folder: where settings.json lies, "" for the root; settings: dict; boots: startup.Startup; version: str.
+    """The parts. folder: holds settings.json, "" for the root; settings: dict; boots: startup.Startup; version: str.
 
-    start.py adds state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, health
-    and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
-    discovery where they are not wanted, trial where no changed settings are on trial, sleeper where the board is always
-    awake, update until a command needs it, and wake but between the halves of the making. unreported is true while
-    reported.py has something to tell, None where no settings were ever desired.
+    assembly.py and assembly_parts.py add state_folder, identity, clock, client, status, log, gaps, crash_report,
+    wifi, ntp, commands, health and restart (calling it restarts the board). These may be None: telemetry, sensors and
+    loop_timer in safe mode; ntp and discovery if not wanted; trial if no changed settings are on trial; sleeper if
+    the board never sleeps; update until a command needs it; wake except between the halves of assembly. unreported is
+    True while reported.py has settings to publish, None if no settings were ever desired.
     """
 
     telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = trial = None
     unreported = None
-    commands_until = 0  # ms of uptime: guard.py counts commands by it
+    commands_until = 0  # uptime in ms; guard.py limits unsigned commands with it
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder
@@ -22,7 +22,7 @@ class Board:
         self.version = version
 
     def updater(self, command):
-        """The part that carries out updates or rotations, one at a time. command: "update" or "rotate"."""
+        """Return the part that carries out updates or rotations, one at a time. command: "update" or "rotate"."""
         if not self.update or self.update.command != command and not self.update.busy:
             if command == "rotate":
                 from app.rotation import Rotation as Part
@@ -32,25 +32,25 @@ class Board:
         return self.update
 
     def sleep(self, wake=None):
-        """Begin to sleep between readings. wake: what the sleep before this start kept."""
+        """Start to sleep between readings. wake: the app.sleep.Wake that the last sleep kept, or None."""
         from app.sleep import Sleeper
 
         self.sleeper = Sleeper(self, wake)
 
     def discover(self, wanted):
-        """Describe the metrics to Home Assistant, or take that back."""
+        """Describe the metrics to Home Assistant; if not wanted, withdraw the descriptions."""
         from app.discovery import Discovery
 
         self.discovery = Discovery(self, wanted)
 
     def connected(self, session_present):
-        """For the client's on_connect."""
+        """Handle the client's on_connect."""
         self.log.connected()
         if self.discovery:
             self.discovery.connected(session_present)
 
     def dropped(self, packet_id, topic):
-        """The outbox gave up a message that was no reading: what is kept elsewhere goes again."""
+        """Handle a dropped message that was no reading: send it again if its content is kept elsewhere."""
         if self.commands:
             self.commands.dropped(packet_id)
         if topic == self.status.topic:
@@ -61,7 +61,7 @@ class Board:
             self.discovery.dropped(topic)
 
     def apply(self, settings, key):
-        """Use the settings, of which `key` has changed, as far as that can be done now; returns whether it could."""
+        """Use new settings, in which `key` has changed; return True if that takes effect at once."""
         self.settings = settings
         if self.unreported is not None:
             self.unreported = True
@@ -73,7 +73,7 @@ class Board:
             telemetry.qos = settings[key]
             return True
         if key == "expires_s" and telemetry:
-            telemetry.expires_s = settings[key]  # of readings taken from now on
+            telemetry.expires_s = settings[key]  # for readings taken from now on
             return True
         if key == "home_assistant" and telemetry:
             self.discover(settings[key])

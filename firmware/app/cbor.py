@@ -1,10 +1,10 @@
-"""CBOR (RFC 8949) of what a telemetry record consists of; loaded where settings.json says "encoding": "cbor"."""
+"""Encodes telemetry records as CBOR (RFC 8949); loaded only if settings.json says "encoding": "cbor"."""
 
 import struct
 
 
 def encode(value):
-    """bytes of a dict, text, number, True, False or None. A float takes 5 bytes where 32 bits hold it, else 9."""
+    """Return the bytes of a dict, text, number, bool or None. A float takes 5 bytes if 32 bits hold it, else 9."""
     if value is None:
         return b"\xf6"
     if isinstance(value, bool):
@@ -12,7 +12,7 @@ def encode(value):
     if isinstance(value, int):
         return _head(0x00, value) if value >= 0 else _head(0x20, -1 - value)
     if isinstance(value, float):
-        # What 32 bits cannot hold at all becomes infinite, or is an error of CPython's.
+        # Beyond the range of 32 bits, MicroPython packs an infinity and CPython raises OverflowError.
         try:
             short = struct.pack(">f", value)
         except OverflowError:
@@ -31,7 +31,7 @@ def encode(value):
 
 
 def _head(kind, number):
-    # RFC 8949, 3: the kind, and its number in as few bytes as hold it.
+    # RFC 8949, 3: the major type, and its number in the fewest bytes that hold it.
     if number < 24:
         return bytes((kind | number,))
     for extra, size in ((24, 1), (25, 2), (26, 4), (27, 8)):

@@ -1,10 +1,10 @@
-"""Where commands come in: loads what carries them out when the first one comes, and lets go of it when all is done.
+"""Receives commands: loads the modules that carry them out when one arrives, and unloads them when all are done.
 
-On a board that is told nothing, commands, ledger and actions take no heap. What the run before left open is looked for
-at the start.
+On a board that gets no commands, the modules commands, ledger and actions take no heap. Commands that the last run
+left open are found at the start.
 
-fleet/{device_id}/desired is a command that the broker retains, and so it comes again at every start. It is carried out
-once, and from then on fleet/{device_id}/reported retains the settings of this board: reported.py.
+fleet/{device_id}/desired holds a command that the broker retains, so it arrives again at every start. It is carried
+out once; from then on fleet/{device_id}/reported retains the settings of this board (reported.py).
 """
 
 import json
@@ -13,7 +13,7 @@ from binascii import crc32
 from app.modules import forget
 from umqtt_robust.errors import OutboxFull, StoreError
 
-# A ping comes seldom alone.
+# The modules stay loaded this long after the last command: a ping seldom comes alone.
 _KEEP_MS = 10_000
 _MODULES = (
     "commands", "ledger", "actions", "update", "update_http", "update_mqtt", "versions",
@@ -22,7 +22,7 @@ _MODULES = (
 
 
 class CommandDoor:
-    """board: app.board.Board with client, clock and identity; path: of the ledger."""
+    """The receiver of commands. board: app.board.Board with client, clock, identity; path: folder of the ledger."""
 
     def __init__(self, board, path):
         self._board = board
@@ -35,11 +35,11 @@ class CommandDoor:
 
     @property
     def busy(self):
-        """True while a command is not done, or the broker lacks its reply."""
+        """True while a command is not finished or the broker does not have its reply."""
         return self._unfinished or self._commands is not None and self._commands.busy
 
     def handle(self, topic, payload):
-        """The client's handler for the topics of commands and of desired settings."""
+        """Handle a message on the topic of commands or of desired settings, for the client."""
         desired = topic.endswith(b"/desired")
         if desired:
             checksum = (crc32(payload) & 0xFFFFFFFF).to_bytes(4, "big")
@@ -57,10 +57,10 @@ class CommandDoor:
                 with open(self._desired, "wb") as file:
                     file.write(checksum)
             except OSError:
-                pass  # it is looked at once more after the next start
+                pass  # the command is looked at once more after the next start
 
     def step(self):
-        """Answer and send what waits."""
+        """Continue commands and send the pending replies."""
         if self._unfinished:
             self._load()
             self._unfinished = False
@@ -75,11 +75,11 @@ class CommandDoor:
             self._unload()
 
     def reply(self, order, ok, result):
-        """Answer a command that is done later. See app.commands."""
+        """Answer a command that raised Later. See app.commands."""
         self._load().reply(order, ok, result)
 
     def dropped(self, packet_id):
-        """The outbox gave up a message: if it was a reply, it goes again."""
+        """Handle a message that the outbox dropped: if it was a reply, it is sent again."""
         if self._commands:
             self._commands.dropped(packet_id)
 
@@ -100,18 +100,18 @@ class CommandDoor:
         forget(*_MODULES)
 
     def _refuse(self, payload):
-        # Not begun, so it may be sent again.
+        # The command was not started, so its sender may repeat it.
         self.refused += 1
         try:
             command_id = json.loads(payload).get("id")
             reply = {"id": command_id, "ok": False, "result": "not carried out: not enough memory; send it again"}
             self._board.client.publish(self._board.identity.topic("reply"), json.dumps(reply).encode(), qos=1)
         except (ValueError, AttributeError, OutboxFull, StoreError, MemoryError):
-            pass  # no command, or no room to say so: it is counted
+            pass  # not a command, or no room for the reply: it is counted
 
 
 def _is_unfinished(path):
-    # True when the ledger may hold a command that is not answered. It has the last word; see its layout.
+    # True if the ledger may hold an unanswered command. Loading the ledger decides; see its file layout.
     newest = 0
     for n in range(16):
         newest = max(newest, _order(path + "/%d" % n))

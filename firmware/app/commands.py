@@ -1,18 +1,18 @@
-"""What the board does when told so on fleet/{device_id}/cmd, and the reply on fleet/{device_id}/reply.
+"""Carries out the commands on fleet/{device_id}/cmd, and replies on fleet/{device_id}/reply.
 
     {"id": "7", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}
     {"id": "7", "ok": true, "result": {"key": "interval_ms", "value": 500, "was": 1000, "applies": "now"}}
 
-Each command is in flash (ledger.py) before it is carried out, and its reply until the broker has it. One whose id is
-known is not carried out again, whatever brought it back: QoS 2 broken by a power cut, a broker that lost its session,
-or a sender that repeats it. Its reply goes again instead. The ledger knows the last 16 commands.
+Each command is in flash (ledger.py) before it is carried out, and its reply stays there until the broker has it. A
+command whose id is known is not carried out again, whether it repeats because a power cut broke QoS 2, the broker
+lost its session, or its sender repeats it. Its reply is sent again instead. The ledger knows the last 16 commands.
 
 Commands that can take the board away from its owner are signed (signed.py, guard.py). Each has a higher counter than
-those before, which is durable before the command is carried out: an old one that comes again is refused, also when its
-id is forgotten.
+those before, which is durable before the command is carried out: a repeated old command is refused even if its id is
+forgotten.
 
-What a power cut in the middle of a command leads to is up to the command; actions.py says it for each. Commands are
-carried out in the order in which they came, and those that take longer than a moment (pause, update, reboot) are
+What a power cut during a command leads to depends on the command; actions.py describes each. Commands are
+carried out in the order of their arrival; those that take longer than a moment (pause, update, reboot) are
 answered later.
 """
 
@@ -24,7 +24,7 @@ from umqtt_robust.errors import OutboxFull
 _MAX_COMMAND_BYTES = 900
 _MAX_ID_CHARACTERS = 64
 _MAX_REPLY_BYTES = 1600
-# Replies to what is no command, and those that the flash has no room for: kept in RAM; more than that are counted.
+# Replies kept in RAM: those to invalid commands, and those that the flash refuses. Further ones are only counted.
 _MAX_WAITING_REPLIES = 8
 
 
@@ -37,10 +37,10 @@ class Later(Exception):
 
 
 class Commands:
-    """handle() is the client's handler for the command topic; step() sends replies.
+    """The executor of commands: handle() is the client's handler for the command topic; step() sends replies.
 
     actions: object with names(), run(name, args, order), which returns the result or raises CommandError or Later,
-    recover(name, args, order), the same for a command that the end of the last run cut short, and
+    recover(name, args, order), the same for a command that the end of the last run interrupted, and
     authorize(name, args, payload, counter), see guard.check().
     """
 
@@ -57,7 +57,7 @@ class Commands:
         self.error = None
 
     def handle(self, topic, payload):
-        """Never raises for a bad command: it is answered."""
+        """Carry out and answer a command. A bad command raises nothing: it is answered with an error."""
         command_id = None
         try:
             command_id, name, args = parse_command(payload)
@@ -77,12 +77,12 @@ class Commands:
         self._run(order, command_id, name, args, self._actions.run, counter)
 
     def step(self):
-        """Answer what the last run left open; send what waits."""
+        """Finish the commands that the last run left open, and send the pending replies."""
         while self._recover:
             order = self._recover.pop(0)
             command = self._ledger.command(order)
             args = command.get("args")
-            # Only commands that were verified are in the ledger. The power may have failed before the counter was kept.
+            # The ledger holds verified commands only. The power may have failed before the counter was stored.
             self._run(
                 order, command.get("id"), command.get("cmd"), args if args else {}, self._actions.recover,
                 command.get("counter"),
@@ -101,16 +101,16 @@ class Commands:
 
     @property
     def busy(self):
-        """True while a command is not done, or the broker lacks its reply."""
+        """True while a command is not finished or the broker does not have its reply."""
         return bool(self._unkept or self._recover or self._ledger.busy)
 
     def reply(self, order, ok, result):
-        """Answer a command that raised Later. A second answer is none."""
+        """Answer a command that raised Later. A second answer is ignored."""
         if self._ledger.is_open(order):
             self._finish(order, self._ledger.command(order).get("id"), ok, result)
 
     def dropped(self, packet_id):
-        """The outbox gave up a message: if it was a reply, it goes again."""
+        """Handle a message that the outbox dropped: if it was a reply, it is sent again."""
         self._ledger.dropped(packet_id)
 
     def _begin(self, command_id, payload):
@@ -145,7 +145,7 @@ class Commands:
         reply = encode_reply(command_id, ok, result)
         if len(reply) > _MAX_REPLY_BYTES:
             reply = encode_reply(command_id, False, "done, but the reply has more than %d bytes" % _MAX_REPLY_BYTES)
-        # Where the flash does not take it, the command stays known, and open: recover() answers it once more.
+        # If the flash refuses it, the command stays known and open: recover() answers it once more.
         if not self._ledger_call(self._ledger.finish, order, reply):
             self._answer(reply)
 
@@ -174,7 +174,7 @@ def encode_reply(command_id, ok, result):
 
 
 def parse_command(payload):
-    """(id: str, cmd: str, args: dict) of a command's payload. Raises CommandError."""
+    """Return (id: str, cmd: str, args: dict) of a command's payload. Raises CommandError."""
     if len(payload) > _MAX_COMMAND_BYTES:
         raise CommandError("command of %d bytes: at most %d" % (len(payload), _MAX_COMMAND_BYTES))
     try:

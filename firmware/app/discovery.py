@@ -1,10 +1,10 @@
-"""Describes this board's metrics to Home Assistant (MQTT discovery), or takes that back.
+"""Describes this board's metrics to Home Assistant (MQTT discovery), or withdraws the descriptions.
 
-    homeassistant/sensor/{device_id}/{metric}/config    retained; an empty one takes it back
+    homeassistant/sensor/{device_id}/{metric}/config    retained; an empty message withdraws it
 
-One for each metric that readings had so far. What the broker holds is known by a checksum in flash: it is sent again
-when it changed, and when the broker no longer knows this board. The end of a metric's name tells its unit. Metrics that
-no reading has any more stay described until the setting is switched off.
+There is one message for each metric in the readings so far. A checksum in flash records what the broker holds: a
+description is sent again if it changes or the broker no longer knows this board. The suffix of a metric's name gives
+its unit. Metrics that no longer occur in readings stay described until the setting is switched off.
 """
 
 import json
@@ -13,7 +13,7 @@ from binascii import crc32
 
 from umqtt_robust.errors import OutboxFull
 
-# End of the name: (unit, device class), as Home Assistant knows them.
+# (suffix of the name, unit, device class), in Home Assistant's terms.
 _KINDS = (
     ("humidity_pct", "%", "humidity"),
     ("_pct", "%", None),
@@ -26,13 +26,13 @@ _KINDS = (
     ("rssi", "dBm", "signal_strength"),
     ("mem_free", "B", "data_size"),
 )
-# Of the board itself, not of what it measures.
+# Metrics of the board itself, not of what it measures.
 _DIAGNOSTIC = ("rssi", "mem_free", "uptime_s", "loop_ms", "clock_drift_ppm", "chip_c", "sensor_failures")
 _AVAILABLE = "{{ 'online' if value_json.online or value_json.reason == 'sleeping' else 'offline' }}"
 
 
 class Discovery:
-    """board: app.board.Board; wanted: False takes back what was described."""
+    """The descriptions of a board's metrics. board: app.board.Board; wanted: False withdraws what was described."""
 
     def __init__(self, board, wanted, path=None):
         self._board = board
@@ -42,9 +42,9 @@ class Discovery:
         self._checked = set()
 
     def step(self):
-        """At most one message. Returns 0 while there may be more to do, else None."""
+        """Send at most one message. Returns 0 while there may be more to do, else None."""
         client = self._board.client
-        # The outbox is for readings first.
+        # Readings have priority in the outbox.
         if not client.connected or client.pending > self._board.settings["outbox"] // 2:
             return None
         if not self._wanted:
@@ -63,13 +63,13 @@ class Discovery:
         return None
 
     def connected(self, session_present):
-        """For the client: a broker that has no session of this board may have lost the rest as well."""
+        """Send all descriptions again if the broker has no session of this board: it may have lost them as well."""
         if not session_present and self._wanted:
             self._sent = dict.fromkeys(self._sent, 0)
             self._checked = set()
 
     def dropped(self, topic):
-        """The outbox gave up a message: if it was one of these, it goes again."""
+        """Handle a message that the outbox dropped: if it was a description, it is sent again."""
         for metric in self._sent:
             if topic == config_topic(self._board.identity.device_id, metric):
                 self._sent[metric] = 0
@@ -98,7 +98,7 @@ class Discovery:
             else:
                 os.remove(self._path)
         except OSError as error:
-            # Then it is sent once more at the next boot, and cannot be taken back after one.
+            # The description is then sent once more at the next boot, and can no longer be withdrawn after it.
             self._board.log.report("warning", "discovery: not noted in flash: %r" % error)
 
 
@@ -107,7 +107,7 @@ def config_topic(device_id, metric):
 
 
 def describe(board, metric):
-    """The JSON that makes Home Assistant a sensor of a metric."""
+    """Return the JSON, as bytes, from which Home Assistant creates the sensor of a metric."""
     identity = board.identity
     device_id = identity.device_id
     config = {
@@ -117,7 +117,7 @@ def describe(board, metric):
         # A reading without this metric changes nothing.
         "value_template": "{{ value_json.m['%s'] | default(this.state) }}" % metric,
         "availability_topic": identity.topic("status").decode(),
-        # A board that sleeps is well.
+        # A sleeping board counts as available.
         "availability_template": _AVAILABLE,
         "state_class": "measurement",
         "device": {"identifiers": [device_id], "name": device_id, "sw_version": board.version},
@@ -134,7 +134,7 @@ def describe(board, metric):
             break
     if metric in _DIAGNOSTIC:
         config["entity_category"] = "diagnostic"
-    # In one order on every port: a dict has none on a board, and the checksum must not change by itself.
+    # Sorted keys: a dict has no fixed order on a board, and the checksum must not change by itself.
     return _ordered(config).encode()
 
 

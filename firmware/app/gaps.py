@@ -1,27 +1,27 @@
-"""Readings that were given up: the ranges of their seq, kept in flash until the log topic has taken them.
+"""Records dropped readings: the ranges of their seq, kept in flash until they are announced on the log topic.
 
     fleet/{device_id}/log   {"level":"warning","text":"3 readings dropped: …","boot":"17-…","dropped_seq":[[17,19]]}
 
-boot is that of the readings, which an earlier boot may have taken. What the full outbox drops is noted in flash before
-it is gone there, so that a power cut leaves no gap unexplained; one that hits between announcing and forgetting leads
-to announcing twice. The note is one small file, written once for each reading dropped.
+boot is the boot id of the readings, which may be an earlier one. A reading that the full outbox drops is noted in
+flash before the outbox deletes it, so a power cut leaves no gap unexplained; a power cut between announcing and
+forgetting leads to a second announcement. The note is one small file, written once for each dropped reading.
 """
 
 import json
 import os
 
-# More gaps of a boot than this are merged, which announces too much rather than forgetting some; more boots likewise.
+# Further gaps of a boot are merged into its last one: announcing too much is better than forgetting some.
 _MOST_GAPS = 8
-_MOST_BOOTS = 4
+_MOST_BOOTS = 4  # for a further boot, the oldest one is announced and forgotten
 _TELEMETRY = b"/telemetry"
 _LOG = b"/log"
 
 
 class Gaps:
-    """path: of the file. boot: this boot's id. report(level, text, fields, always): of the log.
+    """The dropped readings. path: their file; boot: this boot's id; report(level, text, fields, always): of a log.
 
-    Counters: dropped, readings of any boot; others, messages of other kinds; unreadable, damaged ones, of which nothing
-    is known. error: None, or why the note is not in flash.
+    Counters: dropped, readings of any boot; others, messages of other kinds; unreadable, damaged messages of unknown
+    content. error: None, or why the note is not in flash.
     """
 
     def __init__(self, path, boot, report):
@@ -33,16 +33,16 @@ class Gaps:
         self.others = 0
         self.unreadable = 0
         self.error = None
-        # Called with the packet id and the topic of what was dropped and is no reading.
+        # Called with the packet id and the topic of each dropped message that is not a reading.
         self.on_other = None
         try:
             with open(path) as file:
                 self._gaps = json.load(file)
         except (OSError, ValueError):
-            pass  # there were none; FAT may have left half a file: then the gaps of one boot go unexplained
+            pass  # there were none; or FAT left half a file, and the gaps in it go unexplained
 
     def on_dropped(self, packet_id, topic, payload, reason):
-        """For the client. Publishes nothing: it is called in the midst of publish()."""
+        """Note a dropped message, for the client. It publishes nothing, because it is called inside publish()."""
         if not topic:
             self.unreadable += 1
             return
@@ -55,16 +55,16 @@ class Gaps:
             self.add(record["boot"], record["seq"])
             return
         self.others += 1
-        # An announcement that was dropped itself: what it said is still true.
+        # A dropped announcement: its gaps are noted again.
         for first, last in record.get("dropped_seq", ()):
             self.add(record["boot"], first, last)
         if self.on_other:
             self.on_other(packet_id, topic)
 
     def add(self, boot, first, last=None):
-        """Note the reading with seq `first`, or those up to `last`, and write it to flash."""
+        """Note in flash that the readings from seq `first` to `last` (default: only `first`) were dropped."""
         if boot not in self._gaps and len(self._gaps) == _MOST_BOOTS:
-            # The oldest boot's: its count, before the hyphen, is the smallest. Said now or, without room, not at all.
+            # The oldest boot has the smallest count before the hyphen. It is lost if the outbox has no room now.
             oldest = min(self._gaps, key=lambda name: int(name.partition("-")[0]))
             self._tell(oldest)
             del self._gaps[oldest]
@@ -72,7 +72,7 @@ class Gaps:
         self._write()
 
     def step(self, client, room):
-        """Announce what there is, once the broker is there and the outbox (of `room` messages) would drop nothing."""
+        """Announce the gaps of one boot, once connected and while the outbox holds fewer than `room` messages."""
         if self.unreadable and client.connected:
             if self._report("error", "%d stored messages were damaged, and are lost" % self.unreadable):
                 self.unreadable = 0
@@ -102,7 +102,7 @@ class Gaps:
 
 
 def add_to_gaps(gaps, first, last):
-    """Note first to last in gaps, a list of [first, last]; adjacent ones become one."""
+    """Add the range first to last to gaps, a list of [first, last], and merge it with an adjacent one."""
     for gap in gaps:
         if gap[0] <= last + 1 and first <= gap[1] + 1:
             gap[0] = min(gap[0], first)

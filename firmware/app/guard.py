@@ -1,6 +1,6 @@
-"""Lets in commands that their owner has signed, and refuses those that had to be: for commands.py, which forgets it.
+"""Accepts commands that the owner has signed, and refuses unsigned ones that need a signature. Loaded per command.
 
-Every command that is carried out wears the flash, so whoever owns the broker may not have as many as they like.
+Every command that is carried out wears the flash, so unsigned ones are limited, even for the owner of the broker.
 """
 
 import json
@@ -9,21 +9,21 @@ from binascii import unhexlify
 from app import signed
 from app.commands import CommandError
 
-# Of commands that are not signed, ms for each and how many may come at once: at this rate the flash outlasts the board.
+# Limit for unsigned commands: _AT_ONCE, then one every _EVERY_MS. At this rate the flash outlasts the board.
 _EVERY_MS = 5000
 _AT_ONCE = 60
 
 
 def check(board, name, args, payload, last):
-    """The counter of a signed command, or None for one that needs no signature and has none. Raises CommandError.
+    """Return the counter of a signed command, or None if it needs no signature and has none. Raises CommandError.
 
-    payload: bytes as they came; last: the highest counter of a command that was carried out.
+    payload: bytes as received; last: the highest counter of a command that was carried out.
     """
     payload = bytes(payload)
     command = json.loads(payload)
     if not signed.is_signed(payload):
         if "counter" in command or "mac" in command:
-            # Not carried out, so that no counter is ever kept that was not verified.
+            # Refused, so that a counter that was not verified is never stored.
             raise CommandError("it has a counter or a mac and is not signed: mac must be the last member")
         if signed.needs_signature(name, args) and not board.settings["unsigned_commands"]:
             raise CommandError("%s must be signed: give this board a key over the cable with umqtt keys make" % name)
@@ -55,7 +55,7 @@ def _count(board):
 
 
 def _key(folder):
-    # As settings_files.read(), which would load the check of all settings with it. They were checked at boot.
+    # Like settings_files.read(), which would also load the checks of all settings. They were checked at boot.
     for suffix in ("", ".new", ".was"):
         try:
             with open(folder + "/secrets.json" + suffix) as file:

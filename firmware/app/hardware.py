@@ -1,16 +1,16 @@
-"""What the chip is asked once, while the application is made: its watchdog, why it started, its number."""
+"""Starts the watchdog, and reads the reset cause and the chip's id: once, while the application is built."""
 
 import binascii
 
 import startup
 
-# The counter of the RP2040's watchdog has no more bits.
+# The longest timeout of the RP2040's watchdog, limited by the bits of its counter.
 _LONGEST_RP2_MS = 8388
 _PERIOD_MS = 2000
 
 
 def start_watchdog(timeout_ms):
-    """Begin to be watched. None where the board has no watchdog."""
+    """Start the watchdog and return it, or None if the board has none."""
     try:
         from machine import WDT
     except ImportError:
@@ -23,8 +23,8 @@ def start_watchdog(timeout_ms):
 
 
 class _Patient:
-    # A look-up of a name waits for up to 14 s (ntp.py), in every boot again: longer than the chip's watchdog does. So a
-    # timer feeds that one after the loop has, for as long as timeout_ms lets it.
+    # A name look-up can block for up to 14 s (ntp.py) in every boot: longer than the chip's watchdog waits. So after
+    # each feed() a timer keeps feeding the chip's watchdog, until timeout_ms is nearly over.
 
     def __init__(self, dog, timeout_ms):
         from machine import Timer
@@ -46,7 +46,7 @@ class _Patient:
 
 
 def reset_cause():
-    """Why the board started, as text for the status: power on, watchdog, reset, deep sleep, soft reset or unknown."""
+    """Return why the board started, as text for the status: pwron, wdt, hard, deepsleep, soft or unknown."""
     try:
         import machine
 
@@ -60,5 +60,5 @@ def reset_cause():
 
 
 def hardware_id(unique_id):
-    """A device id from the bytes of machine.unique_id(): lower-case hex."""
+    """Return a device id made from the bytes of machine.unique_id(): lower-case hex."""
     return binascii.hexlify(unique_id).decode()

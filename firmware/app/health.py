@@ -1,28 +1,28 @@
-"""Whether the application is healthy: that feeds the watchdog and confirms the boot.
+"""Decides whether the application is healthy; if so, feeds the watchdog and confirms the boot.
 
-Healthy means that the loop runs and that readings are taken on schedule. The watchdog is fed by the loop alone: one
-that hangs for longer than watchdog_ms, or goes round without doing its work, ends in a reset. A boot is confirmed by
+Healthy means that the loop runs and that readings are taken on schedule. Only the loop feeds the watchdog: a loop
+that hangs for longer than watchdog_ms, or runs without doing its work, ends in a reset. A boot is confirmed by
 CONFIRM_MS of healthy loop, or by the broker's acknowledgement of the first reading taken since. A version on trial
-needs both: what cannot be reached any more could not be updated again, so it is given up without them after TRIAL_MS.
+needs both, and is given up after TRIAL_MS without them: a board out of reach could not be updated again.
 """
 
 import startup
 
 CONFIRM_MS = 60_000
 TRIAL_MS = 600_000
-# In safe mode the whole application is tried again after so long: what made it fail may be over.
+# Safe mode tries the whole application again after this time: the cause of the failures may be gone.
 RETRY_MS = 3_600_000
-# Whatever ends a boot after that has nothing to do with the end of the one before.
+# The end of a boot after this time is unrelated to the end of the boot before.
 STEADY_MS = 3_600_000
-# A reading may be late by its interval and this before the application counts as ill: a TLS handshake takes seconds.
+# A reading may be late by its interval plus this before the application counts as unhealthy: TLS takes seconds.
 _LATE_MS = 30_000
 
 
 class Health:
-    """client: umqtt_robust.Client; telemetry: None in safe mode; boots: startup.Startup; restart(): of the board;
-    status: app.status.Status, which says when a version is no longer on trial.
+    """The health of this boot. client: umqtt_robust.Client; telemetry: None in safe mode; boots: startup.Startup;
+    restart(): of the board; status: app.status.Status, which says when a version is no longer on trial.
 
-    delivered: whether the broker has a reading of this boot; healthy_since: uptime in ms.
+    delivered: True once the broker has a reading of this boot; healthy_since: uptime in ms.
     """
 
     def __init__(self, client, clock, telemetry, boots, restart, status):
@@ -42,7 +42,7 @@ class Health:
             client.on_acknowledged = self._acknowledged
 
     def step(self):
-        """To be called once in every pass of the loop. Feeds the watchdog if all is well; returns whether it is."""
+        """Feed the watchdog if the application is healthy; return True if so. Call it in every pass of the loop."""
         now = self._clock.uptime_ms()
         well = self._on_schedule(now)
         if not well:
@@ -80,7 +80,7 @@ class Health:
             self.confirm()
 
     def _end(self, note):
-        # Where it cannot be noted, the next boot comes to the same end, or gives the trial up by itself.
+        # If it cannot be noted, the next boot comes to the same end, or gives the trial up by itself.
         self._note(note)
         self._restart()
 
@@ -91,14 +91,14 @@ class Health:
             self.error = "not noted in flash: %r" % error
 
     def _acknowledged(self, packet_id):
-        # Not asked of the outbox alone: a reading that it dropped is not in it any more either.
+        # Checked only after an acknowledgement, because a reading that the outbox dropped is not pending either.
         first_id = self._telemetry.first_id
         if first_id and not self._client.is_pending(first_id):
             self.delivered = True
             self._client.on_acknowledged = None
 
     def confirm(self):
-        """This boot is good, and what runs is kept. A flash that takes no mark is tried again at the next pass."""
+        """Confirm this boot and keep the version that runs. If the flash refuses, the next pass tries again."""
         on_trial = self._boots.on_trial
         try:
             self._boots.confirm()

@@ -1,7 +1,7 @@
-"""Who a reading comes from: the device id, and the boot id COUNT-RANDOM.
+"""Identifies where a reading comes from: the device id, and the boot id COUNT-RANDOM.
 
-COUNT is kept in flash and raised once a boot by startup.py, durable before the first reading. RANDOM is 64 fresh random
-bits every boot, so that a flash that was erased, cloned or restored from a backup never repeats an identity
+startup.py increments COUNT in flash once a boot, durably before the first reading. RANDOM is 64 new random
+bits at every boot, so that a flash that was erased, cloned or restored from a backup never repeats an identity
 already used.
 """
 
@@ -12,7 +12,7 @@ _RANDOM_BYTES = 8
 
 
 class Identity:
-    """device_id: str; boot: str, COUNT-RANDOM; boot_count: int."""
+    """The identity of this boot. device_id: str; boot: str, COUNT-RANDOM; boot_count: int."""
 
     def __init__(self, device_id, boot_count, random_bits=None):
         self.device_id = device_id
@@ -21,5 +21,5 @@ class Identity:
         self.boot = "%d-%s" % (boot_count, binascii.hexlify(self.random_bits).decode())
 
     def topic(self, leaf):
-        """The topic name fleet/{device_id}/{leaf} as bytes."""
+        """Return the topic name fleet/{device_id}/{leaf} as bytes."""
         return ("fleet/%s/%s" % (self.device_id, leaf)).encode()

@@ -1,16 +1,16 @@
-"""The commands that this board has begun, in flash: a command that comes again is known, also after a reboot.
+"""Stores the commands that this board has begun in flash, so that a repeated one is known even after a reboot.
 
-A ring of `size` commands in the folder `path`, each in two small files; numbers are little-endian, each file begins
-with the CRC-32 of the rest:
+The folder `path` holds a ring of `size` commands, each in two small files. Numbers are little-endian; each file
+begins with the CRC-32 of the rest:
 
     N     the command: order I, then its payload. Written before it is carried out.
     Nr    its reply: order I, then the reply's JSON. Written when it is done.
     sent  order I: the broker has the replies of all commands up to this one.
-    c0 c1 an unused I, then Q, the counter of a signed command: the higher one counts, the lower one is written over.
+    c0 c1 an unused I, then Q, the counter of a signed command: the higher one counts, the lower one is overwritten.
 
-A file is only written while nothing depends on what it held: N and Nr when the ring comes round to a command whose
-reply the broker has (the CRC and the order tell an old or torn reply from this command's), and a torn `sent` means
-that the replies kept are sent once more.
+A file is only overwritten when its old content is not needed: N and Nr when the ring comes round to a command whose
+reply the broker has (the CRC and the order tell an old or torn reply from this command's). A torn `sent` means
+that the stored replies are sent once more.
 """
 
 import json
@@ -26,7 +26,7 @@ class Full(Exception):
 
 
 class Ledger:
-    """Raises OSError from every method that writes."""
+    """The stored commands and replies. Every method that writes raises OSError if that fails."""
 
     def __init__(self, path, size=SIZE):
         self._path = path + "/"
@@ -38,7 +38,7 @@ class Ledger:
         try:
             os.mkdir(path)
         except OSError:
-            pass  # it is there; if it could not be made, writing into it fails and says so
+            pass  # it exists; if it could not be made, writing into it fails and says so
         data = self._read("sent")
         self._sent = unpack_from("<I", data)[0] if data and len(data) == 4 else 0
         self.order = self._sent
@@ -58,11 +58,11 @@ class Ledger:
                 self._waiting.append(order)
 
     def find(self, command_id):
-        """The order of the command of that id, or None."""
+        """Return the order of the command with that id, or None."""
         return self._ids.get(command_id)
 
     def command(self, order):
-        """The command as it came: a dict."""
+        """Return the command as it was received, a dict; {} if its file is missing or damaged."""
         data = self._read("%d" % (order % self._size))
         try:
             return json.loads(data[4:]) if data and unpack_from("<I", data)[0] == order else {}
@@ -71,23 +71,23 @@ class Ledger:
 
     @property
     def busy(self):
-        """True while a command has no reply, or the broker lacks it."""
+        """True while a command has no reply, or the broker does not have it."""
         return bool(self._open or self._waiting)
 
     def is_open(self, order):
         return order in self._open
 
     def open(self):
-        """The orders of the commands that have no reply yet: at a start, those that the end of the run cut short."""
+        """Return the orders of the commands without a reply; at a start, those that the last run left open."""
         return list(self._open)
 
     def begin(self, command_id, payload):
-        """Keep a command before it is carried out. Returns its order. Raises Full and OSError."""
+        """Store a command before it is carried out. Returns its order. Raises Full and OSError."""
         order = self.order + 1
         oldest = order - self._size
         if oldest in self._open or oldest in self._waiting:
             raise Full
-        # First, in RAM too: its file is about to be written over.
+        # Forget the oldest in RAM first: its file is about to be overwritten.
         for known in self._ids:
             if self._ids[known] == oldest:
                 del self._ids[known]
@@ -104,19 +104,19 @@ class Ledger:
         return max(self._counters)
 
     def use(self, counter):
-        """Keep a counter that is higher than all so far, before its command is carried out."""
+        """Store a counter that is higher than all so far, before its command is carried out."""
         n = self._counters.index(min(self._counters))
         self._write("c%d" % n, 0, pack("<Q", counter))
         self._counters[n] = counter
 
     def finish(self, order, reply):
-        """Keep the reply of a command that is done, for next_reply(). reply: bytes."""
+        """Store the reply of a finished command, for next_reply(). reply: bytes."""
         self._write("%dr" % (order % self._size), order, reply)
         self._open.remove(order)
         self._waiting.append(order)
 
     def again(self, order):
-        """The command came again: its reply goes again, also if the one before is still on its way."""
+        """Send the reply of a repeated command again, even if it is still in the outbox."""
         if order in self._open:
             return
         self._publishing.pop(order, None)
@@ -124,7 +124,7 @@ class Ledger:
             self._waiting.append(order)
 
     def next_reply(self):
-        """(order, reply) of a reply that is not in the outbox, or None."""
+        """Return (order, reply) of a reply that is not in the outbox yet, or None."""
         for order in self._waiting:
             if order not in self._publishing:
                 data = self._read("%dr" % (order % self._size))
@@ -132,25 +132,25 @@ class Ledger:
         return None
 
     def publishing(self, order, packet_id):
-        """The outbox has the reply, under that packet id."""
+        """Note that the outbox has the reply, under that packet id."""
         self._publishing[order] = packet_id
 
     def dropped(self, packet_id):
-        """The outbox gave a message up: if it was a reply, it goes again."""
+        """Handle a message that the outbox dropped: if it was a reply, it is sent again."""
         for order in self._publishing:
             if self._publishing[order] == packet_id:
                 del self._publishing[order]
                 return
 
     def settle(self, is_pending):
-        """Forget the replies that the broker has acknowledged. is_pending(packet_id): it is still in the outbox."""
+        """Forget the replies that the broker has acknowledged. is_pending(packet_id): True while in the outbox."""
         if not self._publishing:
             return
         for order in list(self._publishing):
             if not is_pending(self._publishing[order]):
                 del self._publishing[order]
                 self._waiting.remove(order)
-        # Up to the first command that still has something to say.
+        # Up to the first command that is open or whose reply the broker does not have.
         sent = min(self._open + self._waiting + [self.order + 1]) - 1
         if sent > self._sent:
             self._write("sent", sent, b"")
@@ -171,7 +171,7 @@ class Ledger:
                 os.fsync(file.fileno())
 
     def _read(self, name):
-        # What _write() wrote, or None when there is none or it is torn.
+        # Returns order and data as _write() wrote them, or None if the file is missing or torn.
         try:
             with open(self._path + name, "rb") as file:
                 data = file.read()

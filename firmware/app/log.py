@@ -1,9 +1,9 @@
-"""The log: its last lines in RAM and on the console; warnings and errors on the log topic as well.
+"""Keeps the log: its last lines in RAM and on the console, warnings and errors also on the log topic.
 
     {"level": "warning", "text": "sensor cellar: OSError(19)", "boot": "17-…"}
 
-What is published never floods the outbox: after _BURST records one more every _REFILL_MS, and the next one that goes
-tells how many did not, as "suppressed".
+Records never flood the outbox: after _BURST records, one more is published every _REFILL_MS; the next one published
+tells how many were not, as "suppressed".
 """
 
 import json
@@ -16,25 +16,25 @@ _PUBLISHED_FROM = 2
 _BURST = 10
 _REFILL_MS = 60_000
 _MOST_LINES = 32
-# Of all lines kept; each has some 20 bytes beside its text.
+# Limit for all kept lines together; each takes some 20 bytes besides its text.
 _MOST_CHARACTERS = 1600
 _LONGEST_LINE = 200
-# A record stays well below the smallest receive buffer in the chain, a traceback included.
+# Keeps a record, a traceback included, well below the smallest receive buffer in the chain.
 _LONGEST_TEXT = 400
-# A reason for having no link that was told already is told again after so long; so many are remembered.
+# The same reason for having no link is reported again after _AGAIN_MS; _MOST_REASONS are remembered.
 _AGAIN_MS = 3_600_000
 _MOST_REASONS = 8
-# Beginnings of the arguments of Refused: return codes of CONNACK that trying again does not change.
+# First two arguments of Refused: return codes of CONNACK that trying again does not change.
 _NOT_LET_IN = (("connect", 2), ("connect", 4), ("connect", 5))
 
 
 class Log:
-    """client, identity, clock: the application's. level: what is less important is neither kept nor shown.
-    most_pending: with more messages in the outbox records are refused, since they would push readings out.
+    """The log. client, identity, clock: the application's; level: less important lines are neither kept nor shown;
+    most_pending: with more messages in the outbox, records are refused, because they would push readings out.
 
-    refused_by_broker: whether a broker has refused this board, or showed a certificate that is not trusted.
+    refused_by_broker: True once a broker has refused this board or shown a certificate that is not trusted.
 
-    Counters: refused, records that found no room in the outbox; suppressed, records kept back by the rate limit.
+    Counters: refused, records that found no room in the outbox; suppressed, records dropped by the rate limit.
     """
 
     def __init__(self, client, identity, clock, level="info", most_pending=None, write=print):
@@ -52,12 +52,12 @@ class Log:
         self.refused = 0
         self.suppressed = 0
         self._untold = 0
-        self._reasons = {}  # text: when it was told, in ms
+        self._reasons = {}  # repr() of the error: uptime in ms when it was reported
         self.refused_by_broker = False
-        self._for_later = []  # texts that the log topic gets with the next link
+        self._for_later = []  # texts to publish after the next connect
 
     def link_failed(self, error):
-        """For Client.on_error and on_disconnect: each reason is told once an hour, in words (reasons.py)."""
+        """Report an error of Client.on_error or on_disconnect in words (reasons.py), each reason once an hour."""
         if error.__class__.__name__ == "CertificateRefused" or error.args[:2] in _NOT_LET_IN:
             self.refused_by_broker = True
         key = repr(error)
@@ -71,7 +71,7 @@ class Log:
             text = once("reasons", "broker", error)
         except (ImportError, MemoryError):
             text = "broker: " + key
-        # In the outbox, readings would push it out before there is a link.
+        # Without a link it does not go into the outbox, because readings would push it out.
         if not self._client.connected:
             self._note("warning", text)
         elif self.report("warning", text):
@@ -79,7 +79,7 @@ class Log:
         self._for_later = self._for_later[1 - _MOST_REASONS :] + [text]
 
     def connected(self):
-        """There is a link: what is to be known of the time without one goes, also at the cost of a reading."""
+        """Publish the warnings from the time without a link, even at the cost of a reading in the outbox."""
         texts, self._for_later = self._for_later, []
         for text in texts:
             try:
@@ -88,14 +88,14 @@ class Log:
                 self.refused += 1
 
     def dead_letter(self, topic, payload, error):
-        """For Client.on_dead_letter: a function raised for this message, which will not come again."""
+        """Report a message that is lost because its handler raised an exception: Client.on_dead_letter."""
         self.report("error", "a message on %s was lost: %r" % (topic, error))
 
     def report(self, level, text, fields=None, always=False):
-        """Note text (str) with a level of _LEVELS. fields: dict that goes into the published record only.
+        """Log text (str) with a level of _LEVELS. fields: dict that goes into the published record only.
 
-        always: for what must not be lost, and comes seldom: without rate limit. False: it was to be published and the
-        outbox had no room; call again later. A line that repeats the last one is not kept twice.
+        always: no rate limit, for rare records that must not be lost. Returns False if the record was to be published
+        and the outbox had no room: call again later. A line that repeats the last one is not kept twice.
         """
         if self._note(level, text) < _PUBLISHED_FROM:
             return True
@@ -125,7 +125,7 @@ class Log:
         self._untold = 0
 
     def lines(self):
-        """The lines in RAM, the oldest first: "UPTIME_S LEVEL TEXT"."""
+        """Return the lines in RAM, oldest first: "UPTIME_S LEVEL TEXT"."""
         return list(self._lines)
 
     def _note(self, level, text):
@@ -136,7 +136,7 @@ class Log:
 
     def _keep(self, text):
         text = text[:_LONGEST_LINE]
-        # Whoever could not be published calls again, and again.
+        # A caller whose record found no room calls again and again.
         if self._lines and self._lines[-1].partition(" ")[2] == text:
             return
         line = "%d %s" % (self._clock.uptime_ms() // 1000, text)

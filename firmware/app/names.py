@@ -1,8 +1,8 @@
-"""Looks names up without waiting: a question to the network's DNS server over UDP, and an answer when one comes.
+"""Looks names up without blocking: sends a query to the network's DNS server over UDP and polls for the answer.
 
-getaddrinfo() waits as long as 14 s where the server is silent, on every port, and nothing is measured meanwhile. So the
-firmware asks itself (RFC 1035) where Wi-Fi has told it a server. What only the port can find goes to getaddrinfo() as
-before: addresses, which take no time, and names ending in .local or without a dot. Loaded where a setting holds a name.
+getaddrinfo() blocks for up to 14 s if the server is silent, on every port, and nothing is measured meanwhile. So the
+firmware queries DNS itself (RFC 1035) if Wi-Fi has given it a server. getaddrinfo() still handles addresses, which
+takes no time, and names ending in .local or without a dot. This module is loaded only if a setting holds a name.
 """
 
 import os
@@ -18,18 +18,18 @@ _PORT = 53
 _AGAIN_MS = 2_000
 _TRIES = 3
 _STREAM = 1
-# Of getaddrinfo() where there is no such name, or no answer: reasons.py knows it.
+# The error of getaddrinfo() for an unknown name or no answer; reasons.py knows it.
 _NOT_FOUND = -2
 _TYPE_A_CLASS_IN = b"\0\1\0\1"
 
 
 def is_name(host):
-    """Whether DNS is to be asked for it."""
+    """Return True if host has to be looked up in DNS."""
     return "." in host and not host.endswith(".local") and bool(host.strip("0123456789.")) and ":" not in host
 
 
 class Lookup:
-    """One name at one server. server: an IPv4 address; now_ms(): milliseconds since boot. Raises OSError."""
+    """The look-up of a name. server: an IPv4 address; now_ms(): milliseconds since boot. Raises OSError."""
 
     def __init__(self, host, server, now_ms):
         self._now_ms = now_ms
@@ -45,7 +45,7 @@ class Lookup:
         self._ask()
 
     def step(self):
-        """The address as text, or None while there is none yet. Raises OSError when there is no such name or answer."""
+        """Return the address as text, None until there is one. Raises OSError if there is no such name or answer."""
         try:
             data, sender = self.socket.recvfrom(512)
             address = sender == self._server[-1] and _answer(data, self._id, self._question)
@@ -54,7 +54,7 @@ class Lookup:
         except OSError as error:
             if error.args == (_NOT_FOUND,):
                 raise
-            # EAGAIN; or a port that was refused (ICMP), which is silence too.
+            # EAGAIN, or the port is closed (ICMP): both count as no answer yet.
         if self._now_ms() - self._asked_at >= _AGAIN_MS:
             if self._tries == _TRIES:
                 raise OSError(_NOT_FOUND)
@@ -68,14 +68,14 @@ class Lookup:
         self._tries += 1
         self._asked_at = self._now_ms()
         try:
-            # One question, and the server is to do the search.
+            # One question, recursion desired.
             self.socket.sendto(self._id + b"\1\0\0\1\0\0\0\0\0\0" + self._question, self._server[-1])
         except OSError:
-            pass  # no route now, as after Wi-Fi was lost: the next try may have one
+            pass  # no route, for instance after Wi-Fi was lost: the next try may have one
 
 
 def _answer(data, query_id, question):
-    # The first address in it, or None for what is no answer to this question.
+    # Returns the first address in data, or None if data does not answer this question.
     if data[:2] != query_id or data[12 : 12 + len(question)] != question or not data[2] & 0x80:
         return None
     if data[3] & 15:
@@ -91,12 +91,12 @@ def _answer(data, query_id, question):
                 return "%d.%d.%d.%d" % (data[i + 10], data[i + 11], data[i + 12], data[i + 13])
             i += 10 + size
     except IndexError:
-        pass  # it ends in the middle
+        pass  # the answer is truncated
     raise OSError(_NOT_FOUND)
 
 
 class ByName:
-    """Takes the place of a factory of transports: the name is looked up before the connection is made.
+    """A factory of transports that looks the name up before the connection is made.
 
     board: app.board.Board; factory(host, port, path): None for TCP.
     """
@@ -107,7 +107,7 @@ class ByName:
 
     def __call__(self, host, port, path):
         server = is_name(host) and self._board.wifi.name_server()
-        # The address where a broker was last is tried without a question, every other time.
+        # Every other time, the last good address of a broker is tried without a look-up.
         if not server or not good_addresses.get((host, port), (None, True))[1]:
             return self.connect(host, port, path)
         return _Connection(self, host, port, path, Lookup(host, server, self._board.clock.uptime_ms))
@@ -117,7 +117,7 @@ class ByName:
 
 
 class _Connection:
-    """A transport, see umqtt_robust.transport: first the look-up, then what the factory makes."""
+    """A transport (umqtt_robust.transport): first the look-up, then the transport that the factory makes."""
 
     def __init__(self, by_name, host, port, path, lookup):
         self._make = by_name.connect
@@ -130,7 +130,7 @@ class _Connection:
         if not self._transport and not self._look():
             return False
         ready = self._transport.ready()
-        self.socket = self._transport.socket  # TLS wraps it, and the next address of a name has another
+        self.socket = self._transport.socket  # it changes when TLS wraps it, or for the next address
         return ready
 
     def _look(self):
@@ -144,7 +144,7 @@ class _Connection:
             entry = good_addresses.get((host, port), (None,))[0]
             if not entry:
                 raise
-        # What makes the connection takes this without a look-up of its own.
+        # The transport from the factory connects to this address without a look-up of its own.
         good_addresses[host, port] = entry, False
         self._lookup.close()
         self._transport = self._make(*self._where)

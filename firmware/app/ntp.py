@@ -1,9 +1,9 @@
-"""Asks a time server (SNTP, RFC 5905 section 14) and tells the clock, again and again.
+"""Sets the clock from a time server (SNTP, RFC 5905 section 14), periodically.
 
-Nothing here waits, the look-up of the server's name included (names.py), unless only the port can find it: then that
-takes up to 14 s on lwIP (7 s for each of two name servers that do not answer). So an address is kept, and a name is
-asked for again only after _RESOLVE_AFTER requests without an answer, never more often than the pauses between requests
-allow.
+Nothing here blocks, not even the look-up of the server's name (names.py), except if only getaddrinfo() can find it:
+that takes up to 14 s on lwIP (7 s for each of two name servers that do not answer). So an address is kept, and the
+name is looked up again only after _RESOLVE_AFTER requests without an answer, never more often than the pauses
+between requests allow.
 """
 
 import os
@@ -13,20 +13,20 @@ from struct import unpack_from
 
 _PORT = 123
 _TIMEOUT_MS = 2_000
-# How often to look for the answer: half of it is the error of the time that was measured.
+# How often to look for the answer; half of it is the error of the measured time.
 _LOOK_MS = 10
 _FIRST_PAUSE_MS = 8_000
 _LONGEST_PAUSE_MS = 1_024_000
-# Up to 256 s are added at random: a fleet that came back together must not ask together.
+# Up to 256 s are added at random, so that boards that restart together do not ask at the same time.
 _PERIOD_MS = 3_600_000
 _RESOLVE_AFTER = 3
-# A step beyond this is worth a line in the log; less is the drift of a common crystal.
+# A larger step is logged; a smaller one is the drift of a common crystal.
 _LARGE_STEP_MS = 2_000
-# Unix seconds of 1900-01-01 and 2036-02-07T06:28:16, when the 32 bits of NTP's seconds begin again (RFC 5905, 6).
+# Unix seconds of 1900-01-01 and 2036-02-07T06:28:16, when the 32 bits of NTP's seconds wrap (RFC 5905, 6).
 _ERA_0 = -2_208_988_800
 _ERA_1 = 2_085_978_496
 
-# 2000-01-01T00:00:00Z in Unix seconds, which is where the calendar of some ports begins.
+# 2000-01-01T00:00:00Z in Unix seconds, the epoch of some ports.
 _EPOCH_2000 = 946_684_800
 
 _VERSION_4_CLIENT = 0x23
@@ -35,7 +35,7 @@ _ALARM = 3
 
 
 class NtpError(ValueError):
-    """An answer that must not be believed; final: whether the server asks not to be asked (a kiss-o'-death)."""
+    """An answer that must not be trusted. final: True if the server asks for no more requests (a kiss-o'-death)."""
 
     def __init__(self, text, final=False):
         super().__init__(text)
@@ -43,8 +43,8 @@ class NtpError(ValueError):
 
 
 class Ntp:
-    """host: "name" or "name:port"; wifi: whose `connected` says whether there is a network; report(level, text): of a
-    log; rtc: machine.RTC of the board's own calendar, or None. Counters: requests, answers.
+    """An SNTP client. host: "name" or "name:port"; wifi: its `connected` is True if there is a network;
+    report(level, text): of a log; rtc: machine.RTC, the board's own calendar, or None. Counters: requests, answers.
     """
 
     def __init__(self, clock, host, wifi, report, rtc=None):
@@ -65,7 +65,7 @@ class Ntp:
         self.answers = 0
 
     def step(self):
-        """A little of what is to be done. Returns the milliseconds until there is more."""
+        """Do a little of the work. Returns the milliseconds until there is more to do."""
         now = self._clock.uptime_ms()
         if self._socket:
             return self._look(now)
@@ -78,12 +78,12 @@ class Ntp:
                 return _LOOK_MS * 10
             self._ask()
         except OSError as error:
-            # Also a name that was not found: on some ports its only argument is a text.
+            # This includes a name that was not found; on some ports the only argument is then a text.
             return self._failed("%s: %r" % (self._host, error))
         return _LOOK_MS
 
     def _find(self):
-        # False while the name is looked up.
+        # Returns False while the name is being looked up.
         if self._address is None:
             host = self._host
             server = self._wifi.name_server()
@@ -106,7 +106,7 @@ class Ntp:
             self._lookup = None
 
     def _ask(self):
-        # Sent as our time of sending, which is nobody's business, and returned by who has seen this very request.
+        # Sent in place of our transmit time; the server returns it, which proves that it has seen this request.
         self._nonce = os.urandom(8)
         self._socket = socket.socket(self._address[0], socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -118,10 +118,10 @@ class Ntp:
         try:
             data = self._socket.recv(128)
         except OSError:
-            # EAGAIN: nothing has come. A port that was refused (ICMP) is silence too: it may be there later.
+            # EAGAIN: no answer yet. A closed port (ICMP) counts as no answer too: it may be open later.
             data = b""
         if len(data) < 48 or data[24:32] != self._nonce:
-            # An answer to nothing that was asked here ends nothing: anybody can send one.
+            # An answer that does not match the request is ignored, because anybody can send one.
             if now - self._asked_at < _TIMEOUT_MS:
                 return _LOOK_MS
             self._silent += 1
@@ -173,9 +173,9 @@ class Ntp:
 
 
 def set_calendar(rtc, gmtime, unix_ms):
-    """Set machine.RTC to a time, for what asks the board's calendar: TLS, which checks when certificates end.
+    """Set machine.RTC to a time, for users of the board's calendar such as TLS, which checks certificate dates.
 
-    gmtime: of module time, whose seconds count from 1970 or from 2000, by the port. Raises OSError.
+    gmtime: of module time; its seconds count from 1970 or 2000, depending on the port. Raises OSError.
     """
     seconds = unix_ms // 1000
     if gmtime(0)[0] == 2000:
@@ -185,17 +185,17 @@ def set_calendar(rtc, gmtime, unix_ms):
 
 
 def decode(data):
-    """Unix milliseconds at which a server sent this answer (bytes, at least 48). Raises NtpError."""
+    """Return the Unix milliseconds at which a server sent this answer (bytes, at least 48). Raises NtpError."""
     if data[0] & 7 != _MODE_SERVER:
         raise NtpError("an answer in mode %d" % (data[0] & 7))
     if data[1] == 0:
-        # A kiss-o'-death: four letters say why (RFC 5905, 7.4).
+        # A kiss-o'-death; its four letters say why (RFC 5905, 7.4).
         raise NtpError("it asks not to be asked: " + "".join([chr(b) for b in data[12:16] if 32 < b < 127]), final=True)
     if data[0] >> 6 == _ALARM or data[1] > 15:
         raise NtpError("the server is not synchronised itself")
     seconds, fraction = unpack_from(">II", data, 40)
     if not seconds and not fraction:
         raise NtpError("an answer without a time")
-    # Until 2036 the topmost bit of the seconds is set, and from then on for 68 years not.
+    # The top bit of the seconds is set until 2036, and then clear for 68 years.
     seconds += _ERA_0 if seconds >= 0x80000000 else _ERA_1
     return seconds * 1000 + (fraction * 1000 >> 32)

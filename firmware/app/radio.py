@@ -1,19 +1,19 @@
-"""Switches the radio on as the settings say: for wifi.py, which needs it seldom and forgets it."""
+"""Switches the radio on as the settings say. wifi.py needs this seldom and unloads it afterwards."""
 
 import gc
 
-# On esp32 the driver tries for ever and says "connecting" all the while, unless it is told when to stop.
+# Without this limit, the driver of esp32 tries for ever and reports "connecting" all the while.
 _DRIVER_TRIES = 2
 
 
 def prepare(network, settings, call):
-    """The WLAN of the station, or None. call(function, *arguments): None where that raises, which it tells."""
-    # Both count from the moment when the radio is switched on.
+    """Return the WLAN of the station, or None. call(function, *arguments): None if that raises, which it reports."""
+    # Both take effect when the radio is switched on.
     if settings["country"]:
         call(network.country, settings["country"])
     if settings["hostname"]:
         call(network.hostname, settings["hostname"])
-    # What is free of Python's heap goes back to the system of esp32, of which the radio takes its own.
+    # On esp32 this returns free heap to the system, from which the radio takes its memory.
     gc.collect()
     wlan = call(network.WLAN, network.STA_IF)
     if not wlan:

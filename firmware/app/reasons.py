@@ -1,6 +1,6 @@
-"""Why there is no network, or no link to the broker, in words and with what to do. Loaded for one line of the log.
+"""Explains why there is no network or no link to the broker, and what to do. Loaded for one line of the log.
 
-The firmware knows errors by the names of their classes: most modules that define them are loaded only where they are
+The firmware recognises errors by their class names, because most modules that define them are loaded only when
 needed.
 """
 
@@ -19,10 +19,10 @@ _TEXTS = {
     "ping_timeout": "the broker has stopped answering",
     "is this client id in use elsewhere?": "the broker ends each link at once: has another board this device_id?",
 }
-# Of getaddrinfo(): -2 of rp2's lwIP and of unix, -200 and below of esp32's; no other error is between.
+# Errors of getaddrinfo(): -2 on rp2's lwIP and unix, -200 and below on esp32; no other errors lie in between.
 _LOWEST_NAME_ERROR = -255
 
-# Why an attempt failed, by the constants of module network, which are other numbers on esp32 (201 …) and rp2 (-3 …).
+# Why an attempt failed, by constants of module network, whose numbers differ: 201 … on esp32, -3 … on rp2.
 _WIFI = (
     ("STAT_WRONG_PASSWORD", "wrong password"),
     ("STAT_NO_AP_FOUND", "no such network in reach"),
@@ -31,12 +31,12 @@ _WIFI = (
     ("STAT_HANDSHAKE_TIMEOUT", "no answer in the handshake: wrong password?"),
     ("STAT_CONNECT_FAIL", "refused"),
 )
-# esp32 passes the reasons of ESP-IDF through; this is what most access points do about a wrong password.
+# esp32 passes the reasons of ESP-IDF through; most access points answer a wrong password with this one.
 _WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT = 15
 
 
 def broker(error):
-    """One line for an exception of Client.on_error or on_disconnect; it repeats no secret."""
+    """Return one line about an exception of Client.on_error or on_disconnect; it repeats no secret."""
     kind = error.__class__.__name__
     first = error.args[0] if error.args else None
     if kind == "Refused" and first == "connect":
@@ -57,7 +57,7 @@ def broker(error):
 
 
 def _certificate(said):
-    # By the words of mbedTLS, which all ports pass on.
+    # Recognised by the words of mbedTLS, which all ports pass on.
     if "Common Name" in said or "match" in said:
         return "its certificate is for another name: put the name that it has into brokers"
     if "expired" in said or "future" in said:
@@ -76,7 +76,7 @@ def _system(number):
 
 
 def wifi(network, status):
-    """What a WLAN.status() of a failed attempt means; network: the module. A text is its own meaning."""
+    """Return what a WLAN.status() of a failed attempt means. network: the module. A text is returned unchanged."""
     if isinstance(status, str):
         return status
     if status == _WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT:

@@ -1,7 +1,7 @@
 """Puts new secrets, and settings with them, on trial: for rotations over the air, and for the setup portal.
 
-A certificate gets a path of its own that nothing names before, so a power cut at any moment leaves the old secrets or
-the new ones, whole. settings_trial.py keeps what delivers readings, and gives the rest back.
+Each new certificate gets an unused path, so a power cut at any moment leaves either the old or the new secrets,
+complete. settings_trial.py keeps new ones that deliver readings, and otherwise restores the old ones.
 """
 
 import os
@@ -11,10 +11,10 @@ from app.settings_files import certificates, keep_before, read_before, save
 
 
 def replace(folder, settings, secrets, new, changes=None, rotation=None):
-    """settings, secrets: what the two files hold. new: sections of secrets.json that change, certificates in them as
-    PEM. changes: keys of settings.json, or None. rotation: SHA-256 in hex of the rotation that this is.
+    """Put new secrets, and settings, on trial. Raises SettingsError and OSError; both files are then unchanged.
 
-    Raises SettingsError and OSError; settings and secrets are as they were then.
+    settings, secrets: what the two files hold; new: sections of secrets.json that change, with certificates as PEM;
+    changes: keys of settings.json that change, or None; rotation: SHA-256 in hex of this rotation, or None.
     """
     merged = {"wifi": {}, "mqtt": {}, "tls": {}, "commands": {}}
     check_object(new, merged, SECRETS, "")
@@ -40,7 +40,7 @@ def replace(folder, settings, secrets, new, changes=None, rotation=None):
             file.flush()
             if hasattr(os, "fsync"):
                 os.fsync(file.fileno())
-    # The secrets first: they hold what the settings before need, too.
+    # Secrets first: the new ones also hold what the old settings need.
     keep_before(folder, SECRETS, secrets)
     if changes:
         keep_before(folder, FILE, settings)
@@ -50,7 +50,7 @@ def replace(folder, settings, secrets, new, changes=None, rotation=None):
 
 
 def _unused_path(name, used):
-    # One that neither the secrets in use nor those before them name.
+    # Returns a path that neither the current nor the previous secrets name.
     for number in ("", "-2", "-3"):
         path = "/%s%s.pem" % (name, number)
         if path not in used:

@@ -1,8 +1,8 @@
-"""The settings of this board, retained beside those that are desired of it.
+"""Publishes the settings of this board, retained, next to the topic of the desired ones.
 
     fleet/{device_id}/reported    {"boot": "17-…", "settings": {"interval_ms": 1000, …}}
 
-After every boot and whenever a command has changed them, on a board of which settings were ever desired.
+They are published after every boot and after each change by a command, once settings were desired of the board.
 """
 
 import json
@@ -11,7 +11,7 @@ from umqtt_robust.errors import OutboxFull
 
 
 def report(board):
-    """Publish them; without room in the outbox it is to be called again."""
+    """Publish the settings. If the outbox has no room, board.unreported stays True: call it again later."""
     payload = json.dumps({"boot": board.identity.boot, "settings": board.settings}).encode()
     try:
         board.client.publish(board.identity.topic("reported"), payload, qos=1, retain=True)

@@ -1,4 +1,4 @@
-"""Restarts the board in an orderly way: says so, lets the broker have what can be had, then resets."""
+"""Restarts the board in an orderly way: announces it, gives the outbox some time to drain, then resets."""
 
 import startup
 
@@ -7,8 +7,8 @@ _CLOSE_MS = 1_000
 
 
 class Restart:
-    """Called (by a command, a trial that failed) it sets out; step() does it. reset(): does not return; a tool on
-    the cable that wants the prompt puts another one there.
+    """An orderly restart. A call of the object (by a command, a failed trial) requests it; step() carries it out.
+    reset(): does not return; a tool on the cable that wants the prompt replaces it.
     """
 
     def __init__(self, client, clock, status, boots, reset, reason="restarting"):
@@ -26,7 +26,7 @@ class Restart:
         self.asked = True
 
     def step(self):
-        """Nothing until asked; then a little in every pass of the loop until the board resets."""
+        """Do nothing until a restart is requested; then a little in every pass of the loop until the board resets."""
         if not self.asked:
             return
         client = self._client
@@ -35,7 +35,7 @@ class Restart:
             self._since = now
             try:
                 if self._boots.state() != startup.RETRY:
-                    # On purpose, so it is no failure.
+                    # An intended restart does not count as a failure.
                     self._boots.mark(startup.INTERRUPTED)
             except OSError:
                 pass  # it may count as one failure: three in a row are needed
@@ -49,7 +49,7 @@ class Restart:
 
 
 def hardware_reset():
-    """machine.reset(), or the end of the program where there is none."""
+    """Call machine.reset(), or end the program where there is none."""
     try:
         from machine import reset
     except ImportError:

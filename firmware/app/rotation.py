@@ -1,15 +1,15 @@
-"""New passwords, certificates and keys over the air: sealed, tried on the next connection, given back if that fails.
+"""Installs new passwords, certificates and keys over the air: sealed, tried at the next boot, undone if that fails.
 
-    {"cmd": "rotate", "args": {"mqtt": true, "sha256": "…"}}      or "url", as of an update
+    {"cmd": "rotate", "args": {"mqtt": true, "sha256": "…"}}      or "url", as in an update
 
-sha256 names an object that is fetched as the files of an update are: a nonce of 16 bytes, and sealed with this board's
-key (signed.py) a JSON object of the sections of secrets.json that change, certificates and private keys in them as PEM:
+sha256 names an object that is fetched like the files of an update: a nonce of 16 bytes, then, sealed with this
+board's key (signed.py), a JSON object of the changed sections of secrets.json, certificates and private keys as PEM:
 
     {"mqtt": {"password": "…"}, "tls": {"ca": "-----BEGIN…"}, "wifi": {"workshop": "…"}, "commands": {"key": "…"}}
 
-What switches is one file, secrets.json: a certificate gets a path of its own that nothing names before. The secrets
-before lie in secrets.json.was until the new ones have delivered readings for a minute (settings_trial.py). So a power
-cut at any moment leaves the old or the new ones, whole, and the reply tells which.
+Replacing one file, secrets.json, switches to the new secrets: each new certificate gets an unused path. The old
+secrets stay in secrets.json.was until the new ones have delivered readings for a minute (settings_trial.py). So a
+power cut at any moment leaves the old or the new ones, complete, and the reply says which.
 """
 
 import json
@@ -29,12 +29,12 @@ _LARGEST = 8192
 
 
 class Rotation(Updater):
-    """One rotation at a time. board: app.board.Board. step() is to be called in every pass of the loop."""
+    """A rotation, one at a time. board: app.board.Board. Call step() in every pass of the loop."""
 
     command = "rotate"
 
     def begin(self, args, order):
-        """Set out on the rotation that a command asks for. Raises CommandError."""
+        """Start the rotation that a command asks for. Raises CommandError."""
         if self._work:
             raise CommandError("an update is under way")
         self._check(args)
@@ -42,7 +42,7 @@ class Rotation(Updater):
         self._work = self._rotate(args)
 
     def recover(self, args, order):
-        """Tell after a restart how a rotation ended, once its trial is over."""
+        """Reply, after a restart, how a rotation ended, once its trial is over."""
         self._order = order
         self._work = self._await_end(args)
 
@@ -60,12 +60,12 @@ class Rotation(Updater):
         try:
             change(self._board.folder, data, args["sha256"])
         except ValueError as error:
-            # SettingsError, of whatever copy of its module.
+            # SettingsError, possibly of an earlier copy of its module.
             raise CommandError(str(error))
-        # Readings that arrive by the secrets of this boot say nothing about those of the next.
+        # Readings delivered with this boot's secrets say nothing about those of the next boot.
         self._board.trial = None
         self._board.restart()
-        while True:  # the end comes from outside
+        while True:  # the restart ends this
             yield 1000
 
     def _await_end(self, args):
@@ -81,7 +81,7 @@ class Rotation(Updater):
 def change(folder, data, rotation):
     """Put sealed secrets into secrets.json, on trial. data: the object; rotation: its SHA-256 in hex.
 
-    Raises CommandError, SettingsError and OSError; the secrets are as they were then.
+    Raises CommandError, SettingsError and OSError; the secrets are then unchanged.
     """
     before = read(folder, SECRETS, {})
     key = before.get("commands", {}).get("key")
@@ -98,4 +98,4 @@ def _remove(path):
     try:
         os.remove(path)
     except OSError:
-        pass  # it is not there
+        pass  # it does not exist

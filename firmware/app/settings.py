@@ -1,4 +1,4 @@
-"""settings.json and secrets.json: what they may hold, checked with errors that name the file and the key.
+"""Defines and checks what settings.json and secrets.json may hold, with errors that name the file and the key.
 
     settings.json  {"brokers": ["mqtts://broker.example"], "interval_ms": 10000, "wifi": ["workshop", "phone"],
                     "sensors": [{"module": "dht22", "pin": 4, "name": "cellar"}]}
@@ -6,9 +6,9 @@
                     "tls": {"ca": "/ca.pem", "cert": "/pump-7.pem", "key": "/pump-7.key"},
                     "commands": {"key": "64 hexadecimal digits"}}
 
-A key left out has the value of DEFAULTS; docs/firmware.md describes each. The host checks with the same functions
-before it deploys, and imports this file by its path: it needs nothing else of the firmware. settings_files.py reads and
-writes the two on the board. No error repeats a secret.
+A missing key has its value in DEFAULTS; docs/firmware.md describes each. The host checks with the same functions
+before it deploys, and imports this file by its path, so it needs nothing else of the firmware. settings_files.py
+reads and writes both files on the board. No error repeats a secret.
 """
 
 FILE = "settings.json"
@@ -40,10 +40,10 @@ DEFAULTS = {
     "board": None,
 }
 
-# What a running board takes over at once; the rest counts from the next boot on.
+# Keys that a running board applies at once; the others take effect at the next boot.
 LIVE = ("interval_ms", "telemetry_qos", "expires_s", "log_level", "sleep_s", "home_assistant")
 
-# What no command changes, signed or not: it says which commands are believed.
+# Keys that no command changes, signed or not: they decide which commands are accepted.
 CABLE_ONLY = ("unsigned_commands",)
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -62,7 +62,7 @@ _NUMBERS = {
 _SWITCHES = ("power_save", "home_assistant", "unsigned_commands")
 _SHORTEST_WATCHDOG_MS = 1000
 _LONGEST_NAME = 64
-# A name of a network in DNS (RFC 1035) has at most 63 characters; the ports take 32.
+# A label in DNS (RFC 1035) has at most 63 characters; the ports accept 32.
 _LONGEST_HOSTNAME = 32
 # IEEE 802.11: an SSID has at most 32 bytes; a WPA2 passphrase 8 to 63 characters, or 64 as hex digits.
 _LONGEST_SSID = 32
@@ -70,7 +70,7 @@ _MOST_SENSORS = 16
 
 
 class SettingsError(ValueError):
-    """file: str, key: str (or "" when it is the whole file), problem: str. Its text is one line."""
+    """A setting that is not allowed. file: str; key: str, "" for the whole file; problem: str. One line of text."""
 
     def __init__(self, file, key, problem):
         super().__init__(": ".join([part for part in (file, key, problem) if part]))
@@ -80,7 +80,7 @@ class SettingsError(ValueError):
 
 
 def check_settings(values, file=FILE):
-    """values with the defaults filled in. Raises SettingsError."""
+    """Return values with the defaults filled in. Raises SettingsError."""
     check_object(values, DEFAULTS, file, "")
     merged = dict(DEFAULTS)
     merged.update(values)
@@ -102,7 +102,7 @@ def check_settings(values, file=FILE):
 
 
 def check_secrets(values, file=SECRETS):
-    """values with the defaults filled in. Raises SettingsError, which never repeats a secret."""
+    """Return values with missing sections filled in. Raises SettingsError, which never repeats a secret."""
     # commands.rotation: the SHA-256 of the last rotation that was carried out, see rotation.py.
     sections = {
         "wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key"), "commands": ("key", "rotation"),
@@ -132,13 +132,13 @@ def check_secrets(values, file=SECRETS):
 
 
 def check_together(settings, secrets):
-    """What only the two files together can have wrong. Raises SettingsError."""
+    """Check settings and secrets for mistakes that need both files to see. Raises SettingsError."""
     if settings["brokers"][0].startswith("mqtts:") and "ca" not in secrets["tls"]:
         raise SettingsError(SECRETS, "tls.ca", "is missing: without it no mqtts broker can be trusted")
 
 
 def check_object(values, known, file, section):
-    """Raises SettingsError unless values is a dict with no other keys than known (None: any)."""
+    """Raise SettingsError unless values is a dict with no other keys than those in known (None: any keys)."""
     if not isinstance(values, dict):
         raise SettingsError(file, section, "must be an object")
     if known is None:
@@ -150,7 +150,7 @@ def check_object(values, known, file, section):
 
 
 def _nearest(key, known):
-    # By the pairs of letters that two names share, which costs a board little.
+    # Compares names by the pairs of letters that they share, which costs a board little.
     def likeness(name):
         shared = sum([name[i : i + 2] in key for i in range(len(name) - 1)])
         return 2 * shared / (len(name) + len(key) - 2) if len(name) + len(key) > 2 else 0
@@ -164,7 +164,7 @@ def _is_text(value, most, least=1):
 
 
 def _only(text, others):
-    # None, or what is wrong with the first character that is no ASCII letter, no digit and none of others.
+    # Returns None, or a problem that names the first character that is not an ASCII letter, a digit or in others.
     for character in text:
         if not (character.isalpha() or character.isdigit() or character in others) or ord(character) > 126:
             return "%r: only letters, digits and %s are allowed" % (character, " ".join(others))
@@ -172,7 +172,7 @@ def _only(text, others):
 
 
 def _number_problem(value, least, most, unit):
-    # isinstance(True, int) holds, and true is no number of seconds.
+    # True is an int in Python, but not a number of seconds.
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         if unit == "QoS":
             return "must be %d or %d" % (least, most)
@@ -185,7 +185,7 @@ def _device_id_problem(value):
         return None
     if not _is_text(value, _LONGEST_NAME):
         return "must be null or text of 1 to %d characters" % _LONGEST_NAME
-    # It is a level of topic names [MQTT-4.7.1] and goes unescaped into readers' shells and file names.
+    # It is a level of topic names [MQTT-4.7.1] and appears unescaped in shell commands and file names.
     return _only(value, "-_.:")
 
 
@@ -197,7 +197,7 @@ def _brokers_problem(value):
         if problem:
             return "address %d: %s" % (position + 1, problem)
         if address.startswith("mqtts:") != value[0].startswith("mqtts:"):
-            # Whoever blocks the encrypted one must not be given the readings in the clear.
+            # Otherwise, someone who blocks the encrypted broker would get the readings in the clear.
             return "address %d: mqtts and mqtt must not be mixed" % (position + 1)
     return None
 
@@ -212,7 +212,7 @@ def _address_problem(address):
     if not isinstance(address, str) or not address.startswith(("mqtt://", "mqtts://")):
         return "must begin with mqtt:// or mqtts://"
     rest = address[address.index("://") + 3 :]
-    # Checked before anything is quoted: a password belongs in secrets.json.
+    # Checked before a message quotes the address, which may hold a password.
     if "@" in rest:
         return "must not hold a user name; put it into secrets.json under mqtt"
     if not _is_host_and_port(rest):
@@ -224,7 +224,7 @@ def _is_host_and_port(text):
     host, port = text, ""
     if ":" in text and not text.endswith("]"):
         host, _, port = text.rpartition(":")
-        # isdigit() of a host's Python takes the digits of every script.
+        # isdigit() of CPython accepts the digits of every script.
         if port.strip("0123456789") or not 0 < int(port or 0) < 65536:
             return False
     return bool(host) and not [character for character in host if not "!" <= character <= "~" or character in "/?#"]
@@ -261,7 +261,7 @@ def _static_ip_problem(value):
         return 'must be null or four addresses, like ["192.168.1.50", "255.255.255.0", "192.168.1.1", "192.168.1.1"]'
     address, netmask, gateway, _ = numbers
     hosts = ~netmask & 0xFFFFFFFF
-    # What is no mask has ones behind a zero; of two addresses in a network the first and the last are not for hosts.
+    # A netmask has no 1 bit after a 0 bit; the first and the last address of a network are not for hosts.
     if hosts & (hosts + 1) or hosts < 3:
         return "%s: is no netmask, which is the second" % value[1]
     if address & hosts in (0, hosts):
@@ -272,13 +272,13 @@ def _static_ip_problem(value):
 
 
 def _ipv4(text):
-    # As a number, or -1.
+    # Returns the address as a number, or -1.
     parts = text.split(".") if isinstance(text, str) else ()
     if len(parts) != 4:
         return -1
     number = 0
     for part in parts:
-        # A leading zero is octal to some: no port means that.
+        # Some programs read a leading zero as octal; no port does.
         if not 0 < len(part) < 4 or part.strip("0123456789") or int(part) > 255 or part != str(int(part)):
             return -1
         number = number << 8 | int(part)

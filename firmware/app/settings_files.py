@@ -1,4 +1,4 @@
-"""settings.json and secrets.json on the board: read and checked, and changed so that a power cut does no harm."""
+"""Reads and checks settings.json and secrets.json on the board, and changes them so that a power cut does no harm."""
 
 import json
 import os
@@ -17,9 +17,9 @@ from app.settings import (
 
 
 def load(folder):
-    """(settings, secrets) from the two files in folder, checked, with defaults filled in.
+    """Return (settings, secrets) from the two files in folder, checked, with defaults filled in.
 
-    Raises SettingsError. secrets.json may be missing; settings.json may not, since a board without a broker
+    Raises SettingsError. secrets.json may be missing; settings.json may not, because a board without a broker
     is of no use.
     """
     settings = check_settings(read(folder, FILE, None))
@@ -31,8 +31,8 @@ def load(folder):
 def change(folder, changes):
     """Set keys of settings.json, durably and all at once; a value None restores its default. Returns all settings.
 
-    What counts from the next boot on is on trial there: the settings before are kept, see settings_trial.py. Raises
-    SettingsError, and OSError when it cannot be written; the file is as it was then.
+    Changes that take effect at the next boot are on trial from then on: settings_trial.py can restore the old ones.
+    Raises SettingsError, and OSError if the file cannot be written; it is then unchanged.
     """
     values = read(folder, FILE, None)
     check_object(values, None, FILE, "")
@@ -52,21 +52,21 @@ def change(folder, changes):
 
 
 def certificates(secrets):
-    """The paths of the certificates and private keys that secrets name."""
+    """Return the paths of the certificates and private keys that secrets name."""
     return list(secrets.get("tls", {}).values())
 
 
 def keep_before(folder, file, values):
-    """Begin a trial of the next content of a file: values are what it goes back to. Raises OSError."""
+    """Begin a trial of the next content of a file. values: what a failed trial restores. Raises OSError."""
     try:
         os.stat(_path(folder, file + ".was"))
     except OSError:
-        # Not those of a change that is on trial itself.
+        # A trial under way keeps its older values: those now in the file are on trial themselves.
         save(folder, file + ".was", values)
 
 
 def read_before(folder, file):
-    """The values that the trial of a file goes back to, {} where there is none. Raises SettingsError."""
+    """Return the values that a failed trial of a file restores, {} if there is no trial. Raises SettingsError."""
     try:
         return _parsed(_path(folder, file + ".was"), file)
     except OSError:
@@ -74,27 +74,27 @@ def read_before(folder, file):
 
 
 def save(folder, file, values):
-    """Write values as JSON to file: after a power cut it holds either what it held or all of this.
+    """Write values as JSON to file: after a power cut it holds either its old content or all of the new one.
 
-    Raises OSError, and SettingsError when it cannot be read back.
+    Raises OSError, and SettingsError if the new content cannot be read back.
     """
     path = _path(folder, file)
     with open(path + ".new", "w") as stream:
         stream.write(json.dumps(values))
         stream.flush()
-        # littlefs is durable at close; an operating system needs to be told.
+        # littlefs is durable at close; an operating system needs fsync().
         if hasattr(os, "fsync"):
             os.fsync(stream.fileno())
-    _parsed(path + ".new", file)  # what cannot be read back must not take the place of what could
+    _parsed(path + ".new", file)  # an unreadable file must not replace a readable one
     exchange(path + ".new", path)
 
 
 def exchange(new, path):
-    """Put one file in the place of another. Raises OSError."""
+    """Replace the file at path by the one at new. Raises OSError."""
     try:
         os.rename(new, path)
     except OSError:
-        # FAT does not replace. A cut between these two leaves the new file alone, which read() then takes.
+        # FAT cannot replace files. A power cut between these two leaves only the new file, which read() then uses.
         os.remove(path)
         os.rename(new, path)
 
@@ -104,7 +104,7 @@ def _path(folder, file):
 
 
 def read(folder, file, missing):
-    """The values in a file; missing: those where there is no file. Raises SettingsError."""
+    """Return the values in a file, or missing if there is none. Raises SettingsError, also if missing is None."""
     for suffix in ("", ".new", ".was"):
         try:
             return _parsed(_path(folder, file) + suffix, file)

@@ -1,8 +1,8 @@
-"""Settings and secrets that were changed over the air are on trial until a board that uses them has reached its broker.
+"""Keeps changed settings and secrets on trial until a board that uses them has reached its broker.
 
-settings.json.was beside settings.json holds the settings before, and secrets.json.was the secrets before a rotation:
-settings_files.py keeps them there, and where one of them lies at a boot, this is loaded. They are also given back by
-start.py where a board came no further than safe mode, and at once where the broker refuses the board.
+settings.json.was holds the settings before a change, and secrets.json.was the secrets before a rotation;
+settings_files.py writes them, and if one of them exists at a boot, this module is loaded. They are also restored by
+start.py if a board gets no further than safe mode, and at once if the broker refuses the board.
 """
 
 import os
@@ -12,23 +12,23 @@ from postmortem import keep_traceback
 from app.health import CONFIRM_MS, TRIAL_MS
 from app.settings_files import FILE, SECRETS, certificates, exchange, read, read_before
 
-# In this order they are given back: a broker of the settings may need what is in the secrets.
+# The order in which they are restored: a broker of the settings may need what is in the secrets.
 WAS = (FILE + ".was", SECRETS + ".was")
 
 
 class SettingsGivenBack(Exception):
-    """Published after the next boot, as what ended this one."""
+    """Changed settings were undone. Published after the next boot, as what ended this one."""
 
 
 class Trial:
-    """board: app.board.Board. step() is to be called in every pass of the loop."""
+    """The trial of what was changed. board: app.board.Board. Call step() in every pass of the loop."""
 
     def __init__(self, board):
         self._board = board
         self._begun = board.clock.uptime_ms()
 
     def step(self):
-        """Accept the settings that deliver readings for a minute of health; give them back after TRIAL_MS without."""
+        """Accept settings that deliver readings in a minute of health; undo them after TRIAL_MS, or if refused."""
         board = self._board
         health = board.health
         now = board.clock.uptime_ms()
@@ -43,17 +43,17 @@ class Trial:
             elif give_back(board.folder, board.boots.count):
                 board.restart()
         except OSError as error:
-            # The next boot comes to an end of it.
+            # The next boot ends the trial.
             board.log.report("warning", "the trial of the settings is not ended: %r" % error)
 
 
 def on_trial(folder):
-    """The names in WAS that are there."""
+    """Return the names in WAS that exist in folder."""
     return [name for name in WAS if name in os.listdir(folder or "/")]
 
 
 def accept(folder):
-    """What is on trial stays. Raises OSError."""
+    """Keep what is on trial, and end the trial. Raises OSError."""
     stale = certificates(read_before(folder, SECRETS))
     for name in on_trial(folder):
         os.remove(folder + "/" + name)
@@ -61,9 +61,9 @@ def accept(folder):
 
 
 def give_back(folder, boot):
-    """Put the settings and secrets before in place of those on trial, if there are any; returns whether there were.
+    """Restore the settings and secrets from before the trial; return True if anything was on trial.
 
-    Raises OSError. Where the power fails between the two files, the trial of the second goes on at the next boot.
+    Raises OSError. If the power fails between the two files, the trial of the second goes on at the next boot.
     """
     names = on_trial(folder)
     if not names:
@@ -78,11 +78,11 @@ def give_back(folder, boot):
 
 
 def _remove(folder, paths):
-    # Those of them that are not in use: what was rotated out should not lie in flash.
+    # Removes those that are not in use: what was rotated out should not stay in flash.
     used = certificates(read(folder, SECRETS, {}))
     for path in paths:
         if path not in used:
             try:
                 os.remove(folder + path)
             except OSError:
-                pass  # it is not there
+                pass  # it does not exist

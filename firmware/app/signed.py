@@ -1,32 +1,32 @@
-"""Signatures of commands, and sealed secrets, by the key that a board shares with its owner: HMAC-SHA-256 (RFC 2104).
+"""Signs commands and seals secrets with the key that a board shares with its owner: HMAC-SHA-256 (RFC 2104).
 
     {"id": "7", "cmd": "reboot", "args": {}, "counter": 1795000000123,"mac":"64 hexadecimal digits"}
 
 mac is the last member, and covers the device id and every byte of the command before it. The broker sees the command
-and can hold it back, but neither change it nor make one. No port of MicroPython verifies Ed25519 or ECDSA for a program
-(docs/hardware.md), so the key is secret at both ends, and each board has its own.
+and can hold it back, but can neither change nor forge one. No port of MicroPython lets a program verify Ed25519 or
+ECDSA (docs/hardware.md), so the key is secret at both ends, and each board has its own.
 
-The tools on a computer load this file by its path: it needs nothing else of the firmware.
+The tools on a computer load this file by its path, so it needs nothing else of the firmware.
 """
 
 import hashlib
 from binascii import hexlify
 
-# What is never signed: it changes nothing that its owner could not change back.
+# Settings that need no signature: the owner can always change them back.
 _OPEN_SETTINGS = ("home_assistant", "interval_ms", "log_level", "telemetry_qos")
-# Each reading is kept in flash: more of them than at the default interval wear it out.
+# Each reading is kept in flash; readings more frequent than at the default interval would wear it out.
 _SHORTEST_OPEN_INTERVAL_MS = 1000
 _BLOCK = 64
 _MARK = b',"mac":"'
 _MAC_SIZE = 64
 _TAIL_SIZE = len(_MARK) + _MAC_SIZE + 2
 NONCE_SIZE = 16
-# What every port's integers and every JSON reader hold exactly.
+# The largest number that every port's integers and every JSON reader hold exactly.
 MOST_COUNTER = (1 << 53) - 1
 
 
 def needs_signature(name, args):
-    """Whether a command can take a board away from its owner. name: str; args: dict."""
+    """Return True if a command can take a board away from its owner. name: str; args: dict."""
     if name == "set":
         settings = args.get("settings")
         changes = settings.items() if isinstance(settings, dict) else ((args.get("key"), args.get("value")),)
@@ -35,12 +35,12 @@ def needs_signature(name, args):
 
 
 def _is_fast(key, value):
-    # What is no number is refused by the check of all settings.
+    # Other types are refused by the check of all settings.
     return key == "interval_ms" and isinstance(value, (int, float)) and value < _SHORTEST_OPEN_INTERVAL_MS
 
 
 def hmac(key, data):
-    """HMAC-SHA-256 of data. key: bytes, at most 64; data: bytes. Returns 32 bytes."""
+    """Return the HMAC-SHA-256 of data, 32 bytes. key: bytes, at most 64; data: bytes."""
     key = key + bytes(_BLOCK - len(key))
     inner = hashlib.sha256(bytes([byte ^ 0x36 for byte in key]))
     inner.update(data)
@@ -50,21 +50,21 @@ def hmac(key, data):
 
 
 def sign(key, device_id, text):
-    """The payload of a signed command. key: bytes; device_id: str; text: bytes, a JSON object with id and counter."""
+    """Return the payload of a signed command. key: bytes; device_id: str; text: bytes, JSON with id and counter."""
     text = text[:-1]
     return text + _MARK + _mac(key, device_id, text) + b'"}'
 
 
 def is_signed(payload):
-    """Whether a command ends with a mac, right or wrong. payload: bytes."""
+    """Return True if a command ends with a mac, right or wrong. payload: bytes."""
     return payload[-_TAIL_SIZE : len(_MARK) - _TAIL_SIZE] == _MARK and payload[-2:] == b'"}'
 
 
 def verify(key, device_id, payload):
-    """Whether a signed command was signed for this device with this key."""
+    """Return True if a signed command was signed for this device with this key."""
     right = _mac(key, device_id, payload[:-_TAIL_SIZE])
     given = payload[len(_MARK) - _TAIL_SIZE : -2]
-    # Takes as long for any difference.
+    # Takes the same time for any difference.
     different = len(right) ^ len(given)
     for i in range(min(len(right), len(given))):
         different |= right[i] ^ given[i]
@@ -72,9 +72,9 @@ def verify(key, device_id, payload):
 
 
 def seal(key, nonce, data):
-    """data encrypted, or decrypted again: XOR with the HMACs of the nonce and the number of each 32 bytes.
+    """Return data encrypted, or decrypted again: XOR with the HMACs of the nonce and the offset of each 32 bytes.
 
-    nonce: NONCE_SIZE random bytes, never used twice. It hides data and does not authenticate it: a signature does.
+    nonce: NONCE_SIZE random bytes, never used twice. Sealing hides data; only a signature authenticates it.
     """
     out = bytearray(data)
     for start in range(0, len(out), 32):

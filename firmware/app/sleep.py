@@ -1,11 +1,11 @@
-"""Deep sleep between readings, for a board on a battery: wake, measure, connect, deliver, say so, sleep.
+"""Deep sleep between readings, for a board on a battery: wake, measure, connect, deliver, announce it, sleep.
 
-A wake is not a boot: boot id, seq and uptime lie in the RTC's memory while the board sleeps, with a checksum, and are
-taken out of it at the wake, so that a crash after it cannot use a seq twice. When they are gone (a power cut, a board
-whose RTC has no memory) the wake is a boot like any other. A reading that finds no network stays in flash and goes with
-the next. The retained status says sleeping before the link is closed, and the will is not published.
+A wake is not a boot: the RTC's memory holds boot id, seq and uptime, with a checksum, while the board sleeps. They
+are deleted from it at the wake, so that a crash after it cannot use a seq twice. If they are lost (a power cut, a
+board whose RTC has no memory), the wake is a normal boot. A reading that finds no network stays in flash and is sent
+with the next. The retained status says sleeping before the link is closed, and the will is not published.
 
-Commands wait at the broker, in the session that it keeps, and are received at each wake; whatever takes longer (an
+Commands wait in the board's session at the broker and are received at each wake; work that takes longer (an
 update, pause) keeps the board awake.
 """
 
@@ -20,7 +20,7 @@ import startup
 _FORMAT = "<4sI8sIqq"
 _MAGIC = b"umq1"
 _LONGEST_AWAKE_MS = 30_000
-# For what the broker may still have to say after it has everything of ours.
+# Time for messages that the broker may still send after it has everything of ours.
 _QUIET_MS = 300
 _CLOSE_MS = 1_000
 # Half of the shortest watchdog that the settings allow.
@@ -28,7 +28,7 @@ _LIGHT_SLEEP_MS = 500
 
 
 class Wake:
-    """random_bits of the boot id; seq of the next reading; uptime_ms; unix_ms_at_boot, or None."""
+    """What a sleep keeps: random_bits of the boot id; seq of the next reading; uptime_ms; unix_ms_at_boot or None."""
 
     def __init__(self, random_bits, seq, uptime_ms, unix_ms_at_boot):
         self.random_bits = random_bits
@@ -38,7 +38,7 @@ class Wake:
 
 
 class Sleeper:
-    """board: app.board.Board, all its parts made. wake: what woken() returned."""
+    """The control of deep sleep. board: app.board.Board with all its parts; wake: what woken() returned."""
 
     def __init__(self, board, wake=None, deepsleep=None):
         self._board = board
@@ -49,10 +49,10 @@ class Sleeper:
             self._since = board.clock.uptime_ms()
             board.telemetry.resume()
             board.telemetry.seq = wake.seq
-            # Whoever reads the status knows that the board sleeps, and that includes these seconds.
+            # The retained status keeps saying sleeping during these few seconds.
             board.status.keep()
         self._first = board.telemetry.seq
-        # One reading a wake. Where something keeps the board awake, the next one comes as if it had slept.
+        # One reading for each wake. If something keeps the board awake, the next one comes as if it had slept.
         board.telemetry.interval_ms = board.settings["sleep_s"] * 1000 + _LONGEST_AWAKE_MS + _CLOSE_MS
         self._received = -1
         self._quiet_since = 0
@@ -60,7 +60,7 @@ class Sleeper:
         self._closing_at = None
 
     def step(self):
-        """Towards sleep, a little in every pass of the loop; does not return from the last one."""
+        """Advance towards sleep; return the ms to wait, or None. The last pass of the loop never returns."""
         board = self._board
         client = board.client
         now = board.clock.uptime_ms()
@@ -88,7 +88,7 @@ class Sleeper:
         return updating or board.telemetry.paused or on_trial or board.restart.asked
 
     def _is_drained(self, now):
-        # Everything of ours is acknowledged, and nothing has come for a while.
+        # True if everything of ours is acknowledged and nothing has arrived for a while.
         client = self._board.client
         inbound = client.outbox.store.inbound
         open_ = not client.connected or not client.subscribed or client.pending or self._board.commands.busy
@@ -107,10 +107,10 @@ class Sleeper:
         sleep_ms = board.settings["sleep_s"] * 1000
         board.wifi.off()
         try:
-            # On purpose: no failure, also where no network could confirm the boot.
+            # Sleep is intended and not a failure, even if no network could confirm the boot.
             board.boots.mark(startup.INTERRUPTED)
         except OSError:
-            pass  # at worst it counts as one
+            pass  # at worst it counts as a failure
         uptime_ms, unix_ms_at_boot = board.clock.state()
         remember(
             board.identity.boot_count,
@@ -120,14 +120,14 @@ class Sleeper:
 
 
 def remember(count, wake):
-    """Put what the next wake needs into the RTC's memory. Without one, the next wake is a boot."""
+    """Store what the next wake needs in the RTC's memory. Without such memory, the next wake is a boot."""
     unix_ms = -1 if wake.unix_ms_at_boot is None else wake.unix_ms_at_boot
     data = pack(_FORMAT, _MAGIC, count, wake.random_bits, wake.seq, wake.uptime_ms, unix_ms)
     _memory(data + pack("<I", crc32(data) & 0xFFFFFFFF))
 
 
 def woken(count):
-    """The Wake of boot `count` if the RTC's memory holds it, which it does not any more afterwards; else None."""
+    """Return the Wake of boot `count` and erase it from the RTC's memory; None if the memory does not hold it."""
     data = _memory()
     if not data:
         return None
@@ -142,7 +142,7 @@ def woken(count):
 
 
 def _memory(data=None):
-    # What RTC().memory() returns, or None where there is none.
+    # Returns what RTC().memory() returns, or None on a board without it.
     try:
         from machine import RTC
 
@@ -162,9 +162,9 @@ def _deepsleep(ms):
 
 
 def _sleep_lightly(ms):
-    # rp2's own deepsleep() sleeps lightly and resets. This does the same, but feeds the watchdog: its bite in a light
-    # sleep locks an RP2040 up until its power is cut (up to MicroPython 1.28). Nor is there a limit of 4,294 s. Any
-    # interrupt ends a light sleep early.
+    # rp2's own deepsleep() sleeps lightly and resets. This does the same, but feeds the watchdog: a watchdog reset in
+    # a light sleep locks up an RP2040 until its power is cut (up to MicroPython 1.28). It also has no limit of
+    # 4,294 s. Any interrupt ends a light sleep early.
     from machine import lightsleep, reset
 
     slept = 0

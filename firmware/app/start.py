@@ -1,7 +1,7 @@
-"""Makes the application from the settings, and runs it.
+"""Builds the application from the settings, and runs it.
 
-What is needed once is forgotten before the next is loaded, and what stays is loaded as late as it can be: on a small
-board the heap is never as full as while the application is made.
+Modules needed only once are unloaded before the next is loaded, and those that stay are loaded as late as possible:
+on a small board the heap is never as full as while the application is built.
 """
 
 import select
@@ -16,7 +16,7 @@ from app.modules import forget, once
 def run(folder="/"):
     """Run the Application of the settings in folder, for ever. Raises SettingsError, naming the key.
 
-    When the flash fails, it is made again with its outbox in RAM: a board that can be reached can be mended.
+    If the flash fails, it is built again with its outbox in RAM: a board that can be reached can be repaired.
     """
     store_error = None
     while True:
@@ -24,9 +24,9 @@ def run(folder="/"):
 
 
 def make(folder="/", store_error=None):
-    """The Application of the settings in folder, made. Raises SettingsError, naming the key."""
+    """Build and return the Application of the settings in folder. Raises SettingsError, naming the key."""
     if startup.now and startup.now.safe:
-        # Whatever made the boots fail, a change of the settings may have.
+        # A change of the settings may be what made the boots fail.
         _once("settings_trial", "give_back", folder.rstrip("/"), startup.now.count)
     settings, secrets = _once("settings_files", "load", folder)
     board = _once("assembly", "assemble", folder, settings, secrets, store_error)
@@ -37,17 +37,17 @@ def make(folder="/", store_error=None):
 
 
 def _console():
-    # Says that a tool on the cable asks; attend.py is loaded when one does.
+    # Returns a poll object for input from a tool on the cable; attend.py is loaded when there is some.
     console = select.poll()
     console.register(sys.stdin, select.POLLIN)
     return console
 
 
 def _once(module, function, *arguments):
-    """app.MODULE.FUNCTION(*arguments), and none of it is left behind."""
+    """Return app.MODULE.FUNCTION(*arguments), and unload the module and those that it loaded."""
     try:
         return once(module, function, *arguments)
     finally:
         forget("settings_files", "settings", "hardware")
-        # The client loads them again when it needs them, and after its making it hardly ever does.
+        # The client loads them again when needed, which is rare once it is created.
         forget("checks", "servers", "topics", package="umqtt_robust")

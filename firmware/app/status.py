@@ -1,4 +1,4 @@
-"""The retained status topic: online after every connect; the will says offline when the link is lost."""
+"""Publishes the retained status: online after every connect; the will says offline when the link is lost."""
 
 import json
 
@@ -6,9 +6,9 @@ from umqtt_robust.errors import OutboxFull
 
 
 class Status:
-    """{"online": true, "boot": "17-…", "fw": "0.1.0", "reason": "boot", …}
+    """The status message: {"online": true, "boot": "17-…", "fw": "0.1.0", "reason": "boot", …}
 
-    reason: boot, reconnected, safe mode, sleeping, restarting; the will says connection lost. extra: dict of what is
+    reason: boot, reconnected, safe mode, sleeping, restarting; the will says connection lost. extra: dict that is
     added to every status of this boot: slot (version that runs), cause (of the reset), trial, rolled_back.
     """
 
@@ -16,7 +16,7 @@ class Status:
         self.topic = identity.topic("status")
         self._boot = identity.boot
         self._version = version
-        self._connected = self._ever = False  # said on this link; there was a link
+        self._connected = self._ever = False  # status sent on this link; there was a link
         self._reason = reason
         self._again = reason if reason == "safe mode" else "reconnected"
         self.extra = extra or {}
@@ -27,7 +27,7 @@ class Status:
         return json.dumps(status).encode()
 
     def step(self, client):
-        """Say online once for every connect: the broker has published the will of the link before."""
+        """Publish online once after every connect, because the broker has published the will of the last link."""
         if not client.connected:
             self._connected = self._connected and not self._ever
             return
@@ -37,15 +37,15 @@ class Status:
             self._reason = self._again
 
     def again(self):
-        """Something in it has changed: say it once more."""
+        """Publish the status once more, because something in it has changed."""
         self._connected = False
 
     def keep(self):
-        """Leave what it says as it is, until something changes."""
+        """Leave the retained status as it is until something changes."""
         self._connected = True
 
     def say(self, client, online, reason):
-        """The packet id of the status, or 0 when the outbox has no room: call again later."""
+        """Publish a status. Returns its packet id, or 0 if the outbox has no room: call again later."""
         try:
             return client.publish(self.topic, self.payload(online, reason), qos=1, retain=True)
         except OutboxFull:

@@ -5,8 +5,8 @@
 With "encoding": "cbor" in the settings the same fields are a CBOR map.
 
 ts is Unix milliseconds, null until the clock is known; up is milliseconds since boot; seq counts from 0
-within a boot. Numbers that are not finite become null. A reading that the outbox refuses keeps its seq, and
-is noted as a gap (gaps.py), as are those that make room for it.
+within a boot. Numbers that are not finite become null. A reading that the outbox refuses keeps its seq and
+is noted as a gap (gaps.py), like readings that are dropped to make room.
 """
 
 import json
@@ -14,21 +14,21 @@ import math
 
 from umqtt_robust.errors import OutboxFull, StoreError
 
-# Called with the record's bytes right after publish() accepted it: the hook for whoever must witness what
-# this board promised to deliver, for instance a test or a data logger. Empty unless somebody appends to it.
+# Functions called with the record's bytes right after publish() accepted it, for instance by a test or a data
+# logger that must see all that this board promised to deliver. Empty unless a program appends to it.
 on_published = []
 
-# A record that is larger goes without some of its metrics: it has to fit into buffers on its way, and into flash.
+# A larger record is sent without some of its metrics: it has to fit into the buffers on its way, and into flash.
 _MOST_BYTES = 900
 
 
 class Telemetry:
-    """client: umqtt_robust.Client; sensors: app.sensors.Sensors, None: there are none; report(level, text): of a log;
-    gaps: app.gaps.Gaps. qos: 1 or 2. expires_s: seconds after which an unsent reading is dropped, 0: never. encoding:
-    "json" or "cbor", of the records.
+    """A publisher of readings. client: umqtt_robust.Client; sensors: app.sensors.Sensors or None; report(level,
+    text): of a log; gaps: app.gaps.Gaps; qos: 1 or 2; expires_s: seconds after which an unsent reading is dropped,
+    0: never; encoding: "json" or "cbor", of the records.
 
-    Counters: published, dropped (refused by the outbox). first_id: packet id of the first reading of this boot that the
-    outbox took: its acknowledgement confirms the boot.
+    Counters: published, dropped (refused by the outbox). first_id: packet id of the first reading of this boot that
+    the outbox accepted: its acknowledgement confirms the boot.
     """
 
     def __init__(self, client, identity, clock, sensors, interval_ms, report, gaps=None, qos=1, expires_s=0,
@@ -70,8 +70,8 @@ class Telemetry:
             return wait
         if now >= self._next_ms:
             self._take(now)
-            # The schedule is kept, so that an interval is an interval on average. Where the loop was held up
-            # for longer than that, the readings missed do not come in a bunch: they would all say the same.
+            # The schedule is kept, so that the average interval is right. If the loop was held up for longer
+            # than an interval, the missed readings are skipped: taken at once, they would all be the same.
             self._next_ms += self.interval_ms
             if self._next_ms <= now:
                 self._next_ms = now + self.interval_ms
@@ -83,7 +83,7 @@ class Telemetry:
         self._next_ms = self._clock.uptime_ms()
 
     def _lead(self, now):
-        # Starts the sensors that need time, in time. Returns ms to wait, 0: a reading may be due.
+        # Starts the sensors that need time to measure. Returns the ms to wait, 0 if a reading may be due.
         lead_ms = self._sensors.lead_ms if self._sensors else 0
         if not lead_ms:
             return 0
@@ -92,7 +92,7 @@ class Telemetry:
             if left > 0:
                 return left
             self._sensors.start()
-            # After it: what took its time there has not measured meanwhile.
+            # Taken after start(), which may itself take long: the lead time counts from here.
             self._started_ms = self._clock.uptime_ms()
         return max(self._next_ms, self._started_ms + lead_ms) - now
 
@@ -111,7 +111,7 @@ class Telemetry:
                 self._gaps.add(self._boot, seq)
             if isinstance(error, OutboxFull):
                 return
-            raise  # start.py goes on without the flash
+            raise  # start.py continues with the outbox in RAM
         self.published += 1
         if not self.first_id:
             self.first_id = packet_id
@@ -143,9 +143,9 @@ class Telemetry:
 
 
 def finite(metrics):
-    """A flat dict of numbers, None for those that are not finite: JSON has no NaN, and json.dumps would write it.
+    """Return metrics with None for numbers that are not finite: JSON has no NaN, but json.dumps would write it.
 
-    Raises TypeError, naming the metric, for what is no number.
+    metrics: a flat dict. Raises TypeError, naming the metric, for a value that is not a number.
     """
     clean = {}
     for name, value in metrics.items():

@@ -1,15 +1,15 @@
-"""Updates of app, lib and sensors over the air: beside what runs, verified, tried once, confirmed or given up.
+"""Updates app, lib and sensors over the air: in the slot that does not run, verified, tried once, kept or given up.
 
     {"cmd": "update", "args": {"url": "http://192.168.1.2:8080/", "sha256": "…", "version": "0.2.0"}}
     {"cmd": "update", "args": {"mqtt": true, "sha256": "…", "version": "0.2.0"}}
-    {"cmd": "update", "args": {"rollback": true, "from": "a"}}      back to the version before
+    {"cmd": "update", "args": {"rollback": true, "from": "a"}}      back to the previous version
 
-sha256 names the manifest (versions.py), and the manifest the files: whatever serves them need not be trusted, only the
-command, whose signature was checked before (guard.py). A version older than the one installed needs "downgrade": true
-in it. Every object is asked for by its hash; what the slot or the running version has already is not. The slot that
-does not run is written, verified by reading it back, and only then does the pointer file name it (startup.py). A power
-cut at any moment leaves a version that boots, and the update goes on where it was: files that are there are kept.
-The reply comes when the broker has acknowledged the first reading of the new version, or when it was given up.
+sha256 names the manifest (versions.py), and the manifest names the files: their server need not be trusted, only the
+command, whose signature was checked before (guard.py). A version older than the installed one needs "downgrade": true
+in the command. Every object is requested by its hash, unless the slot or the running version already has it. The slot
+that does not run is written and verified by reading it back; only then does the pointer file name it (startup.py). A
+power cut at any moment leaves a version that boots, and the update continues where it was: complete files are kept.
+The reply is sent when the broker has acknowledged the first reading of the new version, or when it was given up.
 """
 
 import gc
@@ -28,12 +28,12 @@ _WAIT_MS = 20
 _SILENT_MS = 20_000
 _TRIES = 8
 _LONGEST_PAUSE_MS = 60_000
-# Folders take two blocks each; and what the rest of the board may need meanwhile.
+# Two blocks for each folder, and what the rest of the board may need meanwhile.
 _SPARE_BYTES = 65_536
 
 
 class Updater:
-    """One update at a time. board: app.board.Board. step() is to be called in every pass of the loop."""
+    """An update, one at a time. board: app.board.Board. Call step() in every pass of the loop."""
 
     command = "update"
 
@@ -48,7 +48,7 @@ class Updater:
         return self._work is not None
 
     def begin(self, args, order):
-        """Set out on the update that a command asks for. Raises CommandError."""
+        """Start the update that a command asks for. Raises CommandError."""
         if self._work:
             raise CommandError("an update is under way")
         if args.get("rollback"):
@@ -67,7 +67,7 @@ class Updater:
         self._work = work
 
     def recover(self, args, order):
-        """Go on with an update after a restart, whether that belonged to it or not. Raises CommandError."""
+        """Continue an update after a restart, whether or not the restart was part of it. Raises CommandError."""
         boots = self._board.boots
         if boots.on_trial:
             self._order = order
@@ -81,7 +81,7 @@ class Updater:
             self.begin(args, order)
 
     def step(self):
-        """A little of the work. Returns the milliseconds until more of it can be done, or None."""
+        """Do a little of the work. Returns the milliseconds until more can be done, or None if there is none."""
         if not self._work:
             return None
         try:
@@ -112,16 +112,16 @@ class Updater:
             raise CommandError(text % (version, installed))
 
     def _installed(self):
-        # Not what runs: in safe mode that is the base version, which may be older.
+        # Not the running version: in safe mode that is the base version, which may be older.
         boots = self._board.boots
         if boots.run != startup.BASE:
             try:
                 return versions.version_of(self._board.folder + startup.folder_of(boots.run) + "/" + versions.MANIFEST)
             except (OSError, versions.ManifestError):
-                pass  # a slot that lost its manifest is no measure
+                pass  # a slot that lost its manifest has no known version
         return self._board.version
 
-    # The steps of an update: each yields the milliseconds until it can go on
+    # The steps of an update: each yields the milliseconds until it can continue
 
     def _fetch(self, args):
         slot = "a" if self._board.boots.run != "a" else "b"
@@ -132,7 +132,7 @@ class Updater:
             try:
                 os.mkdir(root + path)
             except OSError:
-                pass  # it is there, or writing into it fails
+                pass  # it exists, or writing into it fails
         folder = root + folder
         manifest = folder + "/" + versions.MANIFEST
         if versions.sha256_of(manifest) != args["sha256"]:
@@ -148,7 +148,7 @@ class Updater:
         yield from self._try(slot)
 
     def _take(self, args, folder, sha256, size, path):
-        # One file: kept, copied from the version that runs, or fetched.
+        # Gets one file: keeps it, copies it from the version that runs, or downloads it.
         target = folder + "/" + path
         if versions.sha256_of(target) == sha256:
             return
@@ -162,7 +162,7 @@ class Updater:
             yield from self._download(sha256, size, target)
 
     def _make_room(self, folder, manifest):
-        # Lines that are not allowed are found here, before a file is touched.
+        # This also finds lines that are not allowed, before a file is touched.
         needed = _SPARE_BYTES
         for sha256, size, path in versions.entries(manifest):
             if versions.sha256_of(folder + "/" + path) != sha256:
@@ -172,16 +172,16 @@ class Updater:
             os.remove(folder + "/" + path)
             yield 0
         try:
-            # Empty it would be found before /sensors, where those of the cable lie.
+            # An empty folder would be found before /sensors, which holds the modules installed over the cable.
             os.rmdir(folder + "/sensors")
         except OSError:
-            pass  # it is not there, or not empty
+            pass  # it does not exist, or is not empty
         free = versions.free_bytes(self._board.folder)
         if free < needed:
             raise CommandError("needs %d bytes of flash, and %d are free" % (needed, free))
 
     def _verify(self, folder):
-        # What the flash holds, not what was sent to it.
+        # Checks what the flash holds, not what was written to it.
         for sha256, _, path in versions.entries(folder + "/" + versions.MANIFEST):
             if versions.sha256_of(folder + "/" + path) != sha256:
                 raise CommandError("%s is not in flash as it should be; send the update again" % path)
@@ -199,7 +199,7 @@ class Updater:
     def _try(self, slot):
         self._board.boots.try_version(slot)
         self._board.restart()
-        while True:  # the end comes from outside
+        while True:  # the restart ends this
             yield 1000
 
     def _await_confirmation(self):
@@ -213,7 +213,7 @@ class Updater:
         yield 0
 
     def _is(self, slot, args):
-        # Whether the command has led to this slot.
+        # Returns True if this slot is what the command asked for.
         if args.get("rollback"):
             return slot != args.get("from")
         manifest = self._board.folder + startup.folder_of(slot) + "/" + versions.MANIFEST
@@ -234,7 +234,7 @@ class Updater:
         yield 0
 
     def _download(self, sha256, size, target):
-        # Under another name until it is whole. size: None for the manifest, whose hash says enough.
+        # Writes under another name until the file is complete. size: None for the manifest, whose hash is enough.
         for _ in range(3):
             digest = hashlib.sha256()
             with open(target + ".new", "wb") as file:
@@ -276,7 +276,7 @@ class Updater:
                 raise OSError("it ended after %d bytes" % have)
             except OSError as error:
                 source.close()
-                # Without a network this is nobody's fault, and no reason to give up.
+                # Failures without a network do not count: they are no reason to give up.
                 failures += self._board.client.connected
                 if failures >= _TRIES:
                     raise CommandError("%s: %r" % (sha256, error))
@@ -285,7 +285,7 @@ class Updater:
                 yield 500
 
     def _keep(self, file, piece):
-        # An error of the flash is not one of the network, which would be tried again.
+        # A flash error must not look like a network error, which would be retried.
         try:
             _write(file, piece)
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Objects of an update from a web server, by HTTP/1.0: GET {url}{sha256}, from an offset on where the server can.
+"""Downloads objects of an update by HTTP/1.0: GET {url}{sha256}, from an offset on if the server supports that.
 
-Nothing here waits, except for the look-up of a name where names.py does not do it. https is checked as the broker's
-certificate is: with the authority of secrets.json.
+Nothing here blocks, except the look-up of a name that names.py does not handle. With https, the server's certificate
+is checked like the broker's: with the authority in secrets.json.
 """
 
 from app.commands import CommandError
@@ -12,7 +12,7 @@ _PIECE = 256
 
 
 def parse(url, transports):
-    """(factory of the transport, host, port, path of the folder). Raises CommandError."""
+    """Return (factory of the transport, host, port, path of the folder) for a URL. Raises CommandError."""
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     host, _, port = host.partition(":")
@@ -40,9 +40,9 @@ def parse(url, transports):
 
 
 class Http:
-    """A source of update.py.
+    """A source for update.py. open(sha256, offset) begins an object; close() ends it; end() ends the update.
 
-    open(sha256, offset); read(buf): bytes read, None: none yet, 0: the end; close(), of an object; end(), of all.
+    read(buf) returns the number of bytes read, None if there are none yet, 0 at the end of the object.
     """
 
     def __init__(self, url, transports):
@@ -63,11 +63,11 @@ class Http:
         self._left = None
 
     def read(self, buf):
-        """Raises OSError when the server is gone, is not trusted, or answers anything else."""
+        """Read into buf. Raises OSError if the server is gone, is not trusted, or gives an unexpected answer."""
         try:
             return self._read(buf)
         except MQTTError as error:
-            # Of the transport: a certificate that is refused, or a clock that is not set, ends nothing for good.
+            # From the transport: a refused certificate or an unset clock may be temporary, so it is retried.
             raise OSError(repr(error))
 
     def _read(self, buf):
@@ -97,7 +97,7 @@ class Http:
         if self._left is not None:
             self._left -= n
         if self._skip:
-            # The server sends from the start, whatever it was asked for.
+            # The server ignores the range and sends from the start.
             skipped = min(self._skip, n)
             self._skip -= skipped
             if skipped == n:

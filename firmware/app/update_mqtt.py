@@ -1,4 +1,4 @@
-"""Objects of an update over MQTT: asked for piece by piece, so that a lost link costs one piece.
+"""Downloads objects of an update over MQTT, piece by piece, so that a lost link costs one piece.
 
 fleet/{device_id}/update/want   SHA256 OFFSET SIZE          what the board asks for, QoS 0
 fleet/{device_id}/update/data   SHA256 OFFSET TOTAL\\nBYTES  the answer, QoS 0: what is lost is asked for again
@@ -9,7 +9,7 @@ _AGAIN_MS = 3_000
 
 
 class Mqtt:
-    """A source of update.py; its methods are those of update_http.Http."""
+    """A source for update.py, with the methods of update_http.Http."""
 
     def __init__(self, board):
         self._client = board.client
@@ -35,7 +35,7 @@ class Mqtt:
             self._offset += n
             self._asked_at = None
             if n:
-                # The next one is on its way while this one is written.
+                # Request the next piece while this one is written.
                 self._ask()
             return n
         self._ask()
@@ -52,7 +52,7 @@ class Mqtt:
             self._client.publish(self._want, b"%s %d %d" % (self._sha256, self._offset, _SIZE))
 
     def _arrived(self, topic, payload):
-        # Anything else is a late or strange answer, and is asked for again if it matters.
+        # Late or unknown answers are ignored; a piece that matters is requested again.
         head, mark, piece = payload.partition(b"\n")
         words = head.split(b" ")
         if self._sha256 is None or not mark or len(words) != 3 or words[0] != self._sha256:
@@ -67,7 +67,7 @@ class Mqtt:
         self._sha256 = None
 
     def end(self):
-        """The update is over: nothing more is wanted."""
+        """End the update: unsubscribe from the pieces."""
         self.close()
         self._client.unsubscribe(self._data)
         self._client.on(self._data, None)

@@ -1,8 +1,8 @@
-"""The files of a version in its slot: a manifest, and whether they are what it says.
+"""Reads the manifest of a version, and checks the files in its slot against it.
 
-A manifest is text. Its first line is `umqtt-manifest 1 VERSION`; each other line is `SHA256 SIZE PATH`, where PATH lies
-in app/, lib/ or sensors/. It is read line by line, never as a whole. No path may leave the slot, and boot.py, main.py
-and everything else outside of these folders belong to the cable.
+A manifest is text. Its first line is `umqtt-manifest 1 VERSION`; each other line is `SHA256 SIZE PATH`, where PATH
+lies in app/, lib/ or sensors/. It is read line by line, never as a whole. No path may leave the slot; boot.py,
+main.py and everything else outside these folders are installed over the cable only.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ _BLOCK = 4096
 
 
 class ManifestError(ValueError):
-    """The manifest is not one, or asks for what is not allowed; the text says what."""
+    """The manifest is malformed, or names a file that is not allowed; the text says which."""
 
 
 def sha256_of(path):
-    """The SHA-256 of a file in hex, or None when it cannot be read."""
+    """Return the SHA-256 of a file in hex, or None if it cannot be read."""
     digest = hashlib.sha256()
     piece = bytearray(_PIECE)
     view = memoryview(piece)
@@ -42,7 +42,7 @@ def sha256_of(path):
 
 
 def version_of(path):
-    """The version that the manifest at `path` names. Raises ManifestError and OSError."""
+    """Return the version that the manifest at `path` names. Raises ManifestError and OSError."""
     with open(path) as file:
         head = _line(file).strip()
     if not head.startswith(_HEAD) or len(head) > 60:
@@ -51,9 +51,9 @@ def version_of(path):
 
 
 def is_older(version, other):
-    """Whether a version's numbers are lower: 0.9.1 is older than 0.10, and anything is newer than text without numbers.
+    """Return True if a version's numbers are lower: 0.9.1 is older than 0.10, text without numbers is the oldest.
 
-    Numbers are those at the beginning, with dots between them.
+    Only the numbers at the beginning count, separated by dots.
     """
     return _numbers(version) < _numbers(other)
 
@@ -73,7 +73,7 @@ def _numbers(version):
 
 
 def entries(path):
-    """(sha256, size, path) of each line of the manifest at `path`. Raises ManifestError and OSError."""
+    """Yield (sha256, size, path) for each line of the manifest at `path`. Raises ManifestError and OSError."""
     with open(path) as file:
         _line(file)
         number = 1
@@ -99,7 +99,7 @@ def _line(file):
 
 
 def is_allowed(path):
-    """True for a file within FOLDERS."""
+    """Return True for the path of a file within FOLDERS."""
     parts = path.split("/")
     if len(parts) < 2 or parts[0] not in FOLDERS or len(path) > _LONGEST_PATH:
         return False
@@ -110,23 +110,23 @@ def is_allowed(path):
 
 
 def is_hash(text):
-    """True for a SHA-256 in hex."""
+    """Return True for a SHA-256 in hex."""
     return isinstance(text, str) and len(text) == 64 and not text.strip("0123456789abcdef")
 
 
 def space_needed(size):
-    """Bytes of flash that a file of that size takes at most."""
+    """Return the bytes of flash that a file of that size takes at most."""
     return (size // _BLOCK + 2) * _BLOCK
 
 
 def free_bytes(root):
-    """Bytes of flash that are free."""
+    """Return the bytes of flash that are free."""
     found = os.statvfs(root or "/")
     return found[0] * found[3]
 
 
 def make_folders(root, path):
-    """The folders above root + "/" + path. Raises OSError."""
+    """Make the folders above root + "/" + path. Raises OSError."""
     parts = path.split("/")[:-1]
     for depth in range(1, len(parts) + 1):
         folder = root + "/" + "/".join(parts[:depth])
@@ -138,9 +138,9 @@ def make_folders(root, path):
 
 
 def strays(slot, manifest):
-    """Paths of the files in the folder `slot` that its manifest does not name, one after the other.
+    """Yield the paths of the files in the folder `slot` that its manifest does not name.
 
-    A module that is left over could be imported in place of a new one of the same name.
+    A leftover module could be imported in place of a new one of the same name.
     """
     for top in FOLDERS:
         for path in _walk(slot, top):

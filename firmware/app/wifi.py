@@ -1,15 +1,15 @@
-"""Joins the networks of the settings, one after the other, and waits longer after every round that failed.
+"""Joins the networks of the settings, one after the other, and waits longer after every failed round.
 
-The board never restarts because the network is away: its readings wait in the outbox. Nothing here waits; an attempt
-that the driver never ends is given up after 15 s, and after every third failed round the radio is switched off and on,
-which is what helps a driver that hangs. Whatever a driver raises is a reason in the log and a failed attempt: esp32
-raises RuntimeError beside OSError, already when the radio is asked for, since its memory comes from the same heap.
+The board never restarts because there is no network: its readings wait in the outbox. Nothing here blocks. An attempt
+that the driver never ends is given up after 15 s. After every third failed round the radio is switched off and on,
+which helps a driver that hangs. Any exception of a driver is logged and counts as a failed attempt: esp32 raises
+RuntimeError besides OSError, even when the radio is requested, because its memory comes from the same heap.
 """
 
 from app.modules import once
 
 _ATTEMPT_MS = 15_000
-# The status of the attempt before may stay for a moment (seen on esp32): a failure is not believed earlier.
+# The status of the last attempt may stay for a moment (seen on esp32), so earlier failures are ignored.
 _SETTLE_MS = 2_000
 _FIRST_PAUSE_MS = 1_000
 _LONGEST_PAUSE_MS = 60_000
@@ -17,7 +17,7 @@ _ROUNDS_UNTIL_RESTART = 3
 
 
 class Wifi:
-    """network: the module, or None where a cable or an operating system is the network.
+    """The Wi-Fi connection. network: the module, or None if a cable or an operating system provides the network.
 
     settings: dict with wifi (SSIDs, tried in order), country, hostname and power_save; passwords: dict of SSID to
     password; report(level, text): of a log. Counter: failed_rounds.
@@ -34,7 +34,7 @@ class Wifi:
         self._attempt_at = None
         self._pause_until = 0
         self._told = set()
-        # The radio is switched on by the first step: on a Pico W it takes pins that measure the supply before.
+        # The first step switches the radio on: on a Pico W it takes pins that measure the supply before that.
         self._restart = True
         self.failed_rounds = 0
         self._wlan = None
@@ -63,14 +63,14 @@ class Wifi:
             self._begin(now_ms)
 
     def rssi(self):
-        """Signal strength in dBm, or None where there is none."""
+        """Return the signal strength in dBm, or None if there is none."""
         try:
             return self._wlan.status("rssi") if self.connected and self._wlan else None
         except Exception:  # noqa: BLE001 - the link may have gone just now; step() tells when it has
             return None
 
     def name_server(self):
-        """The address of the network's DNS server, or None where Wi-Fi has told none."""
+        """Return the address of the network's DNS server, or None if Wi-Fi has given none."""
         found = self._call(self._wlan.ifconfig) if self._wlan and self.connected else None
         return found[3] if found and found[3] != "0.0.0.0" else None
 
@@ -81,11 +81,11 @@ class Wifi:
             self._call(wlan.disconnect)
             self._call(wlan.active, False)
             if hasattr(wlan, "deinit"):
-                # rp2: without it the radio's chip stays powered, and the driver as it is.
+                # rp2: without it the radio's chip stays powered, and the driver keeps its state.
                 self._call(wlan.deinit)
 
     def _call(self, function, *arguments):
-        # What it returns, or None: what it raised is told, once, and life goes on.
+        # Returns what the function returns, or None if it raises; the error is reported once.
         try:
             return function(*arguments)
         except Exception as error:  # noqa: BLE001 - see above
@@ -104,14 +104,14 @@ class Wifi:
             self._wlan = self._call(once, "radio", "prepare", self._network, self._settings, self._call)
         wlan = self._wlan
         ssid = self._networks[self._position]
-        # An attempt that cannot even begin takes its turn like one that fails: the next is not made at once.
+        # An attempt that cannot even begin counts like one that fails, so the next is not made at once.
         self._attempt_at = now_ms
         if wlan:
             self._call(wlan.disconnect)
             self._call(wlan.connect, ssid, self._passwords.get(ssid) or None)
 
     def _failure(self):
-        # The status that says what went wrong, or None while it may still work.
+        # Returns the status that says what went wrong, or None while the attempt may still succeed.
         status = self._call(self._wlan.status) if self._wlan else "the radio cannot be used"
         if status is None or isinstance(status, str):
             return status

@@ -1,14 +1,14 @@
-"""The setup portal: where a board knows no network, or its button is pressed at boot, a phone can tell it one.
+"""The setup portal: lets a phone set up a board that knows no network, or whose button is pressed at boot.
 
-It opens only where /portal.json lies, which `umqtt provision --portal` puts there: {"code": "K7QF-M2XA-9TRW"} and,
-where the board has one, "button": the number of a pin, or "bootsel". This decides; the rest is loaded when it opens:
+It opens only if /portal.json exists, which `umqtt provision --portal` writes: {"code": "K7QF-M2XA-9TRW"} and, if the
+board has one, "button": the number of a pin, or "bootsel". This module decides; the others are loaded when it opens:
 
-    server  the access point, its sockets, and what becomes of a form
+    server  the access point, its sockets, and the handling of the form
     http    requests and the page
-    dns     every name is the board
-    code    the code and the wrong ones
+    dns     answers every name with the board's address
+    code    the code, and the limit on wrong ones
 
-Like startup.py it is written by the cable alone. Of the package app it uses the settings and what keeps them.
+Like startup.py it is installed over the cable only. Of the package app it uses the modules that store the settings.
 """
 
 import json
@@ -20,18 +20,18 @@ import startup
 
 FILE = "/portal.json"
 _BOOTSEL = "bootsel"
-# Held while the power comes, the same button leads into the boot loader: so it is pressed after that.
+# Held at power-on, the same button starts the boot loader, so it has to be pressed after that.
 _WINDOW_MS = 3_000
 _LOOK_MS = 50
 
 
 def open_if_wanted(folder=""):
-    """Serve the portal and restart the board; or return, where it is not wanted. folder: "" for the root."""
+    """Serve the portal and restart the board, or return if the portal is not wanted. folder: "" for the root."""
     try:
         if not (startup.now and startup.now.woke):
             _open(folder)
     finally:
-        # Loaded for this alone.
+        # Not needed after this.
         sys.modules.pop("portal", None)
 
 
@@ -52,7 +52,7 @@ def _open(folder):
         print("portal: the image on this board has no Wi-Fi")
         return
     if "app" not in sys.modules:
-        # It would load the client too, which leaves the heap in pieces too small for a page.
+        # The real package would load the client too, which leaves the heap in pieces too small for a page.
         Package.__path__ = _path_of_app()
         sys.modules["app"] = Package
     from portal.server import serve
@@ -61,13 +61,13 @@ def _open(folder):
 
 
 class Package:
-    """Stands for the package app, whose modules are then imported one by one."""
+    """A stand-in for the package app, whose modules are then imported one by one."""
 
     __path__ = ""
 
 
 def read(path):
-    """The object in a JSON file, {} where there is none or it is damaged."""
+    """Return the object in a JSON file, {} if the file is missing or damaged."""
     for suffix in ("", ".new", ".was"):
         try:
             with open(path + suffix) as file:
@@ -79,7 +79,7 @@ def read(path):
 
 
 def networks(settings):
-    """The SSIDs in settings, however damaged those are."""
+    """Return the SSIDs in settings, [] if settings are damaged."""
     known = settings.get("wifi")
     return known if isinstance(known, list) else []
 
@@ -116,4 +116,4 @@ def _is_pressed(button):
 
         return Pin(button, Pin.IN, Pin.PULL_UP).value() == 0
     except (ImportError, TypeError, ValueError):
-        return False  # another board's: without a network the portal opens all the same
+        return False  # another board's button; without a network the portal opens anyway

@@ -1,11 +1,11 @@
 """The code of the setup portal: made by `umqtt provision --portal`, and after each use by the board.
 
-The tools on a computer load this file by its path: it needs nothing else of the firmware.
+The tools on a computer load this file by its path, so it needs nothing else of the firmware.
 """
 
 import os
 
-# No letter and digit that look alike.
+# Without letters and digits that look alike.
 _ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 _GROUPS = 3
 _GROUP_SIZE = 4
@@ -14,13 +14,13 @@ _LONGEST_PAUSE_MS = 60_000
 
 
 def new_code():
-    """A code of 60 random bits as text, like K7QF-M2XA-9TRW: it is also the password of the portal's network."""
+    """Return a code of 60 random bits, like K7QF-M2XA-9TRW. It is also the password of the portal's network."""
     letters = [_ALPHABET[byte & 31] for byte in os.urandom(_GROUPS * _GROUP_SIZE)]
     return "-".join(["".join(letters[i : i + _GROUP_SIZE]) for i in range(0, len(letters), _GROUP_SIZE)])
 
 
 def is_code(code):
-    """Whether code is what new_code() makes."""
+    """Return True if code has the form of those from new_code()."""
     if not isinstance(code, str) or len(code) != _GROUPS * (_GROUP_SIZE + 1) - 1:
         return False
     letters = _letters(code)
@@ -32,9 +32,9 @@ def _letters(text):
 
 
 class Lock:
-    """Opens with the code; each wrong one makes it wait twice as long. code: str.
+    """A check of codes that waits twice as long after each wrong one. code: str, the right one.
 
-    wrong: how many wrong codes were given; spent: that were as many as it takes.
+    wrong: number of wrong codes given; spent: True once these are as many as allowed.
     """
 
     def __init__(self, code):
@@ -44,7 +44,7 @@ class Lock:
         self.spent = False
 
     def problem(self, given, now_ms):
-        """None where given is the code, or a sentence for the page. While it waits, nothing is looked at."""
+        """Return None if given is the code, else a sentence for the page. During the wait, no code is checked."""
         if now_ms < self._closed_until:
             return "Wait %d s before the next code." % ((self._closed_until - now_ms + 999) // 1000)
         if _letters(given) == self._code:

@@ -1,4 +1,4 @@
-"""The setup portal's name server (RFC 1035): every name is the board, so that a phone asks it for a page."""
+"""The setup portal's name server (RFC 1035): every name leads to the board, so that a phone asks it for a page."""
 
 _HEAD_SIZE = 12
 _LONGEST_NAME = 255
@@ -8,8 +8,8 @@ _A_IN = b"\0\1\0\1"
 
 
 def answer(query, address):
-    """The answer to a query, or None for what is none. query: bytes; address: the 4 bytes of the IPv4 address."""
-    # One question, of a standard query.
+    """Return the answer to a query, or None if it is not one. query: bytes; address: 4 bytes, the IPv4 address."""
+    # A standard query with one question.
     if len(query) < _HEAD_SIZE or query[2] & 0xF8 or query[4:6] != b"\0\1":
         return None
     end = _HEAD_SIZE

@@ -1,6 +1,6 @@
-"""What the setup portal reads and says: one request of HTTP/1.1 (RFC 9112) a connection, its form, and its page.
+"""HTTP of the setup portal: one HTTP/1.1 request (RFC 9112) per connection, its form, and its page.
 
-Whoever is near may send anything: a request is bounded before it is kept, and what a form held goes back escaped.
+Anyone nearby may send anything: a request's size is limited before it is kept, and form values are sent back escaped.
 """
 
 from binascii import unhexlify
@@ -8,7 +8,7 @@ from binascii import unhexlify
 _MOST_HEAD = 2048
 _MOST_BODY = 4096
 _END = b"\r\n\r\n"
-# What the page asks for, in its order: name, label, type, hint.
+# The fields of the page in order: name, label, type, hint.
 _FIELDS = (
     ("code", "Code", "text", "on the board's label"),
     ("ssid", "Wi-Fi network", "text", ""),
@@ -33,7 +33,7 @@ Content-Type: text/html; charset=utf-8\r\n\r\n"
 
 
 class BadRequest(Exception):
-    """args[0]: the status line's code and reason."""
+    """A request that cannot be served. args[0]: code and reason of the status line."""
 
 
 class Request:
@@ -46,7 +46,7 @@ class Request:
         self.body = None
 
     def feed(self, data):
-        """Returns whether the request is whole; what follows it is ignored. Raises BadRequest."""
+        """Add a piece; return True once the request is complete. Further data is ignored. Raises BadRequest."""
         if self.body is None:
             head = self._head + data
             end = head.find(_END)
@@ -64,7 +64,7 @@ class Request:
         return self._filled == len(self.body)
 
     def _read_head(self, lines):
-        # The size of the body.
+        # Returns the size of the body.
         words = lines[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             raise BadRequest("400 Bad Request")
@@ -81,7 +81,7 @@ class Request:
             if name == b"transfer-encoding":
                 raise BadRequest("411 Length Required")
             if name == b"content-length":
-                # Two lengths, and it depends on the reader where the body ends.
+                # With two lengths, the end of the body would depend on the reader.
                 if size is not None or not value or value.strip(b"0123456789"):
                     raise BadRequest("400 Bad Request")
                 if len(value) > 5 or int(value) > _MOST_BODY:
@@ -91,7 +91,7 @@ class Request:
 
 
 def read_form(body):
-    """dict of the page's fields, text without spaces around it, from an application/x-www-form-urlencoded body.
+    """Return a dict of the page's fields, stripped except passwords, from an application/x-www-form-urlencoded body.
 
     Raises BadRequest.
     """
@@ -104,7 +104,7 @@ def read_form(body):
             if name in form:
                 form[name] = _unquote(value)
     except ValueError:
-        # UnicodeError is one too.
+        # UnicodeError is a ValueError too.
         raise BadRequest("400 Bad Request")
     for name in form:
         if name not in ("wifi_password", "password"):
@@ -123,13 +123,13 @@ def _unquote(data):
 
 
 def escape(text):
-    """Text that means nothing to a browser."""
+    """Return text with the special characters of HTML escaped."""
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
         text = text.replace(character, entity)
     return text
 
 
-# A response is made piece by piece, since no board has room for the whole of it; where it ends, the connection does.
+# A response is made piece by piece, because no board has room for all of it. The end of the connection marks its end.
 
 
 def form_page(title, problem, form):
@@ -150,5 +150,5 @@ def page(status, title, body):
 
 
 def redirect(address):
-    """Yield the response that leads from any other address to the page: so a phone sees that it has to show one."""
+    """Yield a redirect from any other address to the page, by which a phone sees that it has to show one."""
     yield (_HEAD % ("302 Found", "Location: http://%s/\r\n" % address)).encode()

@@ -1,8 +1,8 @@
-"""Serves the setup portal on an access point of its own: DNS that leads to it, and the page with its form.
+"""Serves the setup portal on its own access point: DNS that leads to the board, and the page with its form.
 
-Three limits: it is open for ten minutes, takes ten wrong codes, and holds three connections of ten seconds. What it
-takes over is on trial like settings that came over the air; its code is then replaced by the next, which the page
-shows. It never returns: the board restarts, or waits for that where it still knows no network.
+It has three limits: ten minutes, ten wrong codes, and three connections of ten seconds each. What it saves is on
+trial like settings that came over the air; a new code, which the page shows, then replaces the old one.
+It never returns: the board restarts, or waits for a restart if it still knows no network.
 """
 
 import select
@@ -25,19 +25,19 @@ from portal.http import BadRequest, Request, escape, form_page, page, read_form,
 OPEN_MS = 600_000
 _MOST_VISITORS = 3
 _VISIT_MS = 10_000
-# Less than the longest that rp2's watchdog waits, 8.388 s.
+# Less than the longest timeout of rp2's watchdog, 8.388 s.
 _SEND_S = 5
 _PIECE = 512
 _HTTP, _DNS = 80, 53
-# What was written last has to leave the board before the radio is switched off.
+# The last response has to leave the board before the radio is switched off.
 _LAST_WORDS_MS = 1_000
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 
 class Portal:
-    """What is said to a request. folder: of the settings; code: str; ssid, address: of the access point.
+    """The answers to requests. folder: of the settings; code: str; ssid, address: of the access point.
 
-    next_code: None until the form was taken over, then the code of the next time.
+    next_code: None until a form was saved, then the code for the next time.
     """
 
     def __init__(self, folder, code, ssid, address):
@@ -49,7 +49,7 @@ class Portal:
         self.next_code = None
 
     def respond(self, request, now_ms):
-        """The response to a whole Request, an iterable of bytes. Raises BadRequest."""
+        """Return the response to a complete Request, an iterable of bytes. Raises BadRequest."""
         if request.path != "/":
             return redirect(self._address)
         if request.method != "POST":
@@ -74,7 +74,7 @@ ten minutes.</p><p>The code is used up. The next one, for its label:</p><p><b>%s
         return page("200 OK", self._ssid, text % escape(self.next_code))
 
     def reason_to_close(self, now_ms):
-        """None, or why the portal is over."""
+        """Return why the portal has to close, or None."""
         if self.next_code:
             return "settings taken over"
         if self._lock.spent:
@@ -125,7 +125,7 @@ class _Server:
         self._dns = self._open(socket.SOCK_DGRAM, _DNS)
 
     def run(self):
-        """Until there is a reason to close; returns it."""
+        """Serve until there is a reason to close; return it."""
         while True:
             now = time.ticks_diff(time.ticks_ms(), self._begun)
             reason = self._portal.reason_to_close(now)
@@ -164,16 +164,16 @@ class _Server:
             if found:
                 self._dns.sendto(found, sender)
         except OSError:
-            pass  # whoever asked asks again
+            pass  # the phone asks again
 
     def _welcome(self, now):
         try:
             sock = self._http.accept()[0]
             sock.setblocking(False)
         except OSError:
-            return  # gone already
+            return  # the phone has gone already
         if len(self._visitors) == _MOST_VISITORS:
-            # Browsers open connections ahead and leave them idle.
+            # The oldest one goes: browsers open connections ahead and leave them idle.
             self._leave(self._visitors[0])
         self._visitors.append(_Visitor(sock, now))
         self._poller.register(sock, select.POLLIN)
@@ -183,7 +183,7 @@ class _Server:
             if visitor.socket is sock:
                 break
         else:
-            return  # left in this very pass
+            return  # closed earlier in this pass
         try:
             data = sock.recv(_PIECE)
             if data and not visitor.request.feed(data):
@@ -193,7 +193,7 @@ class _Server:
         except BadRequest as bad:
             say(self._portal, sock, page(bad.args[0], bad.args[0], ""))
         except OSError:
-            pass  # it has gone
+            pass  # the phone has gone
         except MemoryError:
             print("portal: not enough memory for a request")
         self._leave(visitor)
@@ -205,7 +205,7 @@ class _Server:
 
 
 def say(portal, sock, response):
-    """Send a response to whoever reads it within ten seconds, however slowly: the watchdog is fed meanwhile."""
+    """Send a response, for at most ten seconds if it is read slowly; feed the watchdog meanwhile."""
     begun = time.ticks_ms()
     try:
         sock.settimeout(_SEND_S)
@@ -216,7 +216,7 @@ def say(portal, sock, response):
                     raise OSError(ETIMEDOUT)
                 piece = piece[sock.send(piece) :]
     except OSError:
-        # Not seen, so the code on the label stays the one that counts.
+        # The page with the new code was not seen, so the code on the label stays valid.
         if portal.next_code:
             portal.next_code = portal.code
 
@@ -227,7 +227,7 @@ def _feed():
 
 
 def serve(folder, network, code, button, known):
-    """The portal from its beginning to its end. known: whether the board knows another network. Never returns."""
+    """Run the portal from opening to closing. known: True if the board already knows a network. Never returns."""
     wlan = network.WLAN(network.AP_IF)
     try:
         portal, reason = _serve(folder, wlan, code)
@@ -254,7 +254,7 @@ def _serve(folder, wlan, code):
     from machine import unique_id
 
     ssid = "umqtt-" + hexlify(unique_id()).decode()[-6:]
-    # On first: esp_wifi.h of ESP-IDF asks for that. Nobody is served before it has a password.
+    # Switched on first, because esp_wifi.h of ESP-IDF requires that. Nobody is served before it has a password.
     wlan.active(True)
     wlan.config(ssid=ssid, key=code, security=getattr(wlan, "SEC_WPA2", None) or wlan.SEC_WPA_WPA2)
     address = wlan.ifconfig()[0]

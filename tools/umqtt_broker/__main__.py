@@ -1,7 +1,7 @@
 """The broker as a program: `python -m umqtt_broker -c FILE`, or `-p PORT [--host HOST] [--store PATH|:memory:]`.
 
 Prints `listening on HOST:PORT` as its first line once it serves, one such line for each address, and ends with 0 on
-SIGINT or SIGTERM with everything committed. SIGHUP: the configuration, permissions and certificates are read again.
+SIGINT or SIGTERM with everything committed. SIGHUP reloads the configuration, permissions and certificates.
 Exit code 2: the address, the store, an option or the configuration is unusable; a line on standard error for each
 mistake says why.
 """
@@ -22,7 +22,7 @@ from .settings.broker import MEMORY, BrokerConfig
 from .start_check import problems_of
 from .transport.event_loop import new_event_loop
 
-# Settings of BrokerConfig that are options, and what these are called.
+# Fields of BrokerConfig that have an option, and its name.
 _OPTIONS = {
     "port": "--port",
     "host": "--host",
@@ -34,7 +34,7 @@ _OPTIONS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until a signal comes. Returns the exit code."""
+    """Run until a signal arrives. Returns the exit code."""
     options = _parse(arguments)
     try:
         configuration = _configuration(options)
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokerError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
-    # The packet loop makes tuples that live for microseconds and no cycles: collecting after every 700 of
+    # The packet loop creates tuples that live for microseconds and no cycles: collecting after every 700 of
     # them, and looking through every module each time, is wasted.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -116,13 +116,13 @@ def _configuration(options: argparse.Namespace) -> Configuration:
         configuration = load(options.config, lenient=options.lenient)
         configuration.broker.accept_loss = options.accept_loss
         return configuration
-    # Without a file nobody asked for a log; what goes wrong is said.
+    # Without a file no log was configured; errors are still shown.
     config = BrokerConfig(accept_loss=options.accept_loss, **_settings(options))
     return Configuration(config, LogConfig(types=("error", "warning")))
 
 
 def _report(configuration: Configuration) -> int:
-    """Say what a check found. What is wrong has raised before."""
+    """Print the result of a successful check; errors have raised before."""
     if problems := problems_of(configuration):
         raise ConfigFileError(problems)
     for warning in configuration.warnings:

@@ -1,4 +1,4 @@
-"""The broker: start, the network connections it has, shutdown."""
+"""The broker: its start, its network connections and its shutdown."""
 
 import asyncio
 from collections import Counter
@@ -22,18 +22,18 @@ from .stats import Stats
 from .store import open_store
 from .transport.listeners import BoundListener, open_listeners
 
-# Seconds the last packets have to leave when the broker stops.
+# Seconds until the last packets must have left when the broker stops.
 _STOP_TIMEOUT = 2.0
 
 
 class Service(Protocol):
-    """Something that runs beside the broker, as long as it runs: the observation, the bridges."""
+    """Something that runs as long as the broker runs: the observation, the bridges."""
 
     async def start(self) -> None:
-        """Begin; the broker serves in a moment. Raises BrokerError."""
+        """Start; the broker is about to serve. Raises BrokerError."""
 
     async def stop(self) -> None:
-        """End."""
+        """Stop."""
 
 
 class Broker:
@@ -57,7 +57,7 @@ class Broker:
         self._connections_of: Counter[int] = Counter()
         self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
-        # Why it does not serve: another broker has the store; "" when it serves.
+        # Why the broker does not serve (another one has the store), or "" when it serves.
         self.standby = ""
         self.bound_listeners: list[BoundListener] = []
         self.view = BrokerView(self)
@@ -178,7 +178,7 @@ class Broker:
                 permission.close()
 
     async def abandon(self) -> None:
-        """End at once: another broker has the store, and the sessions. Nobody is told anything any more."""
+        """End at once, without any answers: another broker has the store, and the sessions."""
         for bound_listener in self.bound_listeners:
             bound_listener.close()
         self.bound_listeners = []
@@ -203,7 +203,7 @@ class Broker:
     # Time
 
     def _tick(self) -> None:
-        """Look at the clock for whatever gets too old."""
+        """Read the clock, and expire what is too old, once a second."""
         self._ticking = self.loop.call_later(1.0, self._tick)
         self.expire()
 
@@ -221,7 +221,7 @@ class Broker:
     # Connections
 
     def new_connection(self, listener: Listener) -> Connection:
-        """Make a connection that came in by a listener. It counts once it has a transport."""
+        """Make a connection that arrived at a listener. It is counted once it has a transport."""
         return Connection(self, listener)
 
     def admit(self, connection: Connection) -> bool:
@@ -243,7 +243,7 @@ class Broker:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A network connection is gone."""
+        """Remove a network connection that is gone."""
         if connection in self.connections:
             self.connections.remove(connection)
             self._internal_connections -= connection.listener.internal

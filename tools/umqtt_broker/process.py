@@ -1,4 +1,4 @@
-"""The broker as a process: signals, the file with its process id, whom it runs as, new settings while it runs."""
+"""The broker as a process: signals, the pid file, the user it runs as, and reloads of its settings."""
 
 import asyncio
 import contextlib
@@ -70,11 +70,11 @@ class Process:
         return 0
 
     async def _serve(self, broker: Broker, stop: asyncio.Event, reload: asyncio.Event) -> bool:
-        """Serve until it is told to stop (False), or has lost its store (True)."""
+        """Serve until a signal stops it (returns False) or its store is lost (returns True)."""
         for address in broker.addresses():
             print(f"listening on {address}", flush=True)
         if broker.observation.link is not None and sys.stderr.isatty():
-            # It holds the token: for the eyes of who started the broker, and for no log.
+            # The link contains the token: show it only to who started the broker, never in a log.
             print(f"live page: {broker.observation.link}", file=sys.stderr)
         # After the ready line, which is the first on standard output even if the log goes there too.
         self._warn(self._configuration.warnings)
@@ -97,7 +97,7 @@ class Process:
         _log.log(NOTICE, "standby: does not listen, and takes over when that ends: %s", reason)
 
     def _when_bound(self) -> None:
-        """The last thing done as root. Raises ConfigError."""
+        """Write the pid file and give up root; the last step as root. Raises ConfigError."""
         path = self._configuration.pid_file
         if path:
             try:
@@ -139,7 +139,7 @@ class Process:
             return
         # Files may be large and disks slow: clients do not wait for them.
         new = await asyncio.to_thread(load, self._path, lenient=self._lenient)
-        # What can fail comes first: all of the new settings count, or none.
+        # Steps that can fail come first: either all of the new settings apply, or none.
         handlers = log.open_handlers(new.log)
         try:
             needs_restart = broker.reload(new.broker)
@@ -148,7 +148,7 @@ class Process:
                 handler.close()
             raise
         old, self._configuration = self._configuration, new
-        # What the process itself does at its start counts until its end.
+        # Settings that the process uses only at its start stay until its end.
         for name in ("pid_file", "user"):
             if getattr(new, name) != getattr(old, name):
                 needs_restart.append(name)
@@ -187,7 +187,7 @@ def check_user(name: str) -> pwd.struct_passwd:
 
 
 def become_user(name: str) -> None:
-    """Give up root for good. Of no effect when not started as root. Raises ConfigError."""
+    """Give up root for good. Does nothing if not started as root. Raises ConfigError."""
     if os.geteuid() != 0:
         return
     account = check_user(name)

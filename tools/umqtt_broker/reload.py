@@ -1,4 +1,4 @@
-"""New settings for a broker that runs: what can change at once does, what cannot is named."""
+"""Applies new settings to a running broker, and names those that need a restart."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from .settings.broker import BrokerConfig, Listener
 from .transport.listeners import BoundListener
 from .transport.tls import make_context
 
-# Read only while the broker starts. Every other setting is asked for when it is needed.
+# Settings read only at the start. Every other setting is read when it is needed.
 _AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})
 # Seconds until a permission that was replaced lets go of its threads.
 _RETIRE_AFTER = 60.0
@@ -32,7 +32,7 @@ def apply(
     """
     if new is None:
         contexts = _contexts(config.all_listeners())
-        # All are read before the first is put in force: a mistake in one file leaves all rules as they were.
+        # All are read before the first is put in force: a mistake in one file changes no rules.
         for put_in_force in [permission.prepare_reload() for permission in permissions(config)]:
             put_in_force()
         needs_restart: list[str] = []

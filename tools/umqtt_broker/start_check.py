@@ -1,4 +1,4 @@
-"""What a start would find wrong, without one: nothing is made or changed.
+"""Finds what would stop a start, without starting: nothing is created or changed.
 
 The broker may be running meanwhile: that its ports and its store are in use is no mistake.
 """
@@ -23,7 +23,7 @@ from .transport.tls import make_bridge_context
 
 
 def problems_of(configuration: Configuration) -> list[str]:
-    """Return what is wrong with a configuration that could be read, a line each."""
+    """Return the problems of a configuration that could be read, one line each."""
     config = configuration.broker
     checks: list[Callable[[], object]] = [
         lambda: configuration.user and check_user(configuration.user),

@@ -1,11 +1,11 @@
-"""Counters of one broker. Plain integers, raised in place: the packet loop can afford nothing dearer."""
+"""Counters of one broker. Plain integers, increased in place: the packet loop can afford nothing slower."""
 
 from collections import Counter
 from collections.abc import Callable
 
 
 class Stats:
-    """What a broker did since it started.
+    """The counters of a broker since its start.
 
     Counters only rise; `connections`, `sessions`, `subscriptions`, `shared_subscriptions` (those of them that
     are shared), `retained` and `queued` are gauges.
@@ -144,7 +144,7 @@ class Stats:
         return self._queued()
 
     def count_queued_with(self, count: Callable[[], int]) -> None:
-        """Say how `queued` is counted: the broker knows its sessions, the statistics do not."""
+        """Set the function that counts `queued`: only the broker knows its sessions."""
         self._queued = count
 
     def as_dict(self) -> dict[str, object]:

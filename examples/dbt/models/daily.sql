@@ -1,4 +1,4 @@
--- Means of means would be wrong: sums and counts add up.
+-- The mean comes from sums and counts: a mean of means would be wrong.
 SELECT
     device_id,
     health,

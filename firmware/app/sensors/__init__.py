@@ -1,9 +1,9 @@
-"""What this board measures. One module a kind of sensor, loaded when the settings name it.
+"""The sensors of this board: one module for each kind of sensor, loaded if the settings name it.
 
-A module has a class Sensor. Its constructor takes the other keys of its entry in the settings by name; read() returns
-a dict of names and numbers. A number is measured or left out, never made up. Both may raise whatever says that the
-hardware does not answer. A sensor that needs time to measure has also start(), and lead_ms: how long before read()
-that has to be called.
+A module has a class Sensor. Its constructor takes the other keys of its settings entry as keyword arguments; read()
+returns a dict of names and numbers. A value that was not measured is left out. Both may raise any exception if the
+hardware does not answer. A sensor that needs time to measure also has start(), and lead_ms: how many milliseconds
+before read() start() has to be called.
 
     /settings.json      {"sensors": [{"module": "greenhouse", "pin": 4, "name": "north"}]}
     /sensors/greenhouse.py
@@ -16,18 +16,18 @@ that has to be called.
             def read(self):
                 return {"door_open": self._pin.value()}
 
-gives the metric north_door_open. Modules are looked for here, in app/sensors, and then in /sensors, where no update
-touches them. The end of a name tells the unit: _c, _pct, _hpa, _v, _ms, _s (see discovery.py).
+This gives the metric north_door_open. Modules are looked for here, in app/sensors, and then in /sensors, where no
+update touches them. The suffix of a name gives the unit: _c, _pct, _hpa, _v, _ms, _s (see discovery.py).
 """
 
-# A sensor that could not be made is tried again after so long: what was not plugged in may be by then.
+# A sensor whose constructor failed is tried again after this time: it may be plugged in by then.
 _MAKE_AGAIN_MS = 30_000
 
 
 class Sensors:
     """All sensors of a board, read together. clock: app.clock.Clock; report(level, text): of a log.
 
-    lead_ms: how long before read() start() has to be called, 0: not at all. failures: readings that failed, counted.
+    lead_ms: how many ms before read() start() has to be called, 0: not at all. failures: count of failed readings.
     """
 
     def __init__(self, clock, report):
@@ -38,12 +38,12 @@ class Sensors:
         self.failures = 0
 
     def add(self, label, sensor):
-        """A sensor that is there. label: what it is called in the log."""
+        """Add an existing sensor. label: its name in the log."""
         self._places.append(_Place(label, "", None, sensor))
         self.lead_ms = max(self.lead_ms, getattr(sensor, "lead_ms", 0))
 
     def configure(self, entry):
-        """A sensor by its entry in the settings: {"module": …, "name": …, what its constructor takes}."""
+        """Add a sensor by its settings entry: {"module": …, "name": …, further keys for its constructor}."""
         arguments = dict(entry)
         module = arguments.pop("module")
         name = arguments.pop("name", "")
@@ -52,13 +52,13 @@ class Sensors:
         self._places.append(place)
 
     def start(self):
-        """Begin to measure, where that takes time."""
+        """Start the measurements of the sensors that need time."""
         for place in self._places:
             if place.sensor and hasattr(place.sensor, "start"):
                 place.started = self._try(place, self._start, place)
 
     def read(self):
-        """The metrics of all that answer. A sensor that fails is reported once, and again when it is back."""
+        """Return the metrics of all sensors that answer. A failing one is reported once, and when it recovers."""
         metrics = {}
         for place in self._places:
             found = self._try(place, self._read, place)
@@ -73,7 +73,7 @@ class Sensors:
     def _make(self, place):
         place.again_ms = self._clock.uptime_ms() + _MAKE_AGAIN_MS
         place.sensor = place.make()
-        # Up to a whole number, whatever a driver says: what waits takes no other.
+        # Rounded up to a whole number of ms, whatever a driver says: the main loop waits whole ones.
         self.lead_ms = max(self.lead_ms, int(getattr(place.sensor, "lead_ms", 0) + 0.999))
 
     def _start(self, place):
@@ -93,7 +93,7 @@ class Sensors:
         found = place.sensor.read()
         checked = {}
         for name, value in found.items():
-            # 0 + value: true and false are numbers here, and JSON would say otherwise.
+            # 0 + value turns True and False into numbers, which JSON would write as true and false.
             if value is not None and not isinstance(value, (bool, int, float)):
                 raise TypeError("%s: %r is not a number" % (name, value))
             checked[place.prefix + name] = value if value is None else 0 + value
@@ -102,7 +102,7 @@ class Sensors:
     def _try(self, place, function, *arguments):
         try:
             return function(*arguments)
-        # Drivers and what users write raise anything, plain Exception too: none of it may stop the others.
+        # Drivers and users' modules raise anything, even plain Exception; it must not stop the other sensors.
         except Exception as error:  # noqa: BLE001
             self.failures += 1
             # Once, not at every reading: a broken wire must not fill the outbox.
@@ -127,7 +127,7 @@ def _class(module):
         try:
             return __import__(package + module, None, None, ("Sensor",)).Sensor
         except ImportError as error:
-            # Only this module's absence leads on; one that lacks something itself says what.
+            # Try the next package only if this module is missing, not if an import inside it fails.
             if module not in str(error) and "sensors" not in str(error):
                 raise
     raise ImportError("no module app/sensors/%s.py or /sensors/%s.py" % (module, module))

@@ -1,16 +1,16 @@
-"""temp_c, humidity_pct and pressure_hpa of a Bosch BME280, or without humidity of a BMP280, on I2C.
+"""temp_c, humidity_pct and pressure_hpa of a Bosch BME280 on I2C, or of a BMP280, which has no humidity.
 
     {"module": "bme280", "scl": 22, "sda": 21}    address: 118 (default) or 119; bus: 0 (default) or 1, by the board
 
-Without scl and sda those of the board's pins module. Each measurement is started so long before the reading is taken
-that nothing waits for it (forced mode: the chip sleeps in between). Formulas: data sheet BST-BME280-DS002, 4.2.3.
+Without scl and sda, the board's pins module gives them. Each measurement is started early enough that no reading
+waits for it (forced mode: the chip sleeps in between). Formulas: data sheet BST-BME280-DS002, 4.2.3.
 """
 
 from struct import unpack_from
 
 _ID, _CTRL_HUM, _CTRL_MEAS, _DATA = 0xD0, 0xF2, 0xF4, 0xF7
 _BME280, _BMP280 = 0x60, 0x58
-# Temperature and pressure once each, forced mode (5.4.5); humidity once (5.4.3), which counts from the next ctrl_meas.
+# Temperature and pressure once each, forced mode (5.4.5); humidity once (5.4.3), effective at the next ctrl_meas.
 _MEASURE_ONCE = 0x25
 _HUMIDITY_ONCE = 0x01
 # What a register holds when nothing was measured (5.4.7, 5.4.8).
@@ -22,7 +22,7 @@ class Sensor:
     lead_ms = 10
 
     def __init__(self, scl=None, sda=None, address=0x76, bus=0, i2c=None):
-        """i2c: a machine.I2C, instead of the pins."""
+        """Read the chip's calibration. i2c: a machine.I2C to use instead of pins. Raises OSError for other chips."""
         self._i2c = i2c or _open(bus, scl, sda)
         self._address = address
         chip = self._i2c.readfrom_mem(address, _ID, 1)[0]
@@ -64,7 +64,7 @@ def _open(bus, scl, sda):
 
 
 def read_calibration(i2c, address, humid):
-    """(dig_T1 to T3, dig_P1 to P9, dig_H1 to H6) from the chip (table 16)."""
+    """Return (dig_T1 to T3, dig_P1 to P9, dig_H1 to H6) from the chip (table 16)."""
     values = unpack_from("<HhhHhhhhhhhh", i2c.readfrom_mem(address, 0x88, 24))
     humidity = ()
     if humid:
@@ -76,7 +76,7 @@ def read_calibration(i2c, address, humid):
 
 
 def compensate_temperature(calibration, raw):
-    """(fine temperature, which the others need; hundredths of °C)."""
+    """Return (fine temperature, which the other two functions need; temperature in hundredths of °C)."""
     t1, t2, t3 = calibration[0]
     linear = ((raw >> 3) - (t1 << 1)) * t2 >> 11
     offset = (raw >> 4) - t1
@@ -85,7 +85,7 @@ def compensate_temperature(calibration, raw):
 
 
 def compensate_pressure(calibration, raw, fine):
-    """256ths of Pa, in whole numbers of 64 bits; 0 when the calibration is none."""
+    """Return the pressure in 256ths of Pa, by 64-bit integer arithmetic; 0 if the calibration is invalid."""
     p1, p2, p3, p4, p5, p6, p7, p8, p9 = calibration[1]
     t = fine - 128000
     offset = t * t * p6 + (t * p5 << 17) + (p4 << 35)
@@ -97,7 +97,7 @@ def compensate_pressure(calibration, raw, fine):
 
 
 def compensate_humidity(calibration, raw, fine):
-    """1024ths of a percent, from 0 to 100."""
+    """Return the humidity in 1024ths of a percent, limited to 0 to 100 %."""
     h1, h2, h3, h4, h5, h6 = calibration[2]
     t = fine - 76800
     base = (raw << 14) - (h4 << 20) - h5 * t + 16384 >> 15

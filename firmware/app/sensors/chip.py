@@ -1,10 +1,10 @@
-"""chip_c: the temperature inside the microcontroller in °C. Always some degrees above the air's, and coarse."""
+"""chip_c: the temperature inside the microcontroller in °C; coarse, and always some degrees above the air."""
 
 import sys
 
 
 class Sensor:
-    """Raises OSError on a chip without a thermometer that MicroPython can read."""
+    """The chip's thermometer. Raises OSError on a chip without one that MicroPython can read."""
 
     def __init__(self):
         self._celsius = _esp32() if sys.platform == "esp32" else _rp2()
@@ -14,7 +14,7 @@ class Sensor:
 
 
 def _esp32():
-    esp32 = __import__("esp32")  # which the other ports lack, and their type stubs too
+    esp32 = __import__("esp32")  # other ports and their type stubs do not have it
     # ESP32-S2, S3, C3 and later in °C; the first ESP32 in °F.
     if hasattr(esp32, "mcu_temperature"):
         return esp32.mcu_temperature

@@ -1,6 +1,6 @@
 """temp_c and humidity_pct of a DHT22 (AM2302): {"module": "dht22", "pin": 4}
 
-The sensor needs 2 s between two measurements: in between, readings go out without it.
+The sensor needs 2 s between two measurements; readings in between are sent without it.
 """
 
 import time

@@ -1,11 +1,11 @@
 """supply_v: the voltage that feeds the board, through a divider on a pin.
 
-    {"module": "supply", "pin": 35, "factor": 2}                  an own divider of two equal resistors
+    {"module": "supply", "pin": 35, "factor": 2}                  a divider of two equal resistors
     {"module": "supply", "pin": 29, "factor": 3, "select": 25}    Raspberry Pi Pico W and 2 W: VSYS
 
-select: a pin that has to be high while measuring. On the Pico W and 2 W both pins are the radio's as well, so there the
-voltage is measured once, when the sensor is made: before Wi-Fi is switched on. It is in the first reading of a boot, or
-of a wake from deep sleep, and in no other.
+select: a pin that has to be high while measuring. On the Pico W and 2 W the radio also uses both pins, so there the
+voltage is measured once, when the sensor is created and before Wi-Fi is switched on. Only the first reading of a
+boot, or of a wake from deep sleep, contains it.
 """
 
 from machine import ADC, Pin

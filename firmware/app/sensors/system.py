@@ -1,12 +1,12 @@
-"""The program itself: heap, time, the loop, the radio."""
+"""Metrics of the program itself: heap, uptime, loop and radio."""
 
 import gc
 
 
 class System:
-    """mem_free: bytes of heap; uptime_s: seconds since boot; loop_ms: the longest pass since the last reading;
-    rssi: dBm, while Wi-Fi is joined; clock_drift_ppm: parts in a million by which this board's clock is slow, once
-    measured.
+    """A sensor of the program. mem_free: free bytes of heap; uptime_s: seconds since boot; loop_ms: the longest pass
+    of the loop since the last reading; rssi: dBm, while Wi-Fi is joined; clock_drift_ppm: parts in a million by which
+    this board's clock is slow, once measured.
     """
 
     def __init__(self, clock, loop_timer, wifi=None):
@@ -28,7 +28,7 @@ class System:
 
 
 class LoopTimer:
-    """How long the passes of the loop take, their waiting left out."""
+    """A stopwatch for the passes of the loop, without their waiting."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -44,7 +44,7 @@ class LoopTimer:
             self._longest = elapsed
 
     def take_longest_ms(self):
-        """The longest pass since the last call, in milliseconds."""
+        """Return the longest pass since the last call, in milliseconds."""
         longest = self._longest
         self._longest = 0
         return longest

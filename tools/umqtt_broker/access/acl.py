@@ -29,7 +29,7 @@ from ..protocol.topic_filters import Effort, Levels, TooHard, intersection, is_c
 from ..protocol.topics import MAX_LENGTH, MAX_REMEMBERED, has_wildcard, is_topic_filter, is_topic_name
 from .permission import Rights
 
-# Access a rule gives; DENY takes it.
+# The access that a rule grants; DENY refuses it.
 DENY = 0
 READ = 1
 WRITE = 2
@@ -43,19 +43,19 @@ _WILDCARD = re.compile(rb"[+#]")
 _MAX_ANSWERS = 1024
 _MAX_ANSWERS_TOTAL = 262_144
 
-# Looks at a filter that a subscription is worth: about 2 ms.
+# Effort for the check of one subscription: about 2 ms.
 _EFFORT = 10_000
 
 
 class Rule(NamedTuple):
-    """A line: what access to which filter. In a pattern the filter has places for names."""
+    """One line: which access to which filter. In a pattern, the filter has placeholders for names."""
 
     access: int
     topic_filter: bytes
 
 
 class Acl:
-    """The rules of one file. They never change: a reload makes a new Acl, whose rights are new as well."""
+    """The rules of one file. They never change: a reload makes a new Acl with new rights."""
 
     def __init__(self, sections: dict[bytes | None, list[Rule]], patterns: list[Rule]) -> None:
         self._sections = {username: _compile(rules) for username, rules in sections.items()}
@@ -68,7 +68,7 @@ class Acl:
 
     @property
     def names_users(self) -> bool:
-        """Whether some rule depends on the user name."""
+        """True if some rule depends on the user name."""
         return any(username is not None for username in self._sections) or any(
             b"%u" in rule.topic_filter for rule in self._patterns
         )
@@ -77,7 +77,7 @@ class Acl:
         """Tell whether some rule may allow something behind a mount point that ends with /."""
         below = split(mount + b"#")
         granted = [levels for rules in self._sections.values() for levels in rules.read + rules.write]
-        # A place for a name is any name.
+        # A placeholder stands for any name.
         granted += [
             tuple(b"+" if _PLACE.search(level) else level for level in split(rule.topic_filter))
             for rule in self._patterns
@@ -86,7 +86,7 @@ class Acl:
         return any(intersection(below, levels) is not None for levels in granted)
 
     def rights(self, client_id: bytes, username: bytes | None) -> "AclRights":
-        """Return what a client may do. An empty user name is none, as it is in mosquitto."""
+        """Return the rights of a client. An empty user name counts as none, as in mosquitto."""
         username = username or None
         is_shared = not self._patterns or not (self._uses_client_id or _WILDCARD.search(client_id))
         rights = self._shared.get(username) if is_shared else None
@@ -99,7 +99,7 @@ class Acl:
         return rights
 
     def substitute(self, client_id: bytes, username: bytes | None) -> list[Rule]:
-        """Return the rules that the patterns are for one client; none if its names are dangerous."""
+        """Return the patterns with one client's names filled in; no rules if its names are dangerous."""
         if not self._patterns or _WILDCARD.search(client_id) or _WILDCARD.search(username or b""):
             return []
         names = {b"%c": client_id, b"%u": username}
@@ -114,7 +114,7 @@ class Acl:
         return rules
 
     def remembered(self) -> bool:
-        """Count one more answer that some rights remember. Returns False, all forgotten, if these were too many."""
+        """Count one more remembered answer. If there are too many, forget them all and return False."""
         self._answers += 1
         if self._answers < _MAX_ANSWERS_TOTAL:
             return True
@@ -125,7 +125,7 @@ class Acl:
 
 
 class _Rules(NamedTuple):
-    """Rules by what they give, deny first: that is the order they are asked in."""
+    """Rules by the access they give, in the order of evaluation: deny first."""
 
     deny: tuple[Levels, ...]
     read: tuple[Levels, ...]
@@ -146,7 +146,7 @@ def _compile(rules: Iterable[Rule]) -> _Rules:
 
 
 class AclRights(Rights):
-    """What an Acl allows a client."""
+    """The rights that an Acl gives a client."""
 
     __slots__ = ("__weakref__", "_acl", "_client_id", "_may_publish", "_may_read", "_patterns", "_section", "_username")
 
@@ -202,7 +202,7 @@ class AclRights(Rights):
         return qos if readable else SUBSCRIPTION_FAILURE
 
     def forget(self) -> None:
-        """Start the memory of answers afresh."""
+        """Forget the remembered answers."""
         self._may_publish.clear()
         self._may_read.clear()
 
@@ -216,7 +216,7 @@ class AclRights(Rights):
         return False
 
     def _own_rules(self) -> _Rules:
-        """What the patterns are for this client; made when first asked for, since many clients come at once."""
+        """The patterns' rules for this client, made at the first use, because many clients connect at once."""
         if self._patterns is None:
             self._patterns = _compile(self._acl.substitute(self._client_id, self._username))
         return self._patterns

@@ -1,4 +1,4 @@
-"""Who may not connect, whatever else is right: a file with one rule a line.
+"""Clients that may not connect, whatever their credentials: a file with one rule per line.
 
     # a stolen board, a test account, a network that attacks
     client_id pump-7
@@ -67,7 +67,7 @@ class Blacklist:
             self._names[kind].add(value)
 
     def refuses(self, client_id: bytes, username: bytes | None, address: str) -> bool:
-        """Tell whether a client may not connect."""
+        """Return True if a client may not connect."""
         return (
             self._names_match("client_id", client_id)
             or (username is not None and self._names_match("username", username))
@@ -85,6 +85,6 @@ class Blacklist:
         except ValueError:
             return False  # the path of a Unix socket
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            # How a client of IPv4 looks to a listener of IPv6.
+            # The form in which an IPv6 listener sees an IPv4 client.
             address = address.ipv4_mapped
         return any(address in network for network in self._networks)

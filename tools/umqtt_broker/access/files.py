@@ -87,7 +87,7 @@ class FilePermission(Permission):
             # The listener has verified the certificate.
             return NOT_AUTHORIZED if username is None else ACCEPTED
         if username is None or not self._password_file:
-            # As in mosquitto: a name that nothing can prove is as good as none.
+            # As in mosquitto: a name that cannot be proved counts as none.
             may_enter = self._allow_anonymous or peer.listener.allow_anonymous
             return ACCEPTED if may_enter else NOT_AUTHORIZED
         if packet.password is None:
@@ -155,8 +155,8 @@ class PermissionHook(Permission):
         return self.files.connect(packet, peer)
 
     def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin as the files do, unless connect() is overridden: then only by a rule of its own."""
-        # Who is let in by a method is not asked about by connect().
+        """Begin as the files do, but refuse if connect() is overridden: override this method as well then."""
+        # connect() is not called for clients that authenticate by a method.
         if type(self).connect is not PermissionHook.connect:
             return super().authenticate(method, packet, peer)
         return self.files.authenticate(method, packet, peer)
@@ -166,11 +166,11 @@ class PermissionHook(Permission):
         return self.files.rights(client_id, username)
 
     def prepare_reload(self) -> Callable[[], None]:
-        """Read the files again; returns what puts them in force."""
+        """Read the files again; return a function that puts them in force."""
         return self.files.prepare_reload()
 
     def close(self) -> None:
-        """Let go of threads."""
+        """End the threads."""
         self.files.close()
 
 

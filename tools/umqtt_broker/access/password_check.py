@@ -1,4 +1,4 @@
-"""Checking passwords beside the event loop: a thread or two, a bounded queue, and a memory of what was right.
+"""Checks passwords outside the event loop: a few threads, a bounded queue, and a memory of right ones.
 
 A hash made to be slow takes 0.1 s of a processor. A client whose password was right before is let in without it, so
 that a fleet that comes back together is not kept waiting, nor by someone who floods the broker with wrong passwords.
@@ -18,12 +18,12 @@ from .guesses import Guesses
 from .passwords import StoredPassword
 from .scram import ScramExchange, ScramKeys, decoy
 
-# Different passwords that wait for a thread. Beyond it a client is told to come again later.
+# Different passwords that may wait for a thread. Further clients are told to come again later.
 MAX_WAITING = 4096
 
 
 class _Check(NamedTuple):
-    """A password on its way through a thread, and who waits for the answer."""
+    """A password check in a thread, and the connections that wait for its answer."""
 
     job: "asyncio.Future[bool]"
     waiting: "list[asyncio.Future[int]]"
@@ -39,14 +39,14 @@ class PasswordChecker:
         self.refused_busy = 0
         self._max_waiting = max_waiting
         self._guesses = Guesses()
-        # Under a key that only this process knows a digest tells nothing about a password, however it may leak.
+        # The key is known only to this process, so a leaked digest tells nothing about a password.
         self._key = secrets.token_bytes(32)
         self._pool: ThreadPoolExecutor | None = None
         self._checks: dict[bytes, _Check] = {}
         self.replace(users)
 
     def replace(self, users: Mapping[bytes, StoredPassword]) -> None:
-        """Check by other users from now on, also those passwords whose check has begun."""
+        """Check against new users from now on, also the passwords whose check has begun."""
         self._users = dict(users)
         self._hashes = tuple(users.values())
         self._scram = tuple(one for one in users.values() if isinstance(one, ScramKeys))
@@ -76,7 +76,7 @@ class PasswordChecker:
                 return SERVER_UNAVAILABLE
             check = self._checks[digest] = _Check(self._submit(against, password), [])
             check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
-        # A fleet under one name and password is hashed once.
+        # The password of a fleet with one shared name is hashed only once.
         future: asyncio.Future[int] = loop.create_future()
         check.waiting.append(future)
         future.add_done_callback(lambda future: self._on_answered(future, digest))
@@ -84,7 +84,7 @@ class PasswordChecker:
         return future
 
     def begin_scram(self, check: Callable[[bytes], int], address: str) -> ScramExchange | None:
-        """Begin an exchange; None if no user has a password for it. check: see ScramExchange."""
+        """Begin an exchange; return None if no user has a password for it. check: see ScramExchange."""
         return ScramExchange(self._scram_keys, check, self._guesses, address) if self._scram else None
 
     def _scram_keys(self, username: bytes) -> ScramKeys | None:
@@ -103,7 +103,7 @@ class PasswordChecker:
     ) -> None:
         if job.cancelled():
             return
-        # What was computed counts only for what the file says now: it may have been read again meanwhile.
+        # The file may have been read again meanwhile: a result counts only for the current users.
         is_right = job.result() and stored is not None and self._users.get(username) == stored
         if is_right:
             self._right[username] = digest
@@ -112,7 +112,7 @@ class PasswordChecker:
                 future.set_result(ACCEPTED if is_right else BAD_USER_NAME_OR_PASSWORD)
 
     def _on_answered(self, future: "asyncio.Future[int]", digest: bytes) -> None:
-        """A password that nobody waits for any more is not worth a thread: who floods and leaves leaves no queue."""
+        """Cancel the check if nobody waits for it any more, so that a flood of short connections leaves no queue."""
         check = self._checks.get(digest)
         if future.cancelled() and check is not None and all(waiting.cancelled() for waiting in check.waiting):
             del self._checks[digest]
@@ -123,7 +123,7 @@ class PasswordChecker:
             self._guesses.wrong(address, username, future.get_loop().time())
 
     def close(self) -> None:
-        """End the threads; nobody waits for an answer any more."""
+        """End the threads; pending answers are dropped."""
         checks, self._checks = self._checks, {}
         for check in checks.values():
             check.job.cancel()
@@ -150,5 +150,5 @@ class PasswordChecker:
 
 
 def _threads() -> int:
-    """Leave one processor to the event loop."""
+    """Return the number of threads, 1 to 4: one processor is left to the event loop."""
     return max(1, min(4, (os.cpu_count() or 1) - 1))

@@ -1,4 +1,4 @@
-"""Passwords in the format of mosquitto_passwd: one user a line, `NAME:$7$ITERATIONS$SALT$HASH`.
+"""Passwords in the format of mosquitto_passwd: one user per line, `NAME:$7$ITERATIONS$SALT$HASH`.
 
 $7$ is PBKDF2-HMAC-SHA512; $6$, without iterations, one round of salted SHA-512: read, never written. Salt and hash are
 in base64. Who may authenticate by SCRAM too has `NAME:SCRAM-SHA-256$…`, see `scram`. Blank lines, and lines that begin
@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from .scram import METHOD, ScramKeys
 
-# What OWASP asks of PBKDF2-HMAC-SHA512 for a password that someone thought of: about 0.1 s.
+# OWASP's recommendation for PBKDF2-HMAC-SHA512 and passwords chosen by people: about 0.1 s.
 ITERATIONS_CHOSEN = 210_000
 # For generate_password(): 120 random bits cannot be guessed, however cheap each guess is; and a fleet that comes back
 # at once is checked in a second.
@@ -78,7 +78,7 @@ class PasswordHash:
         return b"$".join((kind, base64.b64encode(self.salt), base64.b64encode(self.digest)))
 
     def verify(self, password: bytes) -> bool:
-        """Tell whether this is the password. Lets other threads run while it computes."""
+        """Return True if this is the password. Other threads run while it computes."""
         if self.iterations:
             digest = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
         else:
@@ -105,7 +105,7 @@ def check_username(username: bytes) -> None:
 
 
 def check_password(password: bytes) -> None:
-    """Raise ValueError if no client could send this password, or mosquitto would read but a part of it."""
+    """Raise ValueError if no client could send this password, or mosquitto would read only a part of it."""
     if not password or len(password) > _MAX_SIZE:
         raise ValueError("a password has 1 to 65,535 bytes")
     if b"\0" in password:
@@ -145,7 +145,7 @@ class PasswordFile:
         where = f"{self.path}:{index + 1}"
         username, colon, text = line.partition(b":")
         username = username.strip()
-        # Never show the line: what is wrong with it may be that it holds the password.
+        # Never show the line: it may contain the password by mistake.
         if not colon:
             raise ConfigError(f"{where}: no colon behind the user name — a line is NAME:HASH, made by umqtt passwd")
         shown = username.decode(errors="replace")
@@ -173,7 +173,7 @@ class PasswordFile:
         self.users[username] = stored
 
     def delete(self, username: bytes) -> None:
-        """Remove a user. Raises KeyError if there is none of that name."""
+        """Remove a user. Raises KeyError if there is no user of that name."""
         del self.users[username]
         index = self._line_of.pop(username)
         del self._lines[index]
@@ -186,7 +186,7 @@ class PasswordFile:
 
         Only its owner may read it, and the owner stays the same.
         """
-        # A link stays a link: what it leads to is replaced.
+        # A symbolic link is kept: the file that it points to is replaced.
         target = self.path.resolve()
         text = b"".join(line + b"\n" for line in self._lines)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)

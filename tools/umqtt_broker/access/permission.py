@@ -11,7 +11,7 @@ from ..protocol.reason_codes import ReasonCode
 
 
 class PeerListener(Protocol):
-    """What a permission may look at of the listener that a client came in by; the rest is not for rules."""
+    """The part of a client's listener that a permission may read."""
 
     host: str
     port: int
@@ -23,7 +23,7 @@ class PeerListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a network connection.
+    """The client at the other end of a network connection.
 
     address: IP address, or the path of the Unix socket. identity: the common name of the client's certificate, which
     the listener has verified; None without one. listener: where the connection came in.
@@ -34,7 +34,7 @@ class Peer:
     listener: PeerListener
 
     def username(self, packet: Connect) -> bytes | None:
-        """Return the user name that rights are looked up by: the certificate's, where the listener says so.
+        """Return the user name by which rights are looked up: the certificate's, if the listener says so.
 
         An empty name is none, as it is in mosquitto.
         """
@@ -53,12 +53,12 @@ class Rights:
     __slots__ = ()
 
     def may_publish(self, topic_name: bytes) -> bool:
-        """Say whether the client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
+        """Return True if the client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
         del topic_name
         return True
 
     def may_read(self, topic_name: bytes) -> bool:
-        """Say whether the client may receive messages of `topic_name`. Asked once a route, not once a message."""
+        """Return True if the client may receive messages of `topic_name`. Called once per route, not per message."""
         del topic_name
         return True
 
@@ -122,12 +122,12 @@ class Permission:
         return _nothing
 
     def reload(self) -> None:
-        """Take the rules of this permission alone anew. Raises ConfigError. Override prepare_reload() instead."""
+        """Reload the rules of this permission only. Raises ConfigError. Override prepare_reload() instead."""
         self.prepare_reload()()
 
     def close(self) -> None:
-        """Let go of threads and files; the broker has stopped."""
+        """Release threads and files; the broker has stopped."""
 
 
 def _nothing() -> None:
-    """There is nothing to put in force."""
+    """Do nothing: there is nothing to put in force."""

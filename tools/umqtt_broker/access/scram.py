@@ -19,9 +19,9 @@ from .guesses import Guesses
 
 METHOD = b"SCRAM-SHA-256"
 
-# What OWASP asks of PBKDF2-HMAC-SHA256 for a password that someone thought of; the client computes them.
+# OWASP's recommendation for PBKDF2-HMAC-SHA256 and passwords chosen by people; the client computes them.
 SCRAM_ITERATIONS_CHOSEN = 600_000
-# For generate_password(): the least that RFC 7677 wants.
+# For generate_password(): the minimum of RFC 7677.
 SCRAM_ITERATIONS_RANDOM = 4096
 
 _SALT_SIZE = 16
@@ -31,7 +31,7 @@ _MAX_ITERATIONS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What is kept of a password; neither it nor what a client proves it by follows from this."""
+    """The stored form of a password; neither the password nor a client's proof can be derived from it."""
 
     iterations: int
     salt: bytes
@@ -118,7 +118,7 @@ class ScramExchange:
     def _begin(self, data: bytes) -> tuple[int, bytes]:
         """Answer gs2-header client-first-message-bare (RFC 5802, 7). Raises ValueError."""
         binding, authorized, first = data.split(b",", 2)
-        # No channel is bound, and nobody acts for somebody else.
+        # No channel binding, and no client that acts for another user.
         if binding not in (b"n", b"y") or authorized:
             raise ValueError("channel binding, or another identity")
         name, nonce, *_ = first.split(b",")
@@ -138,7 +138,7 @@ class ScramExchange:
 
     def _finish(self, keys: ScramKeys, data: bytes, now: float) -> tuple[int, bytes]:
         """Answer client-final-message. Raises ValueError."""
-        # Not before: many connections may have begun together.
+        # Checked only now, because many connections may have begun together.
         if self._guesses.must_wait(self._address, self.user_name, now):
             return ReasonCode.SERVER_UNAVAILABLE, b""
         without_proof, found, proof = data.rpartition(b",p=")
@@ -165,7 +165,7 @@ def _keys(password: bytes, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
 
 
 def _normalize(password: bytes) -> bytes:
-    """Return a password as both sides hash it: SASLprep's normal form, without its look at forbidden characters."""
+    """Return a password as both sides hash it: in SASLprep's normal form, without its check of characters."""
     try:
         return unicodedata.normalize("NFKC", password.decode()).encode()
     except UnicodeDecodeError:

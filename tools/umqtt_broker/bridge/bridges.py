@@ -1,4 +1,4 @@
-"""Bridges: topics shared with other brokers, with the promise that clients have. docs/broker-bridge.md says what it is.
+"""Bridges: topics shared with other brokers, with the same delivery guarantee as clients. See docs/broker-bridge.md.
 
 A bridge is two clients back to back, of this broker and of the remote one (relay). A message is acknowledged at
 one end when the other end has acknowledged it. All of it runs in the broker's event loop, in short turns.
@@ -36,17 +36,17 @@ class Bridges:
             bridge.start()
 
     async def stop(self) -> None:
-        """Say goodbye at both ends; what was not acknowledged stays in the session."""
+        """Disconnect both ends; messages that were not acknowledged stay in the session."""
         await asyncio.gather(*(bridge.stop() for bridge in self._bridges))
 
     @property
     def status(self) -> list[BridgeStatus]:
-        """What each bridge does, in the order of the configuration."""
+        """The status of each bridge, in the order of the configuration."""
         return [bridge.look() for bridge in self._bridges]
 
 
 class Bridge:
-    """One bridge, over any number of relays, one after the other: each has one connection to this broker."""
+    """One bridge. It uses relays one after the other, each with one connection to this broker."""
 
     def __init__(self, state: BridgeState) -> None:
         self._state = state
@@ -54,7 +54,7 @@ class Bridge:
         self._task: asyncio.Task[None] | None = None
 
     def load_certificates(self) -> None:
-        """Read what TLS needs. Raises ConfigError."""
+        """Read the certificates and keys. Raises ConfigError."""
         self._state.context = make_bridge_context(self._state.config)
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class Bridge:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End the relay in good order, and begin no other."""
+        """End the relay in good order, and start no other."""
         task, self._task = self._task, None
         if self._relay is not None:
             self._relay.say_goodbye()

@@ -1,4 +1,4 @@
-"""What moves messages through a bridge while both ends are there: one turn of the event loop at a time."""
+"""Moves messages through a bridge while both ends are connected, one turn of the event loop at a time."""
 
 import asyncio
 import logging
@@ -21,10 +21,10 @@ from .state import BridgeState
 
 _log = logging.getLogger(__name__)
 
-# What umqtt_robust's client asks for when it wants the longest wait, after a refusal that will hardly change.
+# What umqtt_robust's client passes for the longest wait, after a refusal that will hardly change.
 _LONGEST_WAIT = 32_000
 
-# Seconds between two looks whether the first address is back, and for each.
+# Seconds between two checks whether the first address is back, and the timeout of each.
 _PRIMARY_RETRY = 5.0
 _PRIMARY_TIMEOUT = 5.0
 
@@ -70,7 +70,7 @@ class Relay:
         return self._client is not None and self._client.connected and self._client.subscribed
 
     def close(self) -> None:
-        """Let both ends go."""
+        """Close both ends."""
         if not self.ended.done():
             self.ended.set_result("")
         if self._timer is not None:
@@ -83,7 +83,7 @@ class Relay:
         self._status.connected = False
 
     def say_goodbye(self) -> None:
-        """DISCONNECT at both ends: no will is published, so the notification says it."""
+        """Send DISCONNECT at both ends; as this publishes no will, publish the notification itself."""
         client = self._client
         if client is not None and not self.ended.done():
             if client.connected:
@@ -111,7 +111,7 @@ class Relay:
         self._end(reason)
 
     def local_answered(self) -> None:
-        """Let go what waited for it."""
+        """Release what waited for the answer."""
         if self._link is not None:
             self._link.flush()
 
@@ -160,7 +160,7 @@ class Relay:
         self.wake()
 
     def _sync_subscriptions(self) -> None:
-        """Make the session's subscriptions those of the configuration; what stays is not sent anew."""
+        """Make the session's subscriptions those of the configuration; unchanged ones are not sent again."""
         wanted: dict[bytes, int] = {}
         for rule in self._config.topics:
             if rule.goes_out:
@@ -199,7 +199,7 @@ class Relay:
             if self._forward(client):
                 wait_ms = client.tick()
         except Exception as error:
-            self._end(f"{type(error).__name__}: {error}")  # begin anew: what counts is in the session
+            self._end(f"{type(error).__name__}: {error}")  # start again: the session has all that counts
             raise
         if self._link is not None and self._link.has_more and not self._local.paused:
             self.wake()
@@ -220,7 +220,7 @@ class Relay:
         while waiting and len(outbox.queue) < outbox.store.slots:
             first_byte, packet_id, topic_name, encoded, payload = waiting.popleft()
             mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
-            if not mapped:  # queued under rules that are no more
+            if not mapped:  # queued under rules that no longer exist
                 self._status.unmatched += 1
                 self._leave_out(first_byte, packet_id)
                 continue
@@ -260,7 +260,7 @@ class Relay:
         return int(self._bridge.next_wait() * 1000)
 
     def connected(self, session_present: bool) -> None:
-        """The remote broker let the bridge in."""
+        """Handle the link: the remote broker has accepted the bridge."""
         del session_present
         self._status.connected = True
         self._status.connects += 1
@@ -280,7 +280,7 @@ class Relay:
             self._primary_watch = self._loop.create_task(self._watch_primary())
 
     def disconnected(self, error: Exception) -> None:
-        """The link is gone; the client makes another one."""
+        """Handle a lost link; the client makes another one."""
         self._status.connected = False
         self._bridge.report(f"link to {self._status.remote} lost: {error}")
         self._notify_local(b"0")
@@ -288,7 +288,7 @@ class Relay:
             self._end("the link is lost and cleansession is true")
 
     def failed(self, error: Exception) -> None:
-        """Something went wrong, and the client goes on by itself."""
+        """Report an error after which the client continues by itself."""
         if isinstance(error, NotPrivate):
             _log.info("bridge %s: %s", self._config.name, error)
         elif isinstance(error, Refused) and error.args[0] == "subscribe":
@@ -316,7 +316,7 @@ class Relay:
             self._bridge.report(f"{self._status.remote} takes no message of {len(payload)} bytes: one is left out")
 
     def raw_message(self, buffer: bytearray | bytes, topic: int, topic_end: int, payload: int, end: int) -> None:
-        """A message at QoS 0 or 1 has come."""
+        """Handle a message at QoS 0 or 1."""
         self._deliver_described(bytes(buffer[topic:topic_end]), bytes(buffer[payload:end]))
 
     def _deliver_described(self, topic_name: bytes, payload: bytes) -> None:
@@ -328,7 +328,7 @@ class Relay:
         self.deliver(client.flags, client.packet_id, topic_name, payload)
 
     def large_message(self, topic_name: bytes, offset: int, size: int, chunk: memoryview) -> None:
-        """A piece of a message that is larger than the client's buffer has come."""
+        """Handle a piece of a message that is larger than the client's buffer."""
         assert self._client is not None
         if not offset:
             self._large = []
@@ -344,7 +344,7 @@ class Relay:
                 self._deliver_described(topic_name, payload)
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
-        """Publish a message that came at the local broker, under the packet identifier that it came with."""
+        """Publish a received message at the local broker, under the packet identifier that it came with."""
         topic_name, _, encoded = topic_name.partition(b"\0")
         encoded = encoded or b"\0"
         if topic_name == self._origin_topic:
@@ -363,13 +363,13 @@ class Relay:
             self._local.publish(PUBLISH | flags & 15, packet_id, mapped, payload, encoded)
 
     def _lead_to(self, broker_id: bytes) -> None:
-        """The remote broker has said who it is."""
+        """Note which broker the remote one is."""
         router = self._bridge.router
         router.set_origin(self._local.session, broker_id)
         router.bridge_loops.own(self._local.session)
 
     async def _watch_primary(self) -> None:
-        """Begin anew, with the first address, once somebody listens there again."""
+        """Start again with the first address once a broker listens there again."""
         host, port = self._config.addresses[0]
         while True:
             await asyncio.sleep(min(_PRIMARY_RETRY, self._config.restart_timeout[1]))

@@ -1,4 +1,4 @@
-"""The remote end of a bridge: umqtt_robust's client, with what only bridges do."""
+"""The remote end of a bridge: umqtt_robust's client with the additions for bridges."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ class NotPrivate(LinkLost):
 
 
 class Owner(Protocol):
-    """Whom the remote end tells what happens there: the relay, whose methods these are."""
+    """The receiver of the remote end's events: the relay."""
 
     def open_link(self, host: str, port: int, path: str) -> RemoteLink:
         """Make a link."""
@@ -47,22 +47,22 @@ class Owner(Protocol):
         ...
 
     def connected(self, session_present: bool) -> None:
-        """The remote broker let the bridge in."""
+        """Handle the link: the remote broker has accepted the bridge."""
 
     def disconnected(self, error: Exception) -> None:
-        """The link is gone."""
+        """Handle a lost link."""
 
     def failed(self, error: Exception) -> None:
-        """Something went wrong, and the client goes on by itself."""
+        """Handle an error after which the client continues by itself."""
 
     def dropped(self, packet_id: int, topic_name: bytes, payload: bytes, reason: int) -> None:
-        """The remote broker does not take a message."""
+        """Handle a message that the remote broker refuses."""
 
     def raw_message(self, buffer: bytearray | bytes, topic: int, topic_end: int, payload: int, end: int) -> None:
-        """A message at QoS 0 or 1 has come."""
+        """Handle a message at QoS 0 or 1."""
 
     def large_message(self, topic_name: bytes, offset: int, size: int, chunk: memoryview) -> None:
-        """A piece of a large message has come."""
+        """Handle a piece of a large message."""
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
         """A message at QoS 2 has come. topic_name: behind it and a NUL are the properties of MQTT 5, if it has any."""
@@ -150,14 +150,14 @@ class BridgeClient(Client):
         self.subscribe(topic_filter, qos)
 
     def handle_connack(self, session_present: int, return_code: int) -> None:
-        """CONNACK has come."""
+        """Handle CONNACK."""
         if return_code == 1 and self._bridge.remote_private:
             self._bridge.remote_private = False
             self.retry_delay = 0  # at once, without the bit
             raise NotPrivate("the remote broker does not know bridges")
         if self._bridge.config.protocol_level == 3 and not self._bridge.config.clean_session:
             session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
-        # Of the layer below Client, which its stub does not show.
+        # An attribute of the layer below Client, which Client's stub does not show.
         super().handle_connack(session_present, return_code)  # pyrefly: ignore[missing-attribute]
 
 

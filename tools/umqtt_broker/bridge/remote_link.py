@@ -1,4 +1,4 @@
-"""The remote end of a bridge: a transport for umqtt_robust's Client over asyncio, and what holds its bytes back.
+"""The remote link of a bridge: a transport for umqtt_robust's Client over asyncio, which holds bytes back.
 
 Looking up the name runs in the event loop's executor, the TLS handshake in the event loop without blocking it.
 """
@@ -12,7 +12,7 @@ from umqtt_robust.errors import LinkLost
 
 from ..clients.internal_client import LocalEnd
 
-# Bytes that may wait for the remote broker before the client is told that the link takes no more.
+# Bytes that may wait for the remote broker before the link takes no more from the client.
 _MAX_UNSENT = 1 << 20
 
 # Bytes that were read and not yet processed before the socket is not read from, and bytes processed at a time, so that
@@ -20,7 +20,7 @@ _MAX_UNSENT = 1 << 20
 _MAX_UNREAD = 1 << 18
 _READ_AT_A_TIME = 1 << 15
 
-# Seconds that the last bytes have to leave.
+# Seconds until the last bytes must have left.
 _CLOSE_TIMEOUT = 2.0
 
 
@@ -105,7 +105,7 @@ class RemoteLink(asyncio.Protocol):
         return size
 
     def close(self) -> None:
-        """Let the link go; what it holds and may leave goes first."""
+        """Close the link, after it has sent the bytes that may leave."""
         self._connecting.cancel()
         if self._transport is not None:
             self.flush()
@@ -121,7 +121,7 @@ class RemoteLink(asyncio.Protocol):
     # What the bridge calls
 
     def flush(self) -> None:
-        """Write what need not wait any more."""
+        """Write the bytes that no longer have to wait."""
         self._flushing = False
         waiting, answered = self._awaiting_answer, self._local.answered
         ready: list[bytes] = []
@@ -141,13 +141,13 @@ class RemoteLink(asyncio.Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Another turn would read more."""
+        """True if another turn would read more."""
         return bool(self._received) and self._budget <= 0
 
     # What the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The link is there, TLS and all."""
+        """Start using the link, which is made, including TLS."""
         assert isinstance(transport, asyncio.Transport)
         if self._ended:
             transport.abort()
@@ -167,12 +167,12 @@ class RemoteLink(asyncio.Protocol):
         self._wake()
 
     def eof_received(self) -> None:
-        """The remote broker closes."""
+        """Handle the end of the remote broker's data."""
         self._ended = True
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The link is gone."""
+        """Handle a lost link."""
         self._ended = True
         self._transport = None
         if isinstance(exc, OSError):
@@ -180,10 +180,10 @@ class RemoteLink(asyncio.Protocol):
         self._wake()
 
     def pause_writing(self) -> None:
-        """The remote broker is slow."""
+        """Stop writing: the remote broker is slow."""
         self._congested = True
 
     def resume_writing(self) -> None:
-        """The remote broker caught up."""
+        """Write again: the remote broker has caught up."""
         self._congested = False
         self._wake()

@@ -1,4 +1,4 @@
-"""What a bridge keeps from one of its connections to the next."""
+"""The state that a bridge keeps from one of its connections to the next."""
 
 import logging
 import random
@@ -72,7 +72,7 @@ class BridgeState:
         self._wait = 0.0
 
     def report(self, problem: str) -> None:
-        """Say what went wrong; the same again and again only once until the link was up."""
+        """Report an error; a repeated one only once until the link has been up."""
         level = logging.DEBUG if problem == self.status.last_error and self._wait else logging.WARNING
         self.status.last_error = problem
         _log.log(level, "bridge %s: %s", self.config.name, problem)
@@ -84,5 +84,5 @@ class BridgeState:
         return self._wait
 
     def reset_wait(self) -> None:
-        """The link came up."""
+        """Begin with the shortest wait again, because the link came up."""
         self._wait = 0.0

@@ -1,4 +1,4 @@
-"""What a topic is called at the other end of a bridge: mosquitto's rules."""
+"""Maps topic names to those at the other end of a bridge, by mosquitto's rules."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,1 +1,1 @@
-"""Connections and what they say."""
+"""Network connections of clients, and the packets that arrive on them."""

@@ -1,4 +1,4 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP: a client sends them many in a row, so a run of one kind is taken at once.
+"""PUBACK, PUBREC, PUBREL and PUBCOMP: a client sends many in a row, so a run of one kind is processed at once.
 
 Functions of a session. What they append to `acknowledgements` leaves, in order, when the read is
 processed; after the commit if they recorded anything.
@@ -35,7 +35,7 @@ def process_run(session: Session, stats: Stats, data: bytes, at: int, acknowledg
 
 
 def _on_pubacks(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
-    """The client has the messages; those of a shared subscription acknowledged to its group."""
+    """Process PUBACKs: the client has the messages; those of a shared subscription are acknowledged to its group."""
     del acknowledgements
     in_flight, store = session.in_flight, session.store
     for (packet_id,) in _packet_ids(run):
@@ -51,7 +51,7 @@ def _on_pubacks(session: Session, stats: Stats, run: bytes, acknowledgements: li
 
 
 def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
-    """The client has the messages: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
+    """Process PUBRECs: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
     in_flight, store = session.in_flight, session.store
     answered = 0
     unknown: list[int] = []
@@ -59,7 +59,7 @@ def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: li
         for (packet_id,) in _packet_ids(run):
             entry = in_flight.get(packet_id)
             if entry is None or entry[2] != 2:
-                # PUBREL goes out all the same: without it the client could not forget the identifier.
+                # PUBREL is sent anyway: without it the client could not release the identifier.
                 count_unknown(stats, entry is not None, "PUBREC for a QoS 1 message")
                 unknown.append(answered)
             elif entry[3] is not None:
@@ -74,7 +74,7 @@ def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: li
 
 
 def process_failed_pubrec(session: Session, stats: Stats, packet_id_bytes: bytes) -> None:
-    """The client of MQTT 5 does not want the message: it is over, without PUBREL [MQTT-4.3.3-4]."""
+    """Process a PUBREC of MQTT 5 that refuses the message: it ends without PUBREL [MQTT-4.3.3-4]."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
     entry = session.in_flight.get(packet_id)
     if entry is None or entry[2] != 2:
@@ -86,7 +86,7 @@ def process_failed_pubrec(session: Session, stats: Stats, packet_id_bytes: bytes
 
 
 def _on_pubrels(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
-    """The client knows that its messages are here: their identifiers may be used again."""
+    """Process PUBRELs: the client may use the identifiers of its messages again."""
     del stats
     inbound, store = session.inbound, session.store
     unknown: list[int] = []
@@ -96,13 +96,13 @@ def _on_pubrels(session: Session, stats: Stats, run: bytes, acknowledgements: li
             if store is not None:
                 store.set_inbound(session.number, packet_id, False)
         else:
-            # It was completed before: the client only missed the PUBCOMP.
+            # The message was completed before; the client only missed the PUBCOMP.
             unknown.append(number * _SIZE)
     acknowledgements.append(_answer(session, run, PUBCOMP, unknown))
 
 
 def _on_pubcomps(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
-    """The client has forgotten the identifiers of its messages."""
+    """Process PUBCOMPs: the client has released the identifiers of its messages."""
     del acknowledgements
     in_flight, store = session.in_flight, session.store
     for (packet_id,) in _packet_ids(run):
@@ -121,7 +121,7 @@ ACKNOWLEDGEMENTS = frozenset(_PROCESS)
 
 
 def _answer(session: Session, run: bytes, first_byte: int, unknown: list[int]) -> bytes:
-    """A run of another kind with the same packet identifiers. unknown: where those begin that nobody knows."""
+    """Return a run of another kind with the same packet identifiers. unknown: indices of the unknown ones."""
     if unknown and session.protocol_level == 5:
         codes = dict.fromkeys(unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
         starts = range(0, len(run), _SIZE)
@@ -132,7 +132,7 @@ def _answer(session: Session, run: bytes, first_byte: int, unknown: list[int]) -
 
 
 def count_unknown(stats: Stats, is_known: bool, reason: str) -> None:
-    """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
+    """Count an acknowledgement that fits no message. Raises MalformedPacket if its identifier is in use."""
     if is_known:
         raise MalformedPacket(reason)
     stats.unknown_acknowledgements += 1

@@ -15,7 +15,7 @@ from .ports import PacketClient
 
 
 class Authentication:
-    """Who a client is, as its method proves it: at CONNECT, and again whenever the client wants.
+    """The proof of a client's identity by its method: at CONNECT, and again whenever the client wants.
 
     method: what the CONNECT names. user_name: who it is, once proved. begin: makes an Exchange, or says why not by a
     reason code.
@@ -57,7 +57,7 @@ class Authentication:
         self._exchange = None
         if code == ReasonCode.SUCCESS:
             if self.user_name not in (None, exchange.user_name):
-                # Its session and its rights are another's.
+                # The session and the rights belong to another user.
                 return ReasonCode.NOT_AUTHORIZED, b""
             self.user_name = exchange.user_name
         return code, answer

@@ -1,4 +1,4 @@
-"""A client that is read from more slowly than it sends, without losing anything and without a deadlock.
+"""Reads from a client more slowly than it sends, without losing anything and without a deadlock.
 
 Its packets go through here instead of straight into the packet loop while
 
@@ -31,7 +31,7 @@ _DISCONNECT = bytes((DISCONNECT, 0))
 # The same in MQTT 5, where a client may write the reason code 0.
 _DISCONNECT_5 = bytes((DISCONNECT, 1, 0))
 
-# Bytes that may wait before the socket is read no more.
+# Bytes that may wait before reading from the socket stops.
 _MOST_WAITING = 1024 * 1024
 # The same while the disk fails: it may take long, and be the same for all clients.
 _MOST_WAITING_FOR_DISK = 64 * 1024
@@ -42,7 +42,7 @@ _MOST_AT_ONCE = 16 * 1024
 # Bytes of the shortest PUBLISH: its topic name has at least one.
 _SHORTEST = 5
 
-# Seconds that a client may be silent which neither acknowledges nor is acknowledged.
+# Seconds of silence after which a client that neither acknowledges nor is acknowledged is let through.
 _STANDSTILL = 5.0
 
 
@@ -77,10 +77,10 @@ class Backpressure:
         self._waiting_size = 0
         self.paused = False
 
-    # Why to hold back
+    # Reasons to hold back
 
     def decide(self, is_undecided: bool) -> None:
-        """Hold everything back as long as the CONNECT is not decided."""
+        """Hold everything back until the CONNECT is decided."""
         self._deciding = is_undecided
         self._set_paused(is_undecided)
         if not is_undecided:
@@ -104,8 +104,8 @@ class Backpressure:
             store.wait_for_room(self)
 
     def room_again(self, full: object) -> None:
-        """One of these queues has room, or is gone; or the store has. None: all queues together."""
-        # Not at once: the session that tells is in the middle of something.
+        """Continue: one of these queues, or the store, has room or is gone. None: all queues together."""
+        # Not at once: the session that calls is in the middle of something.
         self._loop.call_soon(self._on_room, full)
 
     def _on_room(self, full: object) -> None:
@@ -119,7 +119,7 @@ class Backpressure:
         """Take at most `rate` messages a second; 0: no limit."""
         self._rate = ReceiveRate(rate, self._loop.time()) if rate else None
 
-    # What comes in
+    # Input
 
     def feed(self, data: bytes) -> None:
         """Take what was read, as far as its packets are whole: what may not wait at once, the rest in its turn."""
@@ -156,13 +156,13 @@ class Backpressure:
                     out_of_turn.append(packet)
                 else:
                     if packet == _DISCONNECT or (connection.protocol_level == 5 and packet == _DISCONNECT_5):
-                        # Heard is heard [MQTT-3.1.2-10], also if the connection is lost before its turn.
+                        # It counts as received [MQTT-3.1.2-10], even if the connection is lost before its turn.
                         connection.forget_will()
                     self._waiting.append(packet)
                     self._waiting_size += length
                 at += length
         except MalformedPacket:
-            # The packet loop shall say so, when what came before has had its turn.
+            # The packet loop will report it after the packets before it.
             self._waiting.append(data[at:])
             self._waiting_size += end - at
             at = end
@@ -191,7 +191,7 @@ class Backpressure:
                 connection.process_packets(packet)
 
     def cancel(self) -> None:
-        """The connection is at its end."""
+        """Drop what waits: the connection is at its end."""
         self._waiting.clear()
         self._forget_full()
         if self._store is not None:
@@ -204,7 +204,7 @@ class Backpressure:
         """Packets that wait for their turn."""
         return len(self._waiting)
 
-    # Moving on
+    # Progress
 
     def _go_on(self) -> None:
         self._connection.begin_turn()
@@ -254,7 +254,7 @@ class Backpressure:
         return bool(self._full) and self._store is None and self._connection.is_waited_for
 
     def _let_through(self) -> None:
-        """Take what waits although there is no room."""
+        """Process what waits although there is no room."""
         self._connection.stats.publishers_let_through += 1
         self._forget_full()
         self.take_all()
@@ -266,7 +266,7 @@ class Backpressure:
             self._limits.wait_no_more(self)
 
     def _watch(self) -> None:
-        """Notice a standstill: begin to count again."""
+        """Restart the timer that notices a standstill."""
         if self._full:
             self._set_timer(_STANDSTILL, self._on_standstill)
 

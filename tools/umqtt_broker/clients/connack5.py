@@ -1,4 +1,4 @@
-"""What a client of MQTT 5 is told when it connects, is refused or is cut off."""
+"""The packets that tell a client of MQTT 5 that it is accepted, refused or disconnected."""
 
 from ..protocol import properties
 from ..protocol.connect import Connect
@@ -14,7 +14,7 @@ from ..protocol.properties import NONE
 from ..protocol.reason_codes import ReasonCode
 from ..settings.broker import BrokerConfig
 
-# What permissions answer with, the return codes of MQTT 3.1.1, in those of 5.
+# The return codes of MQTT 3.1.1, with which permissions answer, as reason codes of MQTT 5.
 _REASONS = {
     UNACCEPTABLE_PROTOCOL_VERSION: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
     IDENTIFIER_REJECTED: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -91,7 +91,7 @@ def disconnect(limits: Connect5, reason_code: int, reason: str) -> bytes:
 
 
 def _fit(limits: Connect5, whole: bytes, bare: bytes) -> bytes:
-    """Return a packet, without what is optional if it would be too large [MQTT-3.2.2-19, MQTT-3.14.2-3]."""
+    """Return a packet, without its optional properties if it is too large [MQTT-3.2.2-19, MQTT-3.14.2-3]."""
     return bare if limits.max_packet_size and len(whole) > limits.max_packet_size else whole
 
 

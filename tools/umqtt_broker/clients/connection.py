@@ -1,4 +1,4 @@
-"""One network connection: what the event loop calls, CONNECT, output and the end.
+"""One network connection: the callbacks of the event loop, CONNECT, output and the end.
 
 A read is parsed whole by `packet_loop`; what it causes is collected and written once: acknowledgements joined, and one
 write for each session that got messages.
@@ -40,7 +40,7 @@ from .registry import Sessions
 # wait for it.
 _UNREAD_BUFFERS = 8
 
-# Seconds the last packets have to leave before a closing connection is cut.
+# Seconds until the last packets must have left before a closing connection is cut.
 _CLOSE_TIMEOUT = 5.0
 
 _NO_ALIASES: dict[int, bytes] = {}
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConnectionBroker(Protocol):
-    """What a connection uses of its broker: the parts that all connections share, and the count of connections."""
+    """The parts of the broker that a connection uses, shared by all connections."""
 
     context: BrokerContext
     router: Router
@@ -66,7 +66,7 @@ class ConnectionBroker(Protocol):
         ...
 
     def forget(self, connection: "Connection") -> None:
-        """A network connection is gone."""
+        """Remove a network connection that is gone."""
 
 
 class Connection(asyncio.Protocol):
@@ -136,16 +136,16 @@ class Connection(asyncio.Protocol):
         # Parts of a packet, looked at once, when all are there: it may be a large one.
         self._pending: bytearray | None = None
         self._needed = 0
-        # What was read and waits for the next turn; None while nothing does.
+        # Data that was read and waits for the next turn; None if there is none.
         self._rest: list[bytes] | None = None
-        # When this turn is over, and when even if nobody waits, in the event loop's time.
+        # The end of this turn if others wait, and if nobody waits, in the event loop's time.
         self._until = self._latest = 0.0
         self._is_alone: Callable[[], bool] | None = None
-        # What has begun and takes more than one turn.
+        # The job under way that takes more than one turn.
         self.job: Job | None = None
         # The network connection is gone, and what it brought has its turns.
         self._is_lost = False
-        # What the store had recorded when this read began.
+        # The store's count of recorded changes when this read began.
         self._recorded = 0
         self.heard_at = 0.0
         self._deadline: Deadline | None = None
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         # With a method of MQTT 5: who the client is, and the CONNECT until that is known.
         self._authentication: Authentication | None = None
         self._connect: Connect | None = None
-        # Too much output is unread.
+        # True while too much output is unread.
         self._unread = False
         self.session: Session | None = None
         self.publish: Publish = broker.router.publish_here
@@ -168,14 +168,14 @@ class Connection(asyncio.Protocol):
         self.ending = "closed by the client"
         self.protocol_level = 4
         self._process = packet_loop.process
-        # What a client of MQTT 5 is told when everything else has left.
+        # The packet that a client of MQTT 5 gets after everything else.
         self._disconnect = b""
         self.client_limits = _NO_LIMITS
         self.topic_aliases = _NO_ALIASES
         self.established = False
         self.congested = False
         self.closing = False
-        # Nothing more can be written.
+        # True once nothing more can be written.
         self._gone = False
 
     # Called by the event loop
@@ -192,9 +192,9 @@ class Connection(asyncio.Protocol):
         self._deadline = self._broker.deadlines.after(self.context.config.connect_timeout, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
+        """End the connection: keep or discard the session, and publish the will if there is one."""
         if exc is None and not self.closing:
-            # The client has gone after its last packet: it is taken at its word, in turns like everyone.
+            # The client has closed after its last packet: process what it sent, in turns like others.
             self._is_lost = self._gone = True
             self.begin_turn()
             self._take_last()
@@ -213,13 +213,13 @@ class Connection(asyncio.Protocol):
         self._broker.forget(self)
 
     def pause_writing(self) -> None:
-        """The output buffer is full."""
+        """Stop output: the buffer is full."""
         self.congested = True
         if self.session is not None:
             self.session.stop_output()
 
     def resume_writing(self) -> None:
-        """The output buffer has drained."""
+        """Resume output: the buffer has drained."""
         self.congested = self._unread = False
         if self.closing:
             return
@@ -254,11 +254,11 @@ class Connection(asyncio.Protocol):
             return
         self.process_packets(data)
         if self.backpressure is not None:
-            # Something in this read is why the rest has to wait.
+            # A packet in this read makes the rest wait.
             self.feed_pending()
 
     def feed_pending(self) -> None:
-        """Give what is held back what was kept for it, as far as it is a packet."""
+        """Feed the kept data to the backpressure, as far as it has whole packets."""
         backpressure = self.backpressure
         assert backpressure is not None
         if self._pending is None or len(self._pending) < self._needed:
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
     # Turns
 
     def has_time(self) -> bool:
-        """Tell whether this turn goes on: its time is not over, or nobody else waits."""
+        """Return True if this turn may continue: its time is not over, or nobody else waits."""
         now = self._loop.time()
         if now >= self._until:
             if now >= self._latest or self._is_alone is None or not self._is_alone():
@@ -280,17 +280,17 @@ class Connection(asyncio.Protocol):
         return True
 
     def begin_turn(self) -> None:
-        """What follows is a turn of its own."""
+        """Begin a new turn."""
         now = self._loop.time()
         self._until, self._latest = now + SLICE, now + LONGEST
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something that was read waits for the next turn."""
+        """True if data that was read waits for the next turn."""
         return self._rest is not None
 
     def wait_for_turn(self, rest: bytes) -> None:
-        """Go on with `rest` when others have had their turn."""
+        """Continue with `rest` after the others have had their turn."""
         if self._rest is None:
             self._rest = []
             self._broker.turns.wait(self)
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         self._rest.append(rest)
 
     def on_turn(self) -> None:
-        """Go on, for a slice."""
+        """Continue for one slice."""
         if self._rest is None:
             return
         rest, self._rest = b"".join(self._rest), None
@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol):
         if not self.closing:
             self._receive(rest)
         if self.backpressure is not None and self._rest is None and not self.closing:
-            # What waits may go on, also if `rest` did not make a packet whole.
+            # What waits may continue, even if `rest` did not complete a packet.
             self.backpressure.feed(b"")
         if self._is_lost:
             self._take_last()
@@ -323,12 +323,12 @@ class Connection(asyncio.Protocol):
                 self.update_reading()
 
     def _take_last(self) -> None:
-        """Take what a client that has gone left, whatever limits it."""
+        """Process what a closed connection left, whatever limits it."""
         if self.backpressure is not None and self._rest is None and not self.closing:
             self.backpressure.take_all()
 
     def do_job(self, acknowledgements: list[bytes]) -> bool:
-        """Go on with what may take more than a turn. Returns whether it is done."""
+        """Continue with a job that may take more than one turn. Returns True when it is done."""
         job = self.job
         assert job is not None
         for _ in job.steps:
@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
         context = self.context
         limits = context.limits
         if limits is not None:
-            # What the broker itself has published meanwhile, wills and figures, is not this client's.
+            # What the broker itself published meanwhile (wills, $SYS) does not come from this client.
             limits.hits.clear()
         self._recorded = self.store.recorded
         acknowledgements: list[bytes] = []
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
                 store.after_commit(self, acknowledgements)
             else:
                 if context.dirty and (session is None or not session.dirty):
-                    # Those who wait for a message first; the publisher only learns that it is done.
+                    # Subscribers first, since they wait for the message; the publisher only gets its acknowledgement.
                     self.router.flush()
                 self.write(acknowledgements)
         if context.dirty:
@@ -390,7 +390,7 @@ class Connection(asyncio.Protocol):
             self._apply_backpressure().wait_for_room(limits)
 
     def keep_rest(self, data: bytes, needed: int) -> None:
-        """Keep what is not a whole packet until there are `needed` bytes."""
+        """Keep an incomplete packet until there are `needed` bytes."""
         if self._pending is None:
             self._pending = bytearray(data)
         else:
@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         self._needed = needed
 
     def count_in(self, messages: int) -> None:
-        """Count what a read brought."""
+        """Count the packets and bytes of a read."""
         self.messages_in += messages
         self.stats.messages_in += messages
 
@@ -410,28 +410,28 @@ class Connection(asyncio.Protocol):
     # Holding back
 
     def _apply_backpressure(self) -> Backpressure:
-        """Let what the client sends wait from now on. Returns what holds it back."""
+        """Hold back what the client sends from now on. Returns the Backpressure."""
         if self.backpressure is None:
             self.backpressure = Backpressure(self, self._loop)
         return self.backpressure
 
     def read_freely(self) -> None:
-        """The opposite."""
+        """Hold nothing back any more."""
         self.backpressure = None
 
     @property
     def is_held_back(self) -> bool:
-        """Tell whether what the client sent waits: for room in a queue, for its turn, or for leave to connect."""
+        """True if what the client sent waits: for room in a queue, its turn or the decision on its CONNECT."""
         backpressure = self.backpressure
         return backpressure is not None and bool(backpressure.paused or backpressure.waiting)
 
     @property
     def is_waited_for(self) -> bool:
-        """Tell whether the broker waits for acknowledgements of this client."""
+        """True if the broker waits for acknowledgements of this client."""
         return self.session is not None and bool(self.session.in_flight or self.session.queued)
 
     def update_reading(self) -> None:
-        """Read from the socket, or do not."""
+        """Start or stop reading from the socket, as the state requires."""
         if self.closing:
             return
         if self._unread or self._rest is not None or (self.backpressure is not None and self.backpressure.paused):
@@ -442,7 +442,7 @@ class Connection(asyncio.Protocol):
     # CONNECT
 
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
-        """Let a client in, or answer why not, or begin to hold it back. Returns its session if it is in."""
+        """Accept a client, refuse it, or hold it back until that is decided. Returns its session if accepted."""
         try:
             if is_version_5(packet):
                 self.protocol_level = 5
@@ -484,11 +484,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_authenticating(self) -> bool:
-        """Whether AUTH packets decide if its CONNECT is accepted."""
+        """True while AUTH packets decide if the CONNECT is accepted."""
         return self._connect is not None
 
     def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
-        """Go on with the enhanced authentication. Returns False when the client is refused. Raises MalformedPacket."""
+        """Continue the enhanced authentication. Returns False if the client is refused. Raises MalformedPacket."""
         if self._authentication is None:
             # [MQTT-4.12.0-7]
             raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)
@@ -517,7 +517,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, connect: Connect, return_code: int, authentication_data: bytes = b"") -> None:
         if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
             if connect.version5 is None:
-                # As a broker answers that knows no bridges: it comes back as a client.
+                # The answer of a broker that does not know bridges: the client comes back as an ordinary one.
                 return_code = UNACCEPTABLE_PROTOCOL_VERSION
             connect = connect._replace(bridge=False)
         if return_code != ACCEPTED:
@@ -551,7 +551,7 @@ class Connection(asyncio.Protocol):
         if connect.version5 is None:
             connack = [encode_connack(ACCEPTED, session_present)]
         else:
-            assert self.session is not None  # it is let in
+            assert self.session is not None  # the client is accepted
             granted = self._broker.sessions.granted_session_expiry(self.session)
             keep_alive, broker_id = self.keep_alive, self._broker_id(connect)
             connack = [
@@ -571,11 +571,11 @@ class Connection(asyncio.Protocol):
             self.store.after_commit(self, connack)
 
     def _broker_id(self, connect: Connect) -> bytes:
-        """Return what a bridge is told of this broker, b"" for other clients."""
+        """Return the identifier of this broker for a bridge, b"" for other clients."""
         return self.router.bridge_loops.broker_id if connect.bridge else b""
 
     def bind(self) -> None:
-        """Choose what stands between the client and the router: its rights or the settings are new."""
+        """Choose how messages get to the router, and their rate: the client's rights or the settings are new."""
         config = self.context.config
         if self.session is not None:
             self.publish = publisher(self.session, self.router, self.stats, config)
@@ -588,12 +588,12 @@ class Connection(asyncio.Protocol):
         self._broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
 
     def forget_will(self) -> None:
-        """The client has said DISCONNECT [MQTT-3.1.2-10]."""
+        """Discard the will after a DISCONNECT [MQTT-3.1.2-10]."""
         if self.session is not None:
             self._broker.sessions.forget_will(self.session)
 
     def set_session_expiry(self, seconds: int) -> None:
-        """The client has said in DISCONNECT how long its session is kept. Raises MalformedPacket."""
+        """Set how long the session is kept, as given in DISCONNECT. Raises MalformedPacket."""
         if self.session is not None:
             self._broker.sessions.set_session_expiry(self.session, seconds)
 
@@ -611,11 +611,11 @@ class Connection(asyncio.Protocol):
     # Output
 
     def must_wait(self) -> bool:
-        """Tell whether acknowledgements must wait: this read recorded something, earlier ones wait, or all must."""
+        """Return True if acknowledgements must wait: this read recorded changes, earlier ones wait, or all must."""
         return self.store.recorded != self._recorded or self.awaiting_commit > 0 or self.store.is_shared
 
     def release(self, packets: list[bytes]) -> None:
-        """Write what waited for a commit."""
+        """Write packets that waited for a commit."""
         if self._gone:
             return
         self.write(packets)
@@ -629,7 +629,7 @@ class Connection(asyncio.Protocol):
                 self.session.go_online()
 
     def write(self, packets: list[bytes]) -> None:
-        """Write packets in one piece, but for those that the client does not take [MQTT-3.1.2-24, -25 of MQTT 5]."""
+        """Write packets in one piece, except those too large for the client [MQTT-3.1.2-24, -25 of MQTT 5]."""
         data = b"".join(packets)
         self.send(fitting(data, self.client_limits.max_packet_size) if self.client_limits.max_packet_size else data)
 
@@ -650,7 +650,7 @@ class Connection(asyncio.Protocol):
     # The end
 
     def close(self) -> None:
-        """Close after everything has left: what is written, and what waits for a commit."""
+        """Close after everything is sent: what is written, and what waits for a commit."""
         if self.closing:
             return
         self.closing = True
@@ -663,14 +663,14 @@ class Connection(asyncio.Protocol):
             self._close_transport()
 
     def _close_transport(self) -> None:
-        """Close behind the last packet."""
+        """Close the transport after the last packet."""
         if self._disconnect:
             self.write([self._disconnect])
         self._gone = True
         self.transport.close()
 
     def stop(self) -> None:
-        """Close since the broker ends."""
+        """Close because the broker stops."""
         self.ending = "the broker stops"
         if self.protocol_level == 5 and self.session is not None:
             self._disconnect = encode_disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
@@ -695,7 +695,7 @@ class Connection(asyncio.Protocol):
             self._broker.forget(self)
 
     def commit_failed(self) -> None:
-        """What the client waits for is not safe: close without acknowledging it."""
+        """Close without acknowledging: what the client waits for is not safe."""
         self.abort(ReasonCode.UNSPECIFIED_ERROR)
 
     def _stop_waiting(self) -> None:
@@ -710,7 +710,7 @@ class Connection(asyncio.Protocol):
             self.backpressure.cancel()
 
     def on_deadline(self) -> None:
-        """What was waited for has not come: the CONNECT, a packet, or the end of a connection that closes."""
+        """Handle a timeout: of the CONNECT, of a packet (keep-alive), or of a closing connection."""
         self._deadline = None
         if self.closing:
             self.transport.abort()
@@ -721,10 +721,10 @@ class Connection(asyncio.Protocol):
             self._check_keep_alive()
 
     def _check_keep_alive(self) -> None:
-        """Close after one and a half keep-alive times in which nothing came [MQTT-3.1.2-24]."""
+        """Close after one and a half keep-alive times without a packet [MQTT-3.1.2-24]."""
         now = self._loop.time()
         if self._rest is not None or (self.backpressure is not None and self.backpressure.paused):
-            self.heard_at = now  # not the client is silent: nobody listens
+            self.heard_at = now  # the client is not silent: the broker does not read
         due = self.heard_at + 1.5 * self.keep_alive
         if now >= due:
             self.stats.keep_alive_timeouts += 1

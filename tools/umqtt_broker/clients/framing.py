@@ -1,4 +1,4 @@
-"""Where packets begin and end in what was read, and how much of it is looked at before the clock is."""
+"""Finds packets in the data read, and says how many bytes are processed between two looks at the clock."""
 
 from ..errors import MalformedPacket
 

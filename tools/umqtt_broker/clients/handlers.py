@@ -1,4 +1,4 @@
-"""What the packets do that are not worth a place in the packet loop, and incoming messages at QoS 2.
+"""Handlers of rare packets (SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, …) and of incoming messages at QoS 2.
 
 Functions of a connection with a session. What they append to `acknowledgements` leaves, in order, when the read is
 processed; after the commit if they recorded anything.
@@ -22,14 +22,14 @@ from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .ports import RequestClient
 
-# MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
+# MQTT 3.1 sets DUP in these when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
 
 
 def process_other(
     connection: RequestClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> bool:
-    """Process the packets that are not worth a place in the loop; acknowledgements only if oddly encoded.
+    """Process a packet that the loop does not decode itself; acknowledgements only if oddly encoded.
 
     Returns False when the packet takes another turn.
     """
@@ -67,9 +67,9 @@ def process_publish_qos2(
 
 
 def take_packet_id(session: Session, packet_id: int) -> None:
-    """Note that a QoS 2 message with this packet identifier is here."""
+    """Record the packet identifier of an incoming QoS 2 message."""
     if not session.inbound:
-        # Most sessions never need one, and a fleet has many sessions.
+        # Made on demand: most sessions never need one, and a fleet has many sessions.
         session.inbound = set()
     session.inbound.add(packet_id)
     if session.store is not None:
@@ -87,7 +87,7 @@ def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> 
             yield
         for topic_filter in decode(packet, max_levels):
             was_there = False
-            # What is no shared subscription nobody can have: there is nothing to do.
+            # Not a valid shared subscription, so nobody has it: there is nothing to remove.
             with contextlib.suppress(ValueError):
                 was_there = router.unsubscribe(session, mounted_filter(session.mount, topic_filter))
             reason_codes.append(ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -112,7 +112,7 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
 
     def steps() -> Iterator[None]:
         identifier = packets5.decode_subscription_identifier(packet) if is_version5 else 0
-        # All or nothing: of a broken packet nothing is done.
+        # All or nothing: a broken packet changes nothing.
         for _ in decode(packet, max_levels):
             yield
         for asked, options in decode(packet, max_levels):
@@ -123,7 +123,7 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
                 is_wanted = _wants_retained(options, topic_filter in session.subscriptions)
                 router.subscribe(session, topic_filter, options & ~3 | return_code, identifier)
                 if shared is None and router.retained and is_wanted:
-                    # Retained messages are for subscriptions that are not shared: who of a group should get them?
+                    # A shared subscription gets no retained messages: no member of the group is the right receiver.
                     granted.extend((topic_filter, return_code))
                     if session.retained_delivery is None:
                         session.retained_delivery = RetainedDelivery(session, router, connection.context)
@@ -141,7 +141,7 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
 
 
 def _wants_retained(options: int, is_subscribed: bool) -> bool:
-    """Tell whether a subscription gets retained messages now [MQTT-3.3.1-9, -10, -11 of MQTT 5]."""
+    """Return True if a subscription gets retained messages now [MQTT-3.3.1-9, -10, -11 of MQTT 5]."""
     handling = options & packets5.RETAIN_HANDLING
     return handling == packets5.RETAIN_ALWAYS or (handling == packets5.RETAIN_IF_NEW and not is_subscribed)
 
@@ -152,12 +152,12 @@ def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes
         topic_filter = mounted_filter(session.mount, asked)
         shared = split_shared(topic_filter)
     except ValueError:
-        # Such a client is not broken, it is new to shared subscriptions: it is told, not closed.
+        # This is no protocol error: answer with a reason code instead of closing the connection.
         return asked, None, ReasonCode.TOPIC_FILTER_INVALID
     # What a group shares is read like anything else.
     wanted = topic_filter if shared is None else shared[1]
     if wanted.startswith(ORIGIN):
-        # What the broker itself remembers of a bridge.
+        # Reserved for what the broker itself remembers of a bridge.
         return topic_filter, shared, ReasonCode.NOT_AUTHORIZED
     return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
     return topic_filter, shared, ReasonCode.NOT_AUTHORIZED if return_code == SUBSCRIPTION_FAILURE else return_code
@@ -166,7 +166,7 @@ def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes
 def _follow_suback(
     connection: RequestClient, session: Session, granted: Granted, acknowledgements: list[bytes]
 ) -> None:
-    """Let retained messages follow the SUBACK: the window stays shut until it has left."""
+    """Send retained messages after the SUBACK: the window stays closed until that is written."""
     session.close_window()
     if granted and session.retained_delivery is not None:
         messages = session.retained_delivery.begin(granted)

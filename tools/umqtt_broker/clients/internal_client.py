@@ -35,7 +35,7 @@ from ..sessions.session import Session
 from ..settings.broker import Listener
 from .connection import Connection
 
-# What the broker answers: first byte of a packet sent to it, without flags, to the first byte of the answer.
+# First byte of a packet sent to the broker, without flags, to the first byte of its answer.
 _ANSWERS = {PUBREC: PUBREL, PUBREL: PUBCOMP, SUBSCRIBE: SUBACK, UNSUBSCRIBE: UNSUBACK}
 
 # Reason codes from here on are refusals.
@@ -43,10 +43,10 @@ _REFUSED = 0x80
 
 
 class Owner(Protocol):
-    """Whom the local end tells what the broker sent."""
+    """The receiver of what the broker sent to the local end."""
 
     def local_connected(self, session_present: bool) -> None:
-        """The broker let the bridge in."""
+        """Handle CONNACK: the broker has accepted the bridge."""
 
     def local_message(
         self, first_byte: int, packet_id: int, topic_name: bytes, properties: bytes, payload: bytes
@@ -63,10 +63,10 @@ class Owner(Protocol):
         """A message at QoS 2 was left between PUBREC and PUBCOMP: the broker sends its PUBREL again."""
 
     def wake(self) -> None:
-        """The broker takes more: see `paused`."""
+        """Continue: the broker takes more again (see `paused`)."""
 
     def local_closed(self, reason: str) -> None:
-        """The broker closed the connection, or the bridge did."""
+        """Handle the end of the connection, whoever closed it."""
 
 
 class LocalEnd(asyncio.Transport):
@@ -142,7 +142,7 @@ class LocalEnd(asyncio.Transport):
         self._request(UNSUBSCRIBE, _field(topic_filter))
 
     def ping(self) -> None:
-        """Send PINGREQ: the broker may watch those who never send."""
+        """Send PINGREQ: the broker may enforce a keep-alive."""
         self._send(bytes((PINGREQ, 0)))
 
     def disconnect(self) -> None:
@@ -169,7 +169,7 @@ class LocalEnd(asyncio.Transport):
     # From the broker: what a Connection asks of its transport
 
     def write(self, data: Any) -> None:
-        """Take packets of the broker."""
+        """Process packets from the broker."""
         if not self.is_open:
             return
         data = self._rest + bytes(data) if self._rest else bytes(data)
@@ -227,28 +227,28 @@ class LocalEnd(asyncio.Transport):
             self._owner.local_released(packet_id)
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits here: what the remote broker has not taken is in the session's window."""
+        """Return 0: messages that the remote broker has not taken are in the session's window."""
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is no buffer."""
+        """Do nothing: there is no buffer."""
 
     def pause_reading(self) -> None:
-        """The broker wants no more of this client now."""
+        """Pause: the broker takes no more from this client now."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """The broker takes more."""
+        """Resume: the broker takes more."""
         self.paused = False
         if self.is_open:
             self._owner.wake()
 
     def is_closing(self) -> bool:
-        """Tell whether it is closed."""
+        """Return True if the connection is closed."""
         return not self.is_open
 
     def close(self) -> None:
-        """The broker, or abort(), closes."""
+        """Close the connection; called by the broker or abort()."""
         self._close("its own broker closed the connection")
 
     def abort(self) -> None:

@@ -1,6 +1,6 @@
 """The packet loop: every whole packet of one read, in one function.
 
-PUBLISH is decoded in place, `acknowledgements` takes those in runs; what is rare is done by `handlers`.
+PUBLISH is decoded in place, `acknowledgements` processes runs of acknowledgements, `handlers` the rare packets.
 """
 
 from ..errors import MalformedPacket
@@ -29,7 +29,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     messages = 0
     # What follows, up to the length of a packet, and the last lines stand in packet_loop5 too: it says why.
     step = FIRST_STEP
-    # Where the clock is looked at next, or where less than two bytes are left.
+    # The index where the clock is read next, or where less than two bytes are left.
     look = min(step, end - 1)
     try:
         if connection.job is not None and not connection.do_job(acknowledgements):
@@ -125,7 +125,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     finally:
         connection.count_in(messages)
     if at < end:
-        # How much there must be before it is worth looking again.
+        # How many bytes there must be before it is worth parsing again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1
         connection.keep_rest(data[at:] if at else data, needed)
     return True

@@ -1,4 +1,4 @@
-"""The packet loop of a client of MQTT 5: as packet_loop does for earlier versions, chosen once a connection.
+"""The packet loop for clients of MQTT 5, like packet_loop for earlier versions; chosen once per connection.
 
 How a packet is found in what was read stands in both, word for word, as a test sees to: a generator of packets would
 cost each of them 0.05 µs, and a message at QoS 0 about 1.5.
@@ -35,7 +35,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     at = length = body = 0
     messages = 0
     step = FIRST_STEP
-    # Where the clock is looked at next, or where less than two bytes are left.
+    # The index where the clock is read next, or where less than two bytes are left.
     look = min(step, end - 1)
     try:
         if connection.job is not None and not connection.do_job(acknowledgements):
@@ -108,7 +108,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                         else:
                             reason_code = router.publish_with(session, with_it, publish, topic_name, payload, 2, retain)
                             if not reason_code:
-                                # With a PUBREC that says no, the identifier is free again.
+                                # A PUBREC that refuses the message frees the identifier.
                                 take_packet_id(session, number)
                         append(packets5.encode_acknowledgement(PUBREC, packet_id, reason_code))
             elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
@@ -132,7 +132,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     finally:
         connection.count_in(messages)
     if at < end:
-        # How much there must be before it is worth looking again.
+        # How many bytes there must be before it is worth parsing again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1
         connection.keep_rest(data[at:] if at else data, needed)
     return True

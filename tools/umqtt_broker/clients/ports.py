@@ -1,4 +1,4 @@
-"""What the parts of a connection see of it: each protocol has what one part uses. connection.py imports the parts."""
+"""Protocols for the parts of a connection: each has what one part uses of it. connection.py imports the parts."""
 
 import asyncio
 from typing import Protocol
@@ -13,7 +13,7 @@ from ..store import Store
 
 
 class RequestClient(Protocol):
-    """What the handlers of rare packets see: whose packets they are, and where answers go."""
+    """The connection as the handlers of rare packets see it."""
 
     context: BrokerContext
     router: Router
@@ -27,7 +27,7 @@ class RequestClient(Protocol):
         ...
 
     def must_wait(self) -> bool:
-        """Tell whether answers must wait for a commit."""
+        """Return True if answers must wait for a commit."""
         ...
 
     def write(self, packets: list[bytes]) -> None:
@@ -49,21 +49,21 @@ class ReadClient(Protocol):
         ...
 
     def keep_rest(self, data: bytes, needed: int) -> None:
-        """Keep what is not a whole packet until there are `needed` bytes."""
+        """Keep an incomplete packet until there are `needed` bytes."""
 
     def has_time(self) -> bool:
-        """Tell whether this turn goes on."""
+        """Return True if this turn may continue."""
         ...
 
     def wait_for_turn(self, rest: bytes) -> None:
-        """Go on with `rest` when others have had their turn."""
+        """Continue with `rest` after the others have had their turn."""
 
     def forget_will(self) -> None:
-        """The client has said DISCONNECT."""
+        """Discard the will after a DISCONNECT."""
 
 
 class PacketClient(RequestClient, ReadClient, Protocol):
-    """What the packet loop sees: where a read goes. ending: why the connection ends; "" for DISCONNECT."""
+    """The connection as the packet loop sees it. ending: why the connection ends; "" for DISCONNECT."""
 
     session: Session | None
     ending: str
@@ -71,26 +71,26 @@ class PacketClient(RequestClient, ReadClient, Protocol):
 
     @property
     def is_authenticating(self) -> bool:
-        """Whether AUTH packets decide if its CONNECT is accepted."""
+        """True while AUTH packets decide if the CONNECT is accepted."""
         ...
 
     def set_session_expiry(self, seconds: int) -> None:
-        """The client has said in DISCONNECT how long its session is kept. Raises MalformedPacket."""
+        """Set how long the session is kept, as given in DISCONNECT. Raises MalformedPacket."""
 
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
-        """Let a client in. Returns its session if it is in."""
+        """Accept a client. Returns its session if accepted."""
         ...
 
     def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
-        """Go on with the enhanced authentication. Returns False when the client is refused. Raises MalformedPacket."""
+        """Continue the enhanced authentication. Returns False if the client is refused. Raises MalformedPacket."""
         ...
 
     def count_in(self, messages: int) -> None:
-        """Count what a read brought."""
+        """Count the packets and bytes of a read."""
 
 
 class BackpressureClient(ReadClient, Protocol):
-    """What backpressure sees: where the packets that wait go in their turn."""
+    """The connection as backpressure sees it."""
 
     context: BrokerContext
     closing: bool
@@ -99,28 +99,28 @@ class BackpressureClient(ReadClient, Protocol):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether the broker waits for acknowledgements of this client."""
+        """True if the broker waits for acknowledgements of this client."""
         ...
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something that was read waits for the next turn."""
+        """True if data that was read waits for the next turn."""
         ...
 
     def begin_turn(self) -> None:
-        """What follows is a turn of its own."""
+        """Begin a new turn."""
 
     def process_packets(self, data: bytes) -> None:
         """Process packets, and write what they cause."""
 
     def feed_pending(self) -> None:
-        """Feed what was kept."""
+        """Feed the kept data to the backpressure."""
 
     def read_freely(self) -> None:
-        """Nothing is held back any more."""
+        """Hold nothing back any more."""
 
     def update_reading(self) -> None:
-        """Read from the socket, or do not."""
+        """Start or stop reading from the socket, as the state requires."""
 
 
 class SessionClient(ClientConnection, Protocol):

@@ -33,12 +33,12 @@ from .ports import SessionClient
 # Sessions forgotten at a time: a fleet that expires together must not stall the rest.
 _MOST_AT_ONCE = 1000
 
-# Times that are noted beside two for each session.
+# Times that may be noted in addition to two for each session.
 _FEW_DUE = 1000
 
 
 class Sessions:
-    """Every session there is, each under its client identifier; at most one connection has it.
+    """All sessions, each under its client identifier; at most one connection has each.
 
     Listeners with different mount points share nothing, client identifiers included: a session is found under its
     `key`, which is the identifier, or mount point, U+0000 and identifier. U+0000 is in neither [MQTT-1.5.3-2].
@@ -73,7 +73,7 @@ class Sessions:
     # Recovery
 
     def recover(self, recovered: Recovered) -> None:
-        """Make the sessions that the store had kept."""
+        """Make the sessions that the store has kept."""
         now = self._context.expiry.now()
         self._router.shares.recover(recovered.shares)
         for found in recovered.sessions:
@@ -88,7 +88,7 @@ class Sessions:
                     self._store.set_away(session.number, 0)
                 session.away_since = now
             elif not session.away_since:
-                # It was connected when the broker ended without a word, or nobody counted.
+                # It was connected when the broker was killed, or the time was not recorded.
                 self._set_away(session, now)
             else:
                 self._expect(session)
@@ -100,7 +100,7 @@ class Sessions:
         self._router.shares.end_empty()
 
     def _recover_retained_delivery(self, session: Session, topic_filters: list[bytes]) -> None:
-        """Go on with retained messages once the client is back. They are not recovered yet, and need not be."""
+        """Resume retained messages once the client is back. They are not recovered yet, and need not be."""
         if topic_filters:
             session.retained_delivery = RetainedDelivery(session, self._router, self._context)
             for topic_filter in topic_filters:
@@ -208,7 +208,7 @@ class Sessions:
         expiry = self._session_expiry(packet)
         owner = Owner(username, packet.protocol_level, expiry)
         if session is not None and rights is not None and session.username != username:
-            # What waits for one user is not for another.
+            # Messages that wait for one user must not reach another.
             self._stats.sessions_of_others += 1
             self.discard(session)
             session = None
@@ -262,8 +262,8 @@ class Sessions:
         return listener.permission or self._config.permission
 
     def _return(self, session: Session, owner: Owner) -> None:
-        """A persistent session has a connection again."""
-        # The one that was to come later [MQTT-3.1.3-9].
+        """Note that a persistent session has a connection again."""
+        # The delayed will is not published any more [MQTT-3.1.3-9].
         self.forget_will(session)
         if session.store is not None:
             if (session.username, session.protocol_level, session.session_expiry) != owner:
@@ -273,7 +273,7 @@ class Sessions:
         session.away_since = session.will_is_due = 0
 
     def set_session_expiry(self, session: Session, seconds: int) -> None:
-        """The client says in DISCONNECT how long its session is kept. Raises MalformedPacket."""
+        """Set how long the session is kept, as given in DISCONNECT. Raises MalformedPacket."""
         if session.session_expiry == 0 and seconds:
             raise MalformedPacket("session expiry in DISCONNECT", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.14.2-2]
         session.session_expiry = None if seconds == FOR_EVER else seconds
@@ -294,8 +294,8 @@ class Sessions:
         return min(asked, most) if most else asked
 
     def _is_timed(self, session: Session) -> bool:
-        """Tell whether it matters, after a restart too, since when a session has no connection."""
-        # Without an expiry nobody asks, and a fleet that comes and goes need not wait for the disk.
+        """Return True if the time since when a session has no connection matters, after a restart too."""
+        # Without an expiry the time is not used, and a fleet that comes and goes need not wait for the disk.
         return self._most_away(session) is not None or (session.will is not None and session.will.delay > 0)
 
     # The end
@@ -316,7 +316,7 @@ class Sessions:
         self._router.flush()
 
     def _set_away(self, session: Session, since: int) -> None:
-        """A session has no connection any more; what is due later goes to the timers."""
+        """Note that a session has no connection any more, and set the timers for what is due later."""
         session.away_since = since
         if session.store is not None and self._is_timed(session):
             session.store.set_away(session.number, since)
@@ -331,11 +331,11 @@ class Sessions:
             session.will_is_due = session.away_since + will.delay
             self._due.add(session.will_is_due, session)
         elif will is not None and will.delay and most:
-            # It goes with the session.
+            # It ends with the session.
             session.will_is_due = session.away_since + most
 
     def discard(self, session: Session) -> None:
-        """Forget a session that has no connection, and everything of it; a will that was to wait does not."""
+        """Forget a session without a connection and everything in it; a delayed will is published first."""
         self._router.remove_session(session)
         del self._by_client_id[session.key]
         if session.will is not None and session.will_is_due:
@@ -367,7 +367,7 @@ class Sessions:
         self._router.flush()
 
     def _look_at_all_again(self) -> None:
-        """Note anew what is due: the settings have changed, or most of what was noted is of sessions that returned."""
+        """Collect all due times again: the settings have changed, or most belong to sessions that returned."""
         self._due.clear()
         for session in self._by_client_id.values():
             if session.connection is None:
@@ -404,7 +404,7 @@ class Sessions:
         self._router.publish_with(None, will.properties, publish, will.topic_name, will.payload, will.qos, retain)
 
     def forget_will(self, session: Session) -> None:
-        """The client has said DISCONNECT [MQTT-3.1.2-10], or its will is published."""
+        """Discard a will, after a DISCONNECT [MQTT-3.1.2-10] or because it is published."""
         if session.will is not None:
             session.will = None
             if self._store.durable:
@@ -413,7 +413,7 @@ class Sessions:
     # Reload
 
     def rights_changed(self) -> None:
-        """Ask again what everyone may do, and look at the limits again: the settings have changed."""
+        """Look up all rights and limits again, because the settings have changed."""
         for session in self._by_client_id.values():
             if session.listener is None:
                 session.set_rights(self._recovered_rights(session))
@@ -451,7 +451,7 @@ class Sessions:
 
 
 class _AnyOf(Rights):
-    """What some of several rights allow."""
+    """Rights that allow what at least one of several rights allows."""
 
     def __init__(self, rights: list[Rights]) -> None:
         self._rights = rights

@@ -1,4 +1,4 @@
-"""What mosquitto.conf says about one bridge, from `connection NAME` to the end of its section, as a BridgeConfig.
+"""Reads the section of one bridge in mosquitto.conf, from `connection NAME` to its end, as a BridgeConfig.
 
 The rules are those of mosquitto.conf(5), "Configuring bridges". Beyond them there is remote_password_file, so that a
 password need not stand in the configuration. What is not supported is an error and never ignored.

@@ -1,4 +1,4 @@
-"""From what a configuration says to the settings of a broker, with the files that it names."""
+"""Makes the settings of a broker from a configuration and the files that it names."""
 
 import os
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Configuration:
 
 
 def build(sections: ConfigSections, problems: Problems) -> Configuration:
-    """Return the settings. What is wrong is noted; then the result is not to be used."""
+    """Return the settings. Errors are noted in the problems; the result must not be used then."""
     return _Builder(sections, problems).build()
 
 
@@ -49,7 +49,7 @@ class _Builder:
     def __init__(self, sections: ConfigSections, problems: Problems) -> None:
         self._sections = sections
         self._problems = problems
-        # Without a word about listeners there is one for this machine, open to everyone on it.
+        # Without any listener in the configuration there is one for this machine, open to everyone on it.
         self._is_local_only = not sections.listeners and not sections.default.of("structure")
 
     def build(self) -> Configuration:
@@ -156,7 +156,7 @@ class _Builder:
             return Permission()
 
     def _allows_anonymous(self, security: Mapping[str, Any]) -> bool:
-        # Who names passwords wants them asked for, also on loopback.
+        # If passwords are configured, they are required, even on loopback.
         return bool(security.get("allow_anonymous", self._is_local_only and not security.get("password_file")))
 
     def _set_store(self, config: BrokerConfig) -> None:

@@ -68,7 +68,7 @@ _KEYS = (
         "The common name of the client's certificate is its user name"),
     Key("use_subject_as_username", "listener", "use_subject_as_username", values.boolean, "false",
         "Its whole subject is: `CN=pump-7,OU=fleet`. use_identity_as_username goes before"),
-    # Who may do what
+    # Permissions
     Key("per_listener_settings", "structure", "", values.boolean, "false",
         "The keys of this part count for the listener above them instead of for all. Stands before all of them"),
     Key("allow_anonymous", "security", "allow_anonymous", values.boolean, "see meaning",
@@ -169,7 +169,7 @@ _KEYS = (
 
 KEYS = {key.name: key for key in _KEYS}
 
-# What mosquitto does in several ways and this broker in one: the value that says so, and why there is no other.
+# Keys for which this broker supports only one of mosquitto's values: that value, and why there is no other.
 FIXED: dict[str, tuple[values.Parser, Any, str]] = {
     "check_retain_source": (values.boolean, False,
         "a retained message is not taken back with its publisher's rights; remove it with an empty one"),
@@ -181,7 +181,7 @@ FIXED: dict[str, tuple[values.Parser, Any, str]] = {
         "a message goes at the lower of its QoS and the subscription's [MQTT-3.8.4-6]; publish at the higher QoS"),
 }  # fmt: skip
 
-# What mosquitto knows and this broker does not: what to do instead.
+# Keys of mosquitto that this broker does not support: what to do instead.
 UNSUPPORTED = {
     "allow_duplicate_messages": "overlapping subscriptions deliver once; remove the line",
     "auth_plugin": "use permission_hook",

@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The value as a message may show it."""
+        """The value in the form that a message may show."""
         return repr(self.value if len(self.value) <= _SHOWN else f"{self.value[:_SHOWN]}…")
 
 
@@ -40,7 +40,7 @@ class ConfigFileError(ConfigError):
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong with a configuration: errors, and warnings that do not stop it."""
+    """The problems of a configuration: errors, and warnings that do not stop it."""
 
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the lines of a configuration say: each value with the listener or the part of the broker that it is for."""
+"""Sorts the lines of a configuration: each value goes to its listener or its part of the broker."""
 
 import difflib
 from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ class Reader:
         self._section = self._sections.default
 
     def read(self, lines: Iterable[Line]) -> ConfigSections:
-        """Return what the lines say."""
+        """Return the sections of the lines."""
         for line in lines:
             if line.key in _OF_BRIDGES:
                 self._take_bridge(line)
@@ -137,7 +137,7 @@ class Reader:
         lines = self._sections.broker.lines
         early = next((said for name, said in lines.items() if KEYS[name].scope == "security"), None)
         if value and early is not None:
-            # mosquitto would quietly let the earlier line count for nobody.
+            # mosquitto would silently ignore the earlier line.
             self._problems.at(line, f"per_listener_settings stands below {early.key} ({early.where}) — put it first")
         self._sections.per_listener = value
 

@@ -13,7 +13,7 @@ _LOG_TYPES = (
 
 
 def boolean(value: str) -> bool:
-    """Return what true, false, 1 or 0 say."""
+    """Return the bool for true, false, 1 or 0."""
     if value not in ("true", "false", "1", "0"):
         raise ValueError("true or false")
     return value in ("true", "1")
@@ -53,14 +53,14 @@ def encoded(value: str) -> bytes:
 
 
 def mount_point(value: str) -> bytes:
-    """Return what is put before topics."""
+    """Return a prefix for topics."""
     if not is_mount_point(value.encode()):
         raise ValueError("the beginning of topic names, without + and #, and not of $share")
     return value.encode()
 
 
 def duration(value: str) -> int:
-    """Return the seconds that `2d` or `3w` say."""
+    """Return the seconds in a duration such as `2d` or `3w`."""
     found = re.fullmatch(r"([0-9]{1,9})([shdwmy])", value)
     if found is None or not int(found[1]):
         raise ValueError("a number with s, h, d, w, m or y behind it (seconds, hours, days, weeks, months, years)")

@@ -1,1 +1,1 @@
-"""What every part needs: settings, counts, time and limits."""
+"""What every part uses: settings, counters, time and limits."""

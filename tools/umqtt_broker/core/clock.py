@@ -1,4 +1,4 @@
-"""When messages and sessions are too old. Time is told by `clock`, in seconds since 1970: it must outlive a restart."""
+"""When messages and sessions expire. `clock` gives seconds since 1970, because times must outlive a restart."""
 
 import math
 import time
@@ -23,9 +23,9 @@ class Expiry:
         self.tick()
 
     def tick(self) -> None:
-        """Look at the clock, and at the setting: it may change while the broker runs."""
+        """Read the clock and the setting, which may change while the broker runs."""
         expiry = self._config.message_expiry
-        # Up to the next tick: a message never lives shorter than it was promised.
+        # Counted to the next tick, so that no message expires early.
         self.deadline = self.now() + expiry + 1 if expiry else 0
 
     def deadline_of(self, expiry: int | None) -> int:
@@ -40,7 +40,7 @@ class Expiry:
 
     @contextmanager
     def set_to(self, deadline: int) -> Iterator[None]:
-        """Let what is published meanwhile expire then."""
+        """Let messages published meanwhile expire at that deadline."""
         before, self.deadline = self.deadline, deadline
         try:
             yield

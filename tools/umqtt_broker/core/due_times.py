@@ -1,4 +1,4 @@
-"""What is due at some time, the next first."""
+"""Items that are due at some time, the next one first."""
 
 from heapq import heappop, heappush
 from itertools import count
@@ -8,10 +8,10 @@ Item = TypeVar("Item")
 
 
 class DueTimes(Generic[Item]):
-    """A heap. What is noted cannot be taken back: whoever asks looks whether it still holds."""
+    """A heap. Items cannot be removed: the caller of pop() checks whether each is still valid."""
 
     def __init__(self) -> None:
-        # The number keeps items of one time in the order of their coming, and from being compared.
+        # The number keeps items of one time in order of arrival, and avoids comparing them.
         self._heap: list[tuple[int, int, Item]] = []
         self._numbers = count()
 

@@ -1,4 +1,4 @@
-"""What waits, against the limits: who is full, and who is held back until there is room.
+"""Checks queued messages against the limits: which queues are full, and which publishers wait for room.
 
 Exists only where there is a limit: without one a session asks nobody.
 """
@@ -28,7 +28,7 @@ class Queue(Protocol):
         ...
 
     def drop_expired(self) -> None:
-        """Drop what is too old at the front."""
+        """Drop expired messages at the front."""
 
 
 class Publisher(Protocol):
@@ -47,7 +47,7 @@ class QueueLimits:
     """
 
     def __init__(self, config: BrokerConfig, stats: Stats) -> None:
-        # Not copied: the settings may change while the broker runs.
+        # A reference, not a copy: the settings may change while the broker runs.
         self._config = config
         self._stats = stats
         self._waiting: dict[Queue | None, dict[Publisher, None]] = {}
@@ -88,7 +88,7 @@ class QueueLimits:
         if self._config.at_queue_limit == "slow":
             return True
         if self.is_full(session) or self.is_full(None):
-            # What is too old makes room for what is new.
+            # Expired messages make room for new ones.
             session.drop_expired()
             if self.is_full(session) or self.is_full(None):
                 self._stats.dropped_queue_full += 1
@@ -111,7 +111,7 @@ class QueueLimits:
                 self.hits[None] = None
 
     def removed(self, session: Queue, messages: int, size: int) -> None:
-        """The opposite of added()."""
+        """Count messages that no longer wait, the opposite of added()."""
         self.messages -= messages
         self.bytes -= size
         if self._waiting:
@@ -120,7 +120,7 @@ class QueueLimits:
                     self._release(full)
 
     def forget(self, session: Queue) -> None:
-        """A session is gone: nobody need wait for it."""
+        """Forget a session that is gone, and let those who wait for it continue."""
         self.removed(session, *session.waiting)
         self.hits.pop(session, None)
         if session in self._waiting:
@@ -136,7 +136,7 @@ class QueueLimits:
         return full
 
     def _warn(self, session: Queue | None) -> None:
-        """Name a full queue, now and then: its client may never come back, and others wait for it."""
+        """Log a full queue from time to time: its client may never come back, and others wait for it."""
         now = time.monotonic()
         if now < self._quiet_until:
             return
@@ -159,7 +159,7 @@ class QueueLimits:
         )
 
     def settings_changed(self) -> None:
-        """Let those go on who were held back for a limit that is higher now, or is none any more."""
+        """Let publishers continue that were held back for a limit that is now higher or gone."""
         for full in list(self._waiting):
             if self._config.at_queue_limit == "drop" or not self.is_full(full):
                 self._release(full)
@@ -169,7 +169,7 @@ class QueueLimits:
         return [session for session in self._waiting if session is not None]
 
     def wait_no_more(self, publisher: Publisher) -> None:
-        """A publisher is held back no longer, whatever it waited for."""
+        """Stop holding a publisher back, whatever it waited for."""
         for session, waiting in list(self._waiting.items()):
             waiting.pop(publisher, None)
             if not waiting:

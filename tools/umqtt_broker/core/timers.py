@@ -32,14 +32,14 @@ class Deadline:
     def cancel(self, client: TimerClient) -> None:
         """Remove a client. Does nothing once the deadline has passed."""
         if self._clients.pop(client, self) is None and not self._clients:
-            # A moment far away is not kept for someone who came and went.
+            # Do not keep a distant deadline whose only client has gone.
             self._timer.cancel()
             self._deadlines.forget(self._moment)
 
     def _ring(self) -> None:
         self._deadlines.forget(self._moment)
         for client in list(self._clients):
-            # What one does may cancel the deadlines of others.
+            # One client's handler may cancel the deadlines of others.
             if client in self._clients:
                 del self._clients[client]
                 client.on_deadline()
@@ -72,5 +72,5 @@ class Deadlines:
         return deadline
 
     def forget(self, moment: int) -> None:
-        """Nobody waits for that moment any more, or it has come."""
+        """Forget a deadline that has passed or that nobody waits for."""
         self._moments.pop(moment, None)

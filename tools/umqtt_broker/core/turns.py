@@ -1,4 +1,4 @@
-"""Time shared between connections: what one sends is worked off in slices; the others have their turn in between."""
+"""Shares time between connections: each one's input is processed in slices, with turns of others in between."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """What one packet asks for that may take more than one turn. recorded: what the store had recorded before it.
+    """The work of one packet that may take more than one turn. recorded: the store's count of changes before it.
 
     steps: short ones, to be taken one after the other; then `finish` appends the acknowledgement.
     """
@@ -31,14 +31,14 @@ class TurnTaker(Protocol):
     """A connection whose read was more than one slice of work."""
 
     def on_turn(self) -> None:
-        """Go on for a slice, and ask for another turn if that is not enough."""
+        """Continue for one slice, and ask for another turn if that is not enough."""
 
     def abort(self) -> None:
         """Close at once."""
 
 
 class Turns:
-    """Who waits for another turn, in the order of asking. taken: turns so far."""
+    """The connections that wait for another turn, in the order of asking. taken: turns so far."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -58,7 +58,7 @@ class Turns:
 
     def _run(self) -> None:
         until = self._loop.time() + SLICE
-        # Those who ask again meanwhile wait for the next round.
+        # Connections that ask again meanwhile wait for the next round.
         for _ in range(len(self._waiting)):
             taker = self._waiting.popleft()
             self.taken += 1

@@ -1,4 +1,4 @@
-"""What an operator sees of a running broker: `$SYS` topics, Prometheus metrics, an HTTP API and a live web page.
+"""Shows a running broker to operators: `$SYS` topics, Prometheus metrics, an HTTP API and a live web page.
 
     observation   Observation: starts and stops all of it
     sys_topics    the `$SYS` topics, mosquitto's and our own

@@ -30,11 +30,11 @@ from .view import BrokerView
 
 Answer = dict[str, Any]
 
-# Subscriptions of one session that are listed; payload bytes of one page of retained messages.
+# Most subscriptions listed for one session; most payload bytes in one page of retained messages.
 _MAX_FILTERS = 1000
 _MAX_PAGE_BYTES = 4 * 1024 * 1024
 
-# Members of one shared subscription that are listed.
+# Most members listed for one shared subscription.
 _MAX_MEMBERS = 100
 
 _BODY_TYPES: dict[str, type] = {"topic": str, "payload": str, "encoding": str, "qos": int, "retain": bool}
@@ -161,7 +161,7 @@ class Api:
 
     @property
     def _window(self) -> int:
-        """Messages in flight at which a window is full: asked for each time, since a reload may change it."""
+        """Return the messages in flight at which a window is full; read each time, since a reload may change it."""
         return self._broker.config.max_inflight_messages
 
     def _row(self, session: Session) -> Answer:
@@ -185,8 +185,8 @@ class Api:
         return selected
 
     def _sort_key(self, name: str) -> Callable[[Session], Any]:
-        """Largest first, then by client identifier; what has no value comes last."""
-        # One moment for all: they are looked at one after the other, with other work of the loop in between.
+        """Return a sort key: largest first, then by client identifier; rows without a value come last."""
+        # One time for all: the rows are made one after the other, with other work of the loop in between.
         now = self._broker.loop.time()
 
         def key(session: Session) -> tuple[float, bytes]:
@@ -246,7 +246,7 @@ class Api:
     # Topics
 
     async def subscriptions(self, request: web.Request, query: Answer) -> Answer:
-        """Who gets a message."""
+        """The sessions and groups that get messages of a topic."""
         del request
         topic_name, after = query["topic"].encode(), query["after"].encode()
         if not is_topic_name(topic_name):

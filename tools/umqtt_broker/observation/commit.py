@@ -1,4 +1,4 @@
-"""Waiting, in a coroutine, for what was recorded to be safe."""
+"""Lets a coroutine wait until recorded changes are safe."""
 
 import asyncio
 
@@ -10,20 +10,20 @@ class StoreFailed(Exception):
 
 
 class _Waiter:
-    """What the store takes for a connection that waits for a commit. awaiting_commit: kept by the store."""
+    """A stand-in for a connection that waits for a commit. awaiting_commit: counted by the store."""
 
     def __init__(self, done: asyncio.Future[None]) -> None:
         self.awaiting_commit = 0
         self._done = done
 
     def release(self, packets: list[bytes]) -> None:
-        """The commit has come."""
+        """Note that the commit has succeeded."""
         del packets
         if not self._done.done():
             self._done.set_result(None)
 
     def commit_failed(self) -> None:
-        """The commit has failed."""
+        """Note that the commit has failed."""
         if not self._done.done():
             self._done.set_exception(
                 StoreFailed("the store could not write it and tries again — see the broker's log for the cause")
@@ -31,7 +31,7 @@ class _Waiter:
 
 
 async def committed(store: Store) -> None:
-    """Return when everything recorded so far is safe. Raises StoreFailed."""
+    """Wait until everything recorded so far is safe. Raises StoreFailed."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     store.after_commit(_Waiter(done), [])
     await done

@@ -16,7 +16,7 @@ from .token_file import is_token
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-# Reasons counted, all there are.
+# All reasons for which requests are refused.
 REASONS = ("host", "origin", "token")
 
 _HEADERS = {
@@ -106,7 +106,7 @@ class Guard:
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
     messages = {413: "the body is too large"}
     if request.match_info.http_exception is not None:
-        # No handler has said it in words of its own.
+        # No handler has given its own explanation.
         messages[404] = f"there is no {request.path} here — /api/openapi.json lists what there is"
         messages[405] = f"{request.path} does not take {request.method}"
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

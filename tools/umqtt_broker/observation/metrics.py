@@ -16,7 +16,7 @@ _PREFIX = "umqtt_broker_"
 
 
 class Scrape(NamedTuple):
-    """What the values of one scrape are taken from. refused: HTTP requests turned away, by reason."""
+    """The sources for the values of one scrape. refused: HTTP requests refused, by reason."""
 
     view: BrokerView
     stats: Stats

@@ -85,12 +85,12 @@ class Observation:
                 last = moment
             else:
                 topics.withdraw()
-            # On the beat of the start, so that intervals do not grow by the time the work takes.
+            # Relative to the start, so that the work does not lengthen the intervals.
             beat = interval or _IDLE_SECONDS
             await asyncio.sleep(beat - (now() - started) % beat)
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """Say so if the topics stopped for an error: without them a monitor would show the last figures for ever."""
+    """Log an error that stopped the topics: monitors would otherwise show the last figures for ever."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("$SYS topics are no longer published: %r", error, exc_info=error)

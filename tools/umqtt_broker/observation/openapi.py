@@ -201,7 +201,7 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-# What is served beside the table: path to meaning, media type, whether it needs the token.
+# Paths outside the table: path to meaning, media type, and whether it needs the token.
 PLAIN = {
     "/api/openapi.json": ("This description", "application/json", True),
     "/metrics": ("Figures for Prometheus", "text/plain", True),

@@ -1,4 +1,4 @@
-"""What those who watch a broker see of it."""
+"""Protocols for the parts of a broker that its observation uses."""
 
 import asyncio
 from typing import Protocol

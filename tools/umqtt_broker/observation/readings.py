@@ -1,4 +1,4 @@
-"""What is said of a session, a listener, a group or a bridge of a BrokerView."""
+"""Describes a session, a listener, a group or a bridge of a BrokerView, for listings."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -66,7 +66,7 @@ def listeners(view: BrokerView) -> Iterator[tuple[str, Listener]]:
 
 
 def names(session: Session) -> Iterator[str]:
-    """Yield what a session can be searched by: client identifier, user name, address."""
+    """Yield the texts by which a session can be searched: client identifier, user name, address."""
     yield text(session.client_id)
     if session.username is not None:
         yield text(session.username)
@@ -75,7 +75,7 @@ def names(session: Session) -> Iterator[str]:
 
 
 def may_read(session: Session, topic_name: bytes) -> bool:
-    """Tell whether a session may have a message with this topic name: its rights and its mount point let it."""
+    """Return True if a session's rights and mount point let it have messages with this topic name."""
     if not topic_name.startswith(session.mount):
         return False
     return session.rights is None or session.rights.may_read(topic_name)
@@ -107,7 +107,7 @@ def group_row(group: SharedQueue, most: int) -> dict[str, object]:
 
 
 def bridge_row(bridge: BridgeStatus) -> dict[str, Any]:
-    """Return what is said of a bridge: the fields of its status."""
+    """Return the row of a bridge: the fields of its status."""
     return asdict(bridge)
 
 

@@ -23,10 +23,10 @@ from .token_file import read_or_create, token_path
 from .view import BrokerView
 
 _SAMPLE_SECONDS = 1.0
-# Seconds a request may go on when the broker stops.
+# Seconds that a request may continue when the broker stops.
 _STOP_TIMEOUT = 1.0
 
-# What the page consists of; nothing else is served from the folder.
+# The files of the page; nothing else is served from the folder.
 _PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -74,7 +74,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """Host and port as they go into a link."""
+        """Host and port in the form for a link."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def stop(self) -> None:

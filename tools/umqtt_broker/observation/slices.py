@@ -1,4 +1,4 @@
-"""Walking long collections a slice at a time, so that the event loop serves clients in between."""
+"""Walks long collections a slice at a time, so that the event loop serves clients in between."""
 
 import asyncio
 import heapq

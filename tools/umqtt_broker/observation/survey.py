@@ -1,4 +1,4 @@
-"""Sums over all sessions, taken a slice at a time and shared by everyone who asks."""
+"""Sums over all sessions, computed a slice at a time and shared by all callers."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ _MAX_SHARE = 0.02
 
 @dataclass(slots=True)
 class Totals:
-    """What all sessions hold together. Messages count once for each session they wait for.
+    """The sums over all sessions. Messages count once for each session they wait for.
 
     connected, away: sessions with and without a connection. slow: connected sessions that take messages more slowly
     than they come. held_back: connected clients that the broker reads from more slowly. queued, queued_bytes: QoS 1 and

@@ -17,7 +17,7 @@ _ROOT = "$SYS/broker/"
 
 
 class Moment(NamedTuple):
-    """What the values of one publication are taken from. uptime: whole seconds."""
+    """The sources for the values of one publication. uptime: whole seconds."""
 
     stats: Stats
     totals: Totals
@@ -25,7 +25,7 @@ class Moment(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """One topic below `$SYS/broker/`, its meaning, and how its value is had."""
+    """One topic below `$SYS/broker/`, its meaning, and the function for its value."""
 
     name: str
     meaning: str
@@ -133,7 +133,7 @@ class SysTopics:
         return published
 
     def withdraw(self) -> None:
-        """Remove the topics: nobody shall take figures that stand still for the present ones."""
+        """Remove the topics, so that outdated figures are not taken for current ones."""
         for name in self._published:
             self._router.publish_own((_ROOT + name).encode(), b"")
         self._published.clear()

@@ -27,7 +27,7 @@ def token_path(config: BrokerConfig) -> Path:
 
 
 def is_usable(path: Path) -> bool:
-    """Tell whether there is a token in `path`. Raises ConfigError for a file that is none."""
+    """Return True if there is a token in `path`. Raises ConfigError for a file that is not a token file."""
     try:
         return bool(_read(path))
     except FileNotFoundError:
@@ -80,5 +80,5 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Compare in a time that does not depend on how much of it is right."""
+    """Compare in a time that does not depend on how many characters are right."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())

@@ -1,4 +1,4 @@
-"""What a broker holds at this moment, for whoever watches it: its observation, programs that run it, tests."""
+"""A read-only view of a broker's current state, for its observation, programs that run it, and tests."""
 
 from collections.abc import Iterator
 
@@ -78,12 +78,12 @@ class BrokerView:
 
     @property
     def bridges(self) -> list[BridgeStatus]:
-        """What each bridge does, in the order of the configuration."""
+        """The status of each bridge, in the order of the configuration."""
         return self._broker.bridges.status
 
     @property
     def is_durable(self) -> bool:
-        """Whether the store outlives the broker."""
+        """True if the store outlives the broker."""
         return self._broker.store.durable
 
     @property
@@ -93,7 +93,7 @@ class BrokerView:
 
     @property
     def store_backlog(self) -> int:
-        """Bytes recorded and not yet written to the disk, about."""
+        """About how many bytes are recorded and not yet written to the disk."""
         return self._broker.store.backlog
 
     @property

@@ -1,4 +1,4 @@
-"""CONNECT of every version: decoding it, and why something else is no CONNECT."""
+"""Decodes CONNECT of every version, and explains why other data is not a CONNECT."""
 
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class UnacceptableProtocol(MalformedPacket):
 
 
 def is_version_5(packet: bytes) -> bool:
-    """Tell whether the body of a CONNECT is of MQTT 5: whoever sent it understands reason codes."""
+    """Return True if the body of a CONNECT is of MQTT 5: its sender understands reason codes."""
     return packet.startswith(_BEGIN_OF_5)
 
 
@@ -55,7 +55,7 @@ def answer_limits(packet: bytes) -> Connect5:
 
 
 def refusal(reason: str, data: bytes) -> str:
-    """Return why something that is no CONNECT is refused, in the words of the log: what it seems to be instead."""
+    """Return why a packet that is not a CONNECT is refused, for the log: what it seems to be instead."""
     if data.startswith((b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")):
         return f"an HTTP request at a listener for MQTT ({reason})"
     if data.startswith(b"\x16\x03"):

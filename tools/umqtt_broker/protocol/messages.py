@@ -1,10 +1,10 @@
-"""Messages that outlast their PUBLISH: what one topic retains, and what a client leaves behind."""
+"""Messages that outlast their PUBLISH: retained messages and wills."""
 
 from typing import NamedTuple
 
 
 class MessageProperties(NamedTuple):
-    """What a message of MQTT 5 has beside topic name, payload, QoS and retain flag.
+    """The properties of a message of MQTT 5, besides topic name, payload, QoS and retain flag.
 
     expiry: seconds that it may wait; None: any time. passed_on: the properties that subscribers get as they came,
     encoded, in their order.

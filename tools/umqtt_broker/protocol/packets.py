@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..errors import MalformedPacket
 from .topics import is_too_deep, is_topic_filter
 
-# First bytes as they stand on the wire, fixed flags included (table 2.2).
+# First bytes of packets on the wire, fixed flags included (table 2.2).
 CONNECT = 0x10
 CONNACK = 0x20
 PUBLISH = 0x30
@@ -36,7 +36,7 @@ SERVER_UNAVAILABLE = 3
 BAD_USER_NAME_OR_PASSWORD = 4
 NOT_AUTHORIZED = 5
 
-# What they say in the log.
+# Their texts in the log.
 RETURN_CODES = {
     UNACCEPTABLE_PROTOCOL_VERSION: "return code 1, it may not be a bridge (allow_bridge)",
     IDENTIFIER_REJECTED: "return code 2, its identifier is not allowed",
@@ -75,7 +75,7 @@ def encode_publish_head(first_byte: int, topic_name: bytes, payload_length: int)
 
 
 def split_publish(data: bytes, at: int) -> tuple[int, bytes, bytes, bytes, int]:
-    """Take apart the whole, valid PUBLISH at `at`.
+    """Split the complete, valid PUBLISH at `at`.
 
     Returns first byte, topic name, packet identifier (b"" at QoS 0), what follows it, and the index behind the packet.
     """
@@ -143,7 +143,7 @@ def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
 
 
 def check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
-    """Raise MalformedPacket if a client may not subscribe to this."""
+    """Raise MalformedPacket if the filter is not valid or has too many levels."""
     if not is_topic_filter(topic_filter):
         raise MalformedPacket("invalid topic filter", 0x8F)
     if is_too_deep(topic_filter, max_levels):

@@ -1,4 +1,4 @@
-"""MQTT 5 control packets on the wire, beside packets.py: encoders, and decoders for what is not on the fast path."""
+"""MQTT 5 control packets on the wire, in addition to packets.py: encoders, and decoders off the fast path."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ RETAIN_HANDLING = 0x30
 
 
 class Connect5(NamedTuple):
-    """What a CONNECT of MQTT 5 says beside what one of 3.1.1 does.
+    """The part of a CONNECT that only MQTT 5 has.
 
     session_expiry: seconds, 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
     enhanced authentication. wants_reasons: the client wants to be told why in words. topic_alias_maximum: aliases that

@@ -10,7 +10,7 @@ Levels = tuple[bytes, ...]
 
 
 class TooHard(Exception):
-    """The question was given up: covering by filters full of `+` takes exponential time in the worst case."""
+    """The search was given up: covering by filters full of `+` takes exponential time in the worst case."""
 
 
 class Effort:
@@ -80,7 +80,7 @@ def intersection(one: Levels, other: Levels) -> Levels | None:
 
 
 def _level(levels: Levels, index: int) -> bytes | None:
-    """Return a level; None behind the end."""
+    """Return a level, None past the end."""
     return levels[index] if index < len(levels) else None
 
 
@@ -89,7 +89,7 @@ def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: Effort) -
 
     Searches, level by level, for a topic name that escapes them. Raises TooHard when that takes more than `effort`.
     """
-    # What a wildcard first reaches and what begins with $ are worlds apart.
+    # A wildcard in the first level never matches a name that begins with $.
     is_dollar = topic_filter[0][:1] == b"$"
     pending = [(0, tuple(other for other in others if (other[0][:1] == b"$") == is_dollar))]
     seen: set[tuple[int, tuple[Levels, ...]]] = set()
@@ -129,5 +129,5 @@ def _branches(level: bytes, depth: int, alive: Sequence[Levels]) -> Iterator[tup
         return
     for others in named.values():
         yield (*any_name, *others)
-    # A name that none of them asks for. Last, so that it is looked at first: most often it escapes.
+    # A name that none of them names. It comes last, so that it is tried first: most often it escapes.
     yield tuple(any_name)

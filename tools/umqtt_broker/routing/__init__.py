@@ -1,1 +1,1 @@
-"""From a message to the sessions that are to have it."""
+"""Routes messages to the sessions that subscribe to them."""

@@ -1,4 +1,4 @@
-"""Which broker is at the other end of a bridge, so that two brokers that bridge each other start no loop.
+"""Identifies the broker at the other end of a bridge, so that two brokers that bridge each other form no loop.
 
 Each broker has an identifier. A bridge tells the remote broker its own, and one of this project answers with its own,
 to this bridge alone. With MQTT 5 they are the user property `bridge` of CONNECT and CONNACK, before it they are
@@ -39,19 +39,19 @@ class BridgeLoops:
         self._own: dict[bytes, Session] = {}
 
     def recover(self, session: Session) -> None:
-        """Take over what a session remembers. It is a bridge's before its client is back."""
+        """Restore what a session remembers: it belongs to a bridge even before its client is back."""
         for topic_filter in session.subscriptions:
             if topic_filter.startswith(ORIGIN):
                 session.origin = topic_filter.removeprefix(ORIGIN)
                 session.is_bridge = True
 
     def own(self, session: Session) -> None:
-        """A bridge of this broker has this session."""
+        """Note that this session belongs to a bridge of this broker."""
         if session.origin is not None:
             self._own[session.origin] = session
 
     def answer(self, source: Session, topic_name: bytes) -> None:
-        """Tell a bridge of another broker which one this is."""
+        """Send this broker's identifier to a bridge of another broker."""
         is_version5 = source.protocol_level == 5
         content = encode_content(self.broker_id) if is_version5 else self.broker_id
         head = encode_publish_head(PUBLISH, topic_name, len(content))

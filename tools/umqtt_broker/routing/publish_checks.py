@@ -1,4 +1,4 @@
-"""What stands between a client's PUBLISH and the router, chosen once a connection: for most clients nothing."""
+"""Checks between a client's PUBLISH and the router, chosen once per connection; most clients need none."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Retained messages on their way to a session that subscribed: in slices, so that a million of them stall nobody."""
+"""Delivers retained messages to a session that subscribed: in slices, so that a million of them stall nobody."""
 
 import asyncio
 from collections import deque
@@ -53,18 +53,18 @@ class RetainedDelivery:
         self._pending: set[bytes] = set()
 
     def recover(self, topic_filter: bytes, granted_qos: int) -> None:
-        """Begin anew with a subscription whose walk was not at its end when the broker was killed."""
+        """Restart the walk of a subscription that was not finished when the broker was killed."""
         self._batches.append(deque((topic_filter, granted_qos)))
         self._pending.add(topic_filter)
 
     def cancel(self, topic_filter: bytes) -> None:
-        """The session has unsubscribed; a walk that has not begun finds that out."""
+        """Cancel the walk of a filter that is unsubscribed; one that has not begun notices it by itself."""
         self._pending.discard(topic_filter)
         if self._walk is not None and self._walk[0] == topic_filter:
             self._walk = None
 
     def expect(self, topic_filter: bytes, number: int) -> None:
-        """A filter is subscribed to, the nth of its SUBSCRIBE; begin() follows."""
+        """Note a new subscription, the nth filter of its SUBSCRIBE; begin() follows."""
         # It was recorded just now, which the store takes for one that waits for nothing.
         self._pending.discard(topic_filter)
         if number > _FEW:
@@ -102,7 +102,7 @@ class RetainedDelivery:
         return self._walk is None and not self._batches
 
     def resume(self) -> None:
-        """Go on in a moment, if the session can take more."""
+        """Continue in the next turn if the session can take more."""
         session = self._session
         if not self._scheduled and session.window and session.queued < self._most_queued():
             self._schedule()

@@ -1,4 +1,4 @@
-"""From a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
+"""Routes a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
 
 import asyncio
 from collections import deque
@@ -43,7 +43,7 @@ _FEW = 100
 
 
 class Publish(Protocol):
-    """How a message gets to the router."""
+    """A function that passes a message to the router."""
 
     def __call__(self, topic_name: bytes, payload: bytes, qos: int, retain: int, /) -> int:
         """Publish it. Returns 0, or a reason code of MQTT 5 that says why not.
@@ -54,7 +54,7 @@ class Publish(Protocol):
 
 
 class _Apart(NamedTuple):
-    """Those who do not see a message as it is published.
+    """The subscribers that do not get a message as it is published.
 
     mounted: behind mount points, who see another name. version5: see Route5.
     """
@@ -73,7 +73,7 @@ _BRIDGES = b"$SYS/broker/connection/"
 
 
 class Router:
-    """Who gets what. `dirty` lists the sessions with packets to flush, each once."""
+    """Routes messages to subscribers. `dirty` lists the sessions with packets to flush, each once."""
 
     def __init__(self, context: BrokerContext) -> None:
         self.subscriptions: SubscriptionTrie[MessageQueue | Subscription] = SubscriptionTrie()
@@ -212,7 +212,7 @@ class Router:
                 session.mark_dirty()
 
     def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
-        """Publish what a bridge brings: it does not go back where it came from."""
+        """Publish a message from a bridge; it does not go back to where it came from."""
         if is_origin(topic_name, payload):
             self.set_origin(source, payload)
             self.bridge_loops.answer(source, topic_name)
@@ -251,7 +251,7 @@ class Router:
             expiry.deadline = before
 
     def set_origin(self, session: Session, origin: bytes) -> None:
-        """A bridge leads to this broker."""
+        """Note to which broker the bridge of a session leads."""
         if session.origin == origin:
             return
         if session.origin is not None:
@@ -281,7 +281,7 @@ class Router:
         self._publish_to_version5(version5, topic_name, payload, 0, 0)
 
     def flush(self) -> None:
-        """Write everything collected, once for each session."""
+        """Write all collected packets, once for each session."""
         dirty = self.dirty
         if dirty:
             for session in dirty:
@@ -336,7 +336,7 @@ class Router:
         return routes, _Apart(mounted, apart)
 
     def forget_routes(self) -> None:
-        """Find all routes anew: what sessions may read has changed."""
+        """Forget all routes, because the rights of sessions have changed."""
         self._routes.clear()
         self._apart.clear()
         self._routes_size = 0
@@ -437,7 +437,7 @@ class Router:
     # Retained messages
 
     def recover(self, retained: list[RetainedMessage]) -> None:
-        """Take over the retained messages that the store had kept."""
+        """Restore the retained messages from the store."""
         for message in retained:
             self.retained.put(message)
             if message.expires_at is not None:

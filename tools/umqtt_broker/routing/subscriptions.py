@@ -34,7 +34,7 @@ class _Node(Generic[Subscriber]):
         self.others: dict[Subscriber, int] | None = None
 
     def set_path(self, path: tuple[bytes, ...]) -> None:
-        """Lie behind other levels."""
+        """Set the levels between the node above and this one."""
         self.path = path
         self.mask = bytes([level != b"+" for level in path if level != b"#"]) if b"+" in path else None
 
@@ -145,7 +145,7 @@ class SubscriptionTrie(Generic[Subscriber]):
                 del parent.children[level]
                 if not parent.children:
                     parent.children = None
-                # The one above may have no more reason to be.
+                # The node above may not be needed any more.
                 above.pop()
                 node = parent
             if above:
@@ -211,7 +211,7 @@ def _common(path: tuple[bytes, ...], levels: Sequence[bytes], at: int) -> int:
 
 
 def _join(parent: _Node[Subscriber], level: bytes, node: _Node[Subscriber]) -> None:
-    """Make one of a node without subscribers and its only child."""
+    """Merge a node without subscribers with its only child."""
     if node.subscriber is None and node.children is not None and len(node.children) == 1:
         (below, child), *_ = node.children.items()
         child.set_path((*node.path, below, *child.path))

@@ -1,1 +1,1 @@
-"""What the broker keeps for a client, in memory and in the store."""
+"""Sessions: the state that the broker keeps for a client, in memory and in the store."""

@@ -23,7 +23,7 @@ _SENT_LIMIT_WINDOWS = 8
 
 _PAGE = 1000
 
-# Payload bytes of a queue in memory, and of a page, about: what is behind that is on disk alone.
+# About how many payload bytes of a queue, and of a page, are in memory; the rest is only on disk.
 _MOST_IN_MEMORY = 4 * 1024 * 1024
 
 
@@ -48,7 +48,7 @@ class DurableQueue(MessageQueue):
         self._sent_limit_safe = 0
 
     def restore(self, recovered: RecoveredSession) -> None:
-        """Take over what the store knew. The queue stays on disk until a connection wants it."""
+        """Restore the state from the store. The queue stays on disk until a connection needs it."""
         self.number = recovered.number
         self.protocol_level = recovered.protocol_level
         self._last_position = recovered.last_position
@@ -66,7 +66,7 @@ class DurableQueue(MessageQueue):
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """What limits count: messages that wait for their client, not for the disk, and their payload bytes."""
+        """What the limits count: messages that wait for their client, not for the disk, and their payload bytes."""
         return self.queued - self._passing, self.queued_bytes - self._passing_bytes
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
@@ -110,7 +110,7 @@ class DurableQueue(MessageQueue):
         return 0
 
     def _is_soon_sent(self, waiting: int) -> bool:
-        """Tell whether a message with so many before it is sent soon: saying so now spares a second write then."""
+        """Return True if a message with so many before it is sent soon: recording that now saves a second write."""
         del waiting
         return False
 
@@ -125,7 +125,7 @@ class DurableQueue(MessageQueue):
             return
         passed, passed_bytes = self._passing, self._passing_bytes
         self._passing = room = min(len(self.queue), self._room())
-        # Mostly it is all or nothing.
+        # Usually all of them or none.
         self._passing_bytes = (
             self.queued_bytes if room == self.queued else sum(len(entry[4]) for entry in islice(self.queue, room))
         )
@@ -138,7 +138,7 @@ class DurableQueue(MessageQueue):
             self._load()
 
     def drop_expired(self) -> None:
-        """Drop what is too old at the front of the queue, whether the window is open or not."""
+        """Drop expired messages at the front of the queue, whether the window is open or not."""
         super().drop_expired()
         if self._spilled_to and not self._loading and not self.queue:
             self._load()
@@ -169,7 +169,7 @@ class DurableQueue(MessageQueue):
     # The part of the queue that is on disk
 
     def _count_lost(self) -> None:
-        """The store has less of the queue than it was given: it is damaged, and has said so."""
+        """Count messages that the store has lost: it is damaged, and has logged that."""
         lost, self._spilled = self._spilled, 0
         self.dropped += lost
         self._stats.dropped_damaged += lost
@@ -220,7 +220,7 @@ class DurableSession(DurableQueue, Session):
     """A session whose queue outlives the process."""
 
     def restore(self, recovered: RecoveredSession) -> None:
-        """Take over what the store knew. The queue stays on disk until a connection wants it."""
+        """Restore the state from the store. The queue stays on disk until a connection needs it."""
         super().restore(recovered)
         self.username = recovered.username
         self.session_expiry = recovered.session_expiry
@@ -232,13 +232,13 @@ class DurableSession(DurableQueue, Session):
         }
 
     def attach(self, connection: ClientConnection) -> None:
-        """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
+        """Attach `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         super().attach(connection)
         if self.queue or self._spilled_to:
             self._move_sent_limit(self._sent_to)
 
     def detach(self) -> None:
-        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
+        """Detach the connection. Messages in flight go back to the front, with DUP [MQTT-4.4.0-1]."""
         super().detach()
         if self._passing and self._context.limits is not None:
             self._context.limits.added(self, self._passing, self._passing_bytes)

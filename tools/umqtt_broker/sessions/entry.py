@@ -1,4 +1,4 @@
-"""A message of a queue, and the numbers that stand in it."""
+"""The tuple that represents a message in a queue, and its special values."""
 
 from ..protocol.packets import encode_publish_head, topic_name_in
 from ..protocol.packets5 import encode_content, payload_of

@@ -1,4 +1,4 @@
-"""What a session sees of the parts that know sessions: its connection, its groups, its retained messages."""
+"""Protocols for the parts that a session uses: its connection, its groups, its retained messages."""
 
 from collections import deque
 from typing import Protocol
@@ -11,7 +11,7 @@ Granted = deque[bytes | int]
 
 
 class Output(Protocol):
-    """What a session itself uses of its connection: where packets go. established: the CONNACK is written."""
+    """The part of its connection that a session uses to send packets. established: the CONNACK is written."""
 
     established: bool
     congested: bool
@@ -60,40 +60,40 @@ class Group(Protocol):
 
     @property
     def queued(self) -> int:
-        """Messages that wait."""
+        """The number of messages that wait."""
         ...
 
     def pump(self) -> None:
-        """Give out what the members have room for."""
+        """Give messages to members with room."""
 
     def give_back(self, positions: list[int]) -> None:
         """Take back what the member left unacknowledged."""
 
     def set_protocol_level(self, protocol_level: int) -> None:
-        """Have a member of this version."""
+        """Note that a member uses this protocol version."""
 
     def acknowledge(self, position: int) -> None:
-        """The member has acknowledged a message."""
+        """Handle a member's acknowledgement of a message."""
 
     def forget(self, position: int) -> None:
-        """A message is the member's own now."""
+        """Forget a message that is now the member's own."""
 
 
 class PendingRetained(Protocol):
     """The retained messages on their way to a session that subscribed: see routing.retained_delivery."""
 
     def recover(self, topic_filter: bytes, granted_qos: int) -> None:
-        """Begin anew with a subscription that had not got all of them when the broker was killed."""
+        """Restart with a subscription that had not got all of them when the broker was killed."""
 
     def expect(self, topic_filter: bytes, number: int) -> None:
-        """A filter is subscribed to, the nth of its SUBSCRIBE; begin() follows."""
+        """Note a new subscription, the nth filter of its SUBSCRIBE; begin() follows."""
 
     def begin(self, granted: Granted) -> list[bytes]:
         """Begin with new subscriptions. Returns packets at QoS 0 that are to follow the SUBACK."""
         ...
 
     def resume(self) -> None:
-        """Go on, if the session can take more."""
+        """Continue if the session can take more."""
 
     def cancel(self, topic_filter: bytes) -> None:
-        """The session has unsubscribed."""
+        """Cancel the delivery for a filter that is unsubscribed."""

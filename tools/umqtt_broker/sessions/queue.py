@@ -83,11 +83,11 @@ class MessageQueue:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """What limits count: messages that wait for their client, and their payload bytes."""
+        """What the limits count: messages that wait for their client, and their payload bytes."""
         return self.queued, self.queued_bytes
 
     def set_protocol_level(self, protocol_level: int) -> None:
-        """Have a client of another version: what waits gets the form for it."""
+        """Convert the waiting messages to the form for a client of another protocol version."""
         is_version5 = protocol_level == 5
         has_changed = is_version5 != (self.protocol_level == 5)
         self.protocol_level = protocol_level
@@ -97,7 +97,7 @@ class MessageQueue:
             self._resize(sum(len(entry[4]) for entry in self.queue) - before)
 
     def _resize(self, size: int) -> None:
-        """What waits takes so many bytes more."""
+        """Count that the waiting messages take so many more bytes."""
         self.queued_bytes += size
         if self._context.limits is not None:
             self._context.limits.added(self, 0, size)
@@ -122,18 +122,18 @@ class MessageQueue:
         raise NotImplementedError
 
     def mark_dirty(self) -> None:
-        """Have flush() called at the end of what the event loop is doing."""
+        """Have flush() called at the end of the current turn of the event loop."""
         if not self.dirty:
             self.dirty = True
             self._context.dirty.append(self)
 
     def flush(self) -> None:
-        """Write what has collected, in one piece."""
+        """Write the collected packets, in one piece."""
         self.dirty = False
         self._write()
 
     def on_commit(self) -> None:
-        """What the queue waited for is safe."""
+        """Continue: the changes that the queue waited for are safe."""
         raise NotImplementedError
 
     def _advance(self) -> bool:
@@ -141,7 +141,7 @@ class MessageQueue:
         raise NotImplementedError
 
     def _write(self) -> None:
-        """Write what has been sent."""
+        """Write the collected packets."""
         raise NotImplementedError
 
     # What waits
@@ -169,7 +169,7 @@ class MessageQueue:
             self._write()
 
     def drop_expired(self) -> None:
-        """Drop what is too old at the front of the queue, whether the window is open or not."""
+        """Drop expired messages at the front of the queue, whether the window is open or not."""
         queue = self.queue
         dropped = size = 0
         while queue and self._is_expired(queue[0]):
@@ -210,6 +210,6 @@ class MessageQueue:
     # What a DurableQueue has to say about it
 
     def _is_safe(self, position: int, gate: int) -> bool:
-        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
+        """Return True if the message at the cursor may be sent; if a commit must come first, on_commit() follows."""
         del position, gate
         return True

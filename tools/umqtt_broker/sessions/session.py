@@ -96,7 +96,7 @@ class Session(MessageQueue):
         self.connection: ClientConnection | None = None
         self.listener: Listener | None = None
         self.username: bytes | None = None
-        # What waits may have been let in by other rights.
+        # Waiting messages may have been accepted under other rights.
         self.checks_rights = False
         self.will: Will | None = None
         self.subscriptions: dict[bytes, int] = {}
@@ -121,12 +121,12 @@ class Session(MessageQueue):
     # The connection's comings and goings
 
     def attach(self, connection: ClientConnection) -> None:
-        """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
+        """Attach `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         self.connection = connection
 
     @property
     def most_in_flight(self) -> int:
-        """QoS 1 and 2 messages that may be on the way to the client."""
+        """The number of QoS 1 and 2 messages that may be in flight."""
         return min(self._context.config.max_inflight_messages, self.receive_maximum)
 
     def go_online(self) -> None:
@@ -137,7 +137,7 @@ class Session(MessageQueue):
         self.open_window()
 
     def detach(self) -> None:
-        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
+        """Detach the connection. Messages in flight go back to the front, with DUP [MQTT-4.4.0-1]."""
         self.connection = None
         self.window = 0
         self.output = self.qos0_output = None
@@ -180,7 +180,7 @@ class Session(MessageQueue):
             self.pump()
 
     def settings_changed(self) -> None:
-        """Take over the settings that a session looks up once."""
+        """Update the copies of settings that the session keeps."""
         self.keeps_qos0 = self._context.config.queue_qos0_messages and not self.clean
         if self.window:
             self.open_window()
@@ -190,7 +190,7 @@ class Session(MessageQueue):
         self.window = 0
 
     def stop_output(self) -> None:
-        """The connection cannot take more: QoS 1 and 2 wait, QoS 0 is dropped and counted."""
+        """Stop output, because the connection cannot take more: QoS 1 and 2 wait, QoS 0 is dropped and counted."""
         self.window = 0
         if self.output:
             # These are in flight already; only what comes later can wait.
@@ -198,7 +198,7 @@ class Session(MessageQueue):
         self.output = self.qos0_output = None
 
     def on_commit(self) -> None:
-        """What the queue waited for is safe."""
+        """Continue: the changes that the queue waited for are safe."""
         self.open_window()
 
     # Messages to the client
@@ -298,12 +298,12 @@ class Session(MessageQueue):
             self.mark_dirty()
             self._count_out(moved, size)
         if checks_rights and not self.queued:
-            # What comes from now on is let in by the rights of today.
+            # Further messages are accepted under the current rights.
             self.checks_rights = False
         return size > enough
 
     def set_rights(self, rights: Rights | None) -> None:
-        """Let the client do what `rights` say from now on, also with what waits for it."""
+        """Apply new rights from now on, also to messages that wait."""
         if self.rights is not rights:
             self.rights = rights
             self.checks_rights = True
@@ -328,7 +328,7 @@ class Session(MessageQueue):
     # What a DurableSession has to say about it
 
     def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
-        """A message that was not sent has another packet identifier. Returns its gate."""
+        """Record the new packet identifier of a message that was not sent. Returns its gate."""
         del position, packet_id, qos
         return gate
 
@@ -362,7 +362,7 @@ class Session(MessageQueue):
         return packet_id
 
     def acknowledge_shared(self, packet_id: int) -> None:
-        """A group's message is acknowledged."""
+        """Handle the acknowledgement of a group's message."""
         entry = self.in_flight.pop(packet_id)
         assert self.borrowed is not None  # it is in flight
         self.borrowed.pop(packet_id).acknowledge(entry[0])

@@ -44,7 +44,7 @@ class SharedQueue(MessageQueue):
         self.members: dict[Session, int] = {}
         self.holders: dict[int, tuple[Session, int, Entry]] = {}
         self.rights = _OfAnyMember(self.members)
-        # As long as the broker runs a group can take what is on disk; its members say whether there is room for it.
+        # While the broker runs, a group can always take messages from disk; its members limit how many.
         self.window = 1
         self._turns: list[Session] = []
         self._next_turn = 0
@@ -90,11 +90,11 @@ class SharedQueue(MessageQueue):
             }
 
     def end(self) -> None:
-        """The last member has left: what waits is dropped and counted, what is in flight stays with its session."""
+        """End the group without members: drop and count what waits; messages in flight stay in their session."""
         for member, packet_id, _ in self.holders.values():
             member.make_own(self, packet_id)
         self.holders.clear()
-        # A page of the queue may be on its way: it is counted here, and has nowhere to go.
+        # A page of the queue may be under way: its messages are counted here and then dropped.
         self.window = 0
         self._stats.dropped_share_ended += self.queued
         if self._context.limits is not None:
@@ -174,17 +174,17 @@ class SharedQueue(MessageQueue):
         self.pump()
 
     def acknowledge(self, position: int) -> None:
-        """A member has acknowledged a message."""
+        """Handle a member's acknowledgement of a message."""
         del self.holders[position]
         self.forget(position)
 
     def forget(self, position: int) -> None:
-        """A message is done with, or is a session's own now."""
+        """Forget a message that is finished or now belongs to a session."""
         if self.store is not None:
             self.store.remove_delivery(self.number, position)
 
     def on_commit(self) -> None:
-        """What the queue waited for is safe."""
+        """Continue: the changes that the queue waited for are safe."""
         self.pump()
 
     # To the members
@@ -285,12 +285,12 @@ class SharedQueue(MessageQueue):
         return encode_publish_head(first_byte, topic_name_in(head), len(payload)), payload
 
     def _write(self) -> None:
-        """Let the members write what they got: it is much."""
+        """Let the members write their messages, because these have become many."""
         for member in self._turns:
             member.flush()
 
     def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
-        """A message goes straight to a member at QoS 1. Returns its position."""
+        """Record a message that goes straight to a member at QoS 1. Returns its position."""
         del qos, topic_name, payload, flags
         self._last_position += 1
         return self._last_position

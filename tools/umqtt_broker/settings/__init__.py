@@ -1,1 +1,1 @@
-"""What a broker and its bridges are told to do, as dataclasses."""
+"""The settings of a broker and its bridges, as dataclasses."""

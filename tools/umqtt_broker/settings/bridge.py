@@ -22,22 +22,22 @@ class TopicRule:
 
     @property
     def local_filter(self) -> bytes:
-        """What goes out, as this broker calls it."""
+        """The filter of outgoing messages, in this broker's topics."""
         return self.local_prefix + self.pattern
 
     @property
     def remote_filter(self) -> bytes:
-        """What comes in, as the remote broker calls it."""
+        """The filter of incoming messages, in the remote broker's topics."""
         return self.remote_prefix + self.pattern
 
     @property
     def goes_out(self) -> bool:
-        """Messages go to the remote broker."""
+        """True if messages go to the remote broker."""
         return self.direction != "in"
 
     @property
     def comes_in(self) -> bool:
-        """Messages come from the remote broker."""
+        """True if messages come from the remote broker."""
         return self.direction != "out"
 
 
@@ -93,7 +93,7 @@ class BridgeConfig:
 
     @property
     def encrypted(self) -> bool:
-        """The link is TLS."""
+        """True if the link uses TLS."""
         return bool(self.cafile or self.capath)
 
 

@@ -83,7 +83,7 @@ class Listener:
 
 @dataclass(slots=True)
 class BrokerConfig:
-    """What a broker is told before it starts. Checked by `validate()`, which raises ConfigError.
+    """The settings of a broker. `validate()` checks them and raises ConfigError.
 
     host, port, allow_anonymous: the only listener, when `listeners` is empty. Anything but a loopback address
         needs a `permission` that authenticates, or `allow_anonymous`.
@@ -237,7 +237,7 @@ def is_loopback(listener: Listener) -> bool:
 
 
 def is_loopback_name(host: str) -> bool:
-    """Tell whether a host is certain to be this machine; what a name but localhost stands for may change."""
+    """Return True if a host is certainly this machine; names other than localhost may change their meaning."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -14,7 +14,7 @@ PASSWORD_VARIABLE = "UMQTT_STORE_PASSWORD"
 
 
 class RedisUrl(NamedTuple):
-    """Where the store is. database: its number there.
+    """The address of the store. database: its number there.
 
     password_file: holds the password; without one the environment variable UMQTT_STORE_PASSWORD does. cafile: PEM file
     of who signs the server's certificate; "": those that the system trusts. certfile, keyfile: PEM files of the
@@ -52,12 +52,12 @@ class RedisUrl(NamedTuple):
 
 
 def is_redis_url(store: str) -> bool:
-    """Tell whether a store is no file but an address."""
+    """Return True if a store is an address and not a file."""
     return store.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES))
 
 
 def parse_redis_url(store: str) -> RedisUrl:
-    """Take an address apart. Raises ConfigError, which never shows a password."""
+    """Parse an address. Raises ConfigError, which never shows a password."""
     try:
         parts = urlsplit(store)
         port = parts.port or _DEFAULT_PORT

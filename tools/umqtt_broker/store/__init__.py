@@ -1,4 +1,4 @@
-"""What survives a crash. `base` is the interface, `memory` keeps nothing, `group_commit` keeps all in a backend."""
+"""The stores. `base` is the interface, `memory` keeps nothing, `group_commit` keeps everything in a backend."""
 
 from ..settings.broker import MEMORY
 from ..settings.redis_url import is_redis_url, parse_redis_url

@@ -1,4 +1,4 @@
-"""Copies of a store: made while the broker runs, checked before they count, and put back.
+"""Makes copies of a store while the broker runs, checks them, and restores them.
 
 Nothing here ever leaves half a file at the name asked for: a copy is made beside it, checked, synced and renamed.
 """
@@ -119,7 +119,7 @@ def new_file(path: str) -> Iterator[str]:
     """Yield the name of a new file beside `path` that takes its place, durably, if all goes well."""
     partial = f"{path}.partial-{os.getpid()}"
     try:
-        # Messages are nobody else's business.
+        # Only the owner may read the messages.
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreError(f"cannot write {partial} ({error.strerror}) — name another place") from error

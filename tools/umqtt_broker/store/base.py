@@ -97,7 +97,7 @@ class RecoveredSession(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who uses a persistent session, and how: see RecoveredSession."""
+    """The user of a persistent session, and how it is used: see RecoveredSession."""
 
     username: bytes | None = None
     protocol_level: int = 4
@@ -183,7 +183,7 @@ class Store:
         """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
 
     def wait_no_more(self, client: RoomWaiter) -> None:
-        """A client has gone."""
+        """Remove a client that has gone."""
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""

@@ -1,4 +1,4 @@
-"""What one transaction will write, and who waits for it."""
+"""The changes that one transaction will write, and the packets that wait for it."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class AwaitingCommit:
 
 
 class Mark:
-    """Shows by still being there that something before it is old."""
+    """A marker in a batch: as long as it remains, an entry recorded before it remains too."""
 
 
 # An entry that only a commit takes away.
@@ -119,7 +119,7 @@ class Batch:
             self.entries[_BARRIER_KEY] = BARRIER
 
     def is_worth_a_transaction(self) -> bool:
-        """Tell whether there is anything to write or to read."""
+        """Return True if there is anything to write or to read."""
         return bool(
             self.acknowledged
             or _BARRIER_KEY in self.entries
@@ -131,7 +131,7 @@ class Batch:
         return [entry for entry in self.entries.values() if isinstance(entry, tuple)]
 
     def pop_released(self) -> list[AwaitingCommit]:
-        """Take away, and return, the packets before which nothing stands any more."""
+        """Remove and return the packets that wait for nothing any more."""
         entries = self.entries
         first: list[int] = []
         found: list[AwaitingCommit] = []
@@ -146,13 +146,13 @@ class Batch:
         return found
 
     def pop_all_awaiting(self) -> list[AwaitingCommit]:
-        """Take away, and return, all packets that wait: the batch is over."""
+        """Remove and return all packets that wait: the batch is over."""
         found = [entry for entry in self.entries.values() if isinstance(entry, AwaitingCommit)]
         self.entries = {key: entry for key, entry in self.entries.items() if isinstance(entry, tuple)}
         return found
 
     def absorb(self, later: "Batch") -> None:
-        """Add what was recorded after this batch, so that both go in one transaction."""
+        """Add the changes recorded after this batch, so that one transaction writes both."""
         self.deliveries = []
         self.add_barrier()
         later.entries.pop(_BARRIER_KEY, None)

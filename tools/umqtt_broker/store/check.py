@@ -1,4 +1,4 @@
-"""What is wrong with a store, also while a broker has it open. Nothing is changed."""
+"""Checks a store, even while a broker has it open. Nothing is changed."""
 
 import os
 import sqlite3
@@ -10,7 +10,7 @@ from . import schema
 from .quarantine import is_whole
 from .recovery import check_tail
 
-# Findings of SQLite's own check that are told.
+# Most findings of SQLite's own check that are reported.
 _MOST = 20
 _MESSAGES = (
     "SELECT 'shared message', number, topic_name, payload, checksum FROM message",

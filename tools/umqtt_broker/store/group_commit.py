@@ -44,7 +44,7 @@ _POSITION_BITS = 48
 
 
 class Opened(NamedTuple):
-    """What a backend found. next_session: first free number of a session. next_release: rank of the next PUBREC."""
+    """What a backend holds. next_session: first free session number. next_release: rank of the next PUBREC."""
 
     recovered: Recovered
     next_session: int
@@ -54,7 +54,7 @@ class Opened(NamedTuple):
 class Backend(Protocol):
     """Where batches are written. open() and close() run in the event loop's thread, the others in another."""
 
-    # What it is called in messages, with its place: "store PATH".
+    # Its name in messages, with its place: "store PATH".
     name: str
     # See Store.is_shared.
     is_shared: bool
@@ -75,7 +75,7 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what open() took."""
+        """Release what open() acquired."""
         ...
 
 
@@ -150,7 +150,7 @@ class GroupCommitStore(Store):
 
     async def lost(self) -> str:
         """See Store."""
-        # Whoever waits may be told not to; the store stays what it is.
+        # Cancelling the wait must not change the store.
         return await asyncio.shield(self._lost)
 
     async def abandon(self) -> None:
@@ -160,7 +160,7 @@ class GroupCommitStore(Store):
         self._backend.close()
 
     def _renew(self) -> None:
-        """Write something now and then, were it nothing: whoever is silent for longer loses the store."""
+        """Write a batch from time to time, even an empty one: a broker that is silent for longer loses the store."""
         self._renewal = self._loop.call_later(_RENEWAL, self._renew)
         self._confirm_lease()
 
@@ -180,7 +180,7 @@ class GroupCommitStore(Store):
             await self._transaction_ended.wait()
             if self._stats.commit_failures != before:
                 break
-        # What a broker recorded after another had taken over was promised to nobody.
+        # Changes recorded after another broker took over were not promised to anyone.
         lost = not self._lost.done() and self._open_batch.is_worth_a_transaction()
         self._end()
         self._thread.shutdown()
@@ -273,7 +273,7 @@ class GroupCommitStore(Store):
         for batch in (self._committing, self._open_batch):
             if batch is None:
                 continue
-            # Again and again: what is released may make its connection wait for more.
+            # Repeated, because released packets may make their connection wait for more.
             while released := batch.pop_released():
                 for awaiting in released:
                     awaiting.waiter.awaiting_commit -= 1
@@ -443,7 +443,7 @@ class GroupCommitStore(Store):
             self._schedule()
 
     def _leave(self, numbers: Iterable[int]) -> None:
-        """Remove the messages of these ended sessions bit by bit: nobody waits for that."""
+        """Remove the messages of these ended sessions bit by bit, because nobody waits for that."""
         self._leftovers.update(dict.fromkeys(numbers))
         if self._leftovers and self._lazy_timer is None:
             self._lazy_timer = self._loop.call_later(_LAZY, self._on_lazy)
@@ -509,16 +509,16 @@ class GroupCommitStore(Store):
         self._transaction_ended.set()
 
     def _commit_next(self) -> None:
-        """Go on with what came meanwhile, unless it may become needless."""
+        """Commit what came meanwhile, unless it may become needless."""
         if self._scheduled or not self._lingers:
             self._commit()
         elif self._open_batch.entries and self._linger_timer is None:
             self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
-        """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
+        """Handle a failed transaction: acknowledge nothing of the batch, and retry it with what came meanwhile."""
         if isinstance(error, LeaseLost):
-            # Nobody is told: whoever has the store now answers them.
+            # No client gets an answer: the broker that has the store now answers them.
             self._end()
             self.failure = str(error)
             self._lost.set_result(self.failure)

@@ -22,7 +22,7 @@ class MemoryStore(Store):
         return Recovered([], [], {}, [])
 
     async def close(self) -> None:
-        """There is nothing to commit."""
+        """Do nothing: there is nothing to commit."""
 
     def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
         """Release at once."""

@@ -35,6 +35,6 @@ def set_aside_garbled(database: sqlite3.Connection) -> list[str]:
 
 
 def set_aside(database: sqlite3.Connection, what: str, *message: object) -> None:
-    """Keep a garbled message (topic name, payload, checksum) for whoever wants to look at it."""
+    """Keep a garbled message (topic name, payload, checksum) for inspection."""
     insert = "INSERT INTO quarantine (what, topic_name, payload, checksum) VALUES (?, ?, ?, ?)"
     database.execute(insert, (what, *message))

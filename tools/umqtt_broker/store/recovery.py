@@ -27,7 +27,7 @@ _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND rele
 
 
 def check_tail(path: str) -> str:
-    """Say what the store at `path` has lost at its end, "" for nothing. Changes nothing. Raises sqlite3.Error."""
+    """Return what the store at `path` has lost at its end, "" for nothing. Changes nothing. Raises sqlite3.Error."""
     # The witness first: a broker may be running.
     witness = read_witness(path)
     if witness is None or not os.path.exists(path):

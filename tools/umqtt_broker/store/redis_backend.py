@@ -44,7 +44,7 @@ _FEW = _SLICE // _MANY
 # What a session or shared queue has beside its messages, with the command that reads it.
 _PARTS = (("HSCAN", "subscriptions"), ("SSCAN", "pending"), ("SSCAN", "inbound"))
 
-# What must be set, since what was acknowledged could be lost otherwise: of CONFIG GET.
+# Required values of CONFIG GET: with others, acknowledged messages could be lost.
 _SETTINGS = (
     ("appendonly", "yes", "it keeps nothing on disk as it goes"),
     ("appendfsync", "always", "a power cut would take what was acknowledged"),
@@ -100,7 +100,7 @@ class RedisBackend:
             protocol=2,
         )
         redis = Redis(connection_pool=pool, single_connection_client=True)
-        # That close() closes the connection too, not only its place in the pool.
+        # So that close() closes the connection too, and does not only return it to the pool.
         redis.auto_close_connection_pool = True
         try:
             self._check_server(redis)
@@ -235,7 +235,7 @@ class RedisBackend:
                     raise LeaseLost(_words(self.name, error)) from error
             else:
                 if time.monotonic() > deadline:
-                    # This process stood still, and what it would answer now comes too late.
+                    # This process was suspended, and an answer now would be too late.
                     raise LeaseLost(f"{self.name} answered when the lease may have ended")
                 return found
             time.sleep(_RETRY_DELAY)

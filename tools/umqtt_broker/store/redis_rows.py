@@ -1,4 +1,4 @@
-"""How a batch and what was stored before become keys, fields and commands of Redis.
+"""Encodes batches and stored data as keys, fields and commands of Redis, and decodes them.
 
 `umqtt:store` has the version of all this, and what fences it (redis_scripts); `umqtt:lease` says who has it. Hashes by
 the number of a session or group: `sessions` and `shares` (client identifiers, keys), `owners`, `away`, `sent`. For each
@@ -49,7 +49,7 @@ def encode(*fields: Field) -> bytes:
 
 
 def decode(data: bytes, *kinds: type) -> list[Any]:
-    """Take fields of these kinds (bytes, int; a number may be missing) apart. Raises StoreError."""
+    """Decode fields of these kinds (bytes, int; a number may be missing). Raises StoreError."""
     fields: list[Field] = []
     at = 0
     try:

@@ -1,4 +1,4 @@
-"""What runs inside Redis. Each script is one step there: nothing comes between its commands, nor is half of it kept."""
+"""Scripts that run inside Redis. Each is atomic: nothing runs between its commands, and none is half kept."""
 
 # Whoever raises the epoch has the store; a batch of an older epoch is refused, however late it comes.
 # KEYS: store, lease. ARGV: owner, milliseconds, version, identifier for a new store.

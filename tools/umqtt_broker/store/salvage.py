@@ -1,4 +1,4 @@
-"""What can be read of a damaged store, in a new file in its place. The damaged one is kept beside it.
+"""Copies what can be read of a damaged store into a new file in its place. The damaged file is kept.
 
 Each table is read from its beginning to the first damaged page, and from its end back to the last: what lies between
 is lost. A damaged page of messages so costs the messages on it.
@@ -57,7 +57,7 @@ def _copy(source: sqlite3.Connection, path: str, to: str) -> tuple[list[str], di
 
 
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> str:
-    """Copy what can be read. Returns what cannot, "" for nothing."""
+    """Copy the readable rows of a table. Returns what is unreadable, "" for nothing."""
     columns = [
         _Column(_KINDS[kind], not (not_null or key), key)
         for _, _, kind, not_null, _, key in target.execute(f"PRAGMA table_info({table})").fetchall()
@@ -117,7 +117,7 @@ def _fits(value: object, column: _Column) -> bool:
 
 
 def _tidy(database: sqlite3.Connection, tables: list[str]) -> None:
-    """Remove what belongs to nobody: the number of a lost session is given to another one day."""
+    """Remove rows without an owner, because the number of a lost session will be given to another one."""
     execute = database.execute
     if "share" in tables:
         for table in ("subscription", "delivery", "inbound"):

@@ -165,7 +165,7 @@ def connect(path: str) -> sqlite3.Connection:
     Raises sqlite3.Error, or StoreError for a file that is not ours or is newer than this program.
     """
     try:
-        # Messages are nobody else's business: SQLite alone would make the file by the umask.
+        # Only the owner may read the messages; SQLite would make the file with the umask's mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreError(f"cannot write store {path} ({error.strerror}) — name another with --store") from error

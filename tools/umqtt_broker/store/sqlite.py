@@ -22,7 +22,7 @@ from .salvage import salvage
 
 _log = logging.getLogger("umqtt_broker.store")
 
-# Garbled messages that a line names.
+# Most garbled messages named in one line.
 _MOST_NAMED = 5
 
 _COLUMNS = (
@@ -69,7 +69,7 @@ class SqliteBackend:
         self._may_salvage = True
 
     def acquire(self) -> str:
-        """There is nobody to wait for: open() refuses a store that another broker has."""
+        """Return "" at once: open() refuses a store that another broker has."""
         return ""
 
     def open(self) -> Opened:

@@ -1,4 +1,4 @@
-"""Moves what a broker that will not come back has acknowledged into the store of another one.
+"""Moves the acknowledged state of a broker that will not come back into the store of another one.
 
 export() makes one file of a store and puts the store aside, so that no broker comes up with it again. import_() adds
 that file to a store, in one transaction: all of it or nothing, and never twice.
@@ -49,7 +49,7 @@ _WILLS = "SELECT client_id, topic_name, payload, qos, retain, expiry, passed_on,
 
 
 class Imported(NamedTuple):
-    """What was moved. garbled: messages that are not what was stored; they are in the table quarantine."""
+    """The numbers of what was moved. garbled: damaged messages, which are in the table quarantine."""
 
     sessions: int
     messages: int
@@ -59,7 +59,7 @@ class Imported(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    """Where a queue of the file goes. number: in the other store; shift: added to positions; is_new: nobody has it."""
+    """The target of a queue. number: in the other store; shift: added to positions; is_new: not there yet."""
 
     number: int
     shift: int

@@ -19,24 +19,24 @@ _Callback = Callable[[], object]
 
 
 class Readiness(Protocol):
-    """What asyncio's event loops promise, of which this is a part."""
+    """The part of asyncio's event loop interface that plain connections use."""
 
     def add_reader(self, fd: int, callback: _Callback, /) -> None:
         """Call `callback` whenever `fd` can be read, or has failed."""
 
     def remove_reader(self, fd: int, /) -> object:
-        """Call it no more. Safe to call again."""
+        """Remove the callback. Safe to call again."""
 
     def add_writer(self, fd: int, callback: _Callback, /) -> None:
         """Call `callback` whenever `fd` can be written, or has failed."""
 
     def remove_writer(self, fd: int, /) -> object:
-        """Call it no more. Safe to call again."""
+        """Remove the callback. Safe to call again."""
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """What the broker's own event loop knows besides."""
+    """The additional interface of the broker's own event loop."""
 
     def is_any_ready_but(self, fd: int, /) -> bool:
         """Tell whether a descriptor other than `fd` is ready now."""
@@ -111,7 +111,7 @@ if sys.platform == "linux":
             return any(ready != fd for ready, _ in self._streams.poll(0, 2))
 
         def close(self) -> None:
-            """Watch nothing more."""
+            """Close the selector."""
             self._streams.close()
             super().close()
 

@@ -1,4 +1,4 @@
-"""Where clients reach the broker: sockets, and the protocol that each accepted connection begins with."""
+"""Listeners: their sockets, and the protocol with which each accepted connection begins."""
 
 import asyncio
 import contextlib
@@ -79,7 +79,7 @@ class BoundListener:
         self._file = None
 
     def new_protocol(self) -> asyncio.Protocol:
-        """Return what a connection of asyncio's begins with."""
+        """Return the protocol with which a connection of asyncio begins."""
         protocol = self._new_plain_protocol()
         return _DelaySmallPackets(protocol) if self._is_delayed() else protocol
 
@@ -236,7 +236,7 @@ def open_listeners(
     new_connection: NewConnection,
     bound: Callable[[], None] | None,
 ) -> list[BoundListener]:
-    """Listen everywhere that the configuration says; then `bound` may give up the rights that took.
+    """Open all listeners of the configuration; then call `bound`, which may give up root.
 
     Raises PortInUse, ConfigError or BrokerError, and then listens nowhere.
     """

@@ -1,4 +1,4 @@
-"""Who is at the other end of a transport."""
+"""The address of the client at the other end of a transport."""
 
 import asyncio
 

@@ -190,7 +190,7 @@ class StreamTransport(asyncio.Transport):
             self.close()
 
     def pause_reading(self) -> None:
-        """Read no more. Safe to call again."""
+        """Stop reading. Safe to call again."""
         if self._reading:
             self._reading = False
             self._ready.remove_reader(self._fd)
@@ -202,7 +202,7 @@ class StreamTransport(asyncio.Transport):
             self._ready.add_reader(self._fd, self._on_readable)
 
     def is_reading(self) -> bool:
-        """Tell whether what arrives is read."""
+        """Return True while incoming data is read."""
         return self._reading
 
     # Output
@@ -255,7 +255,7 @@ class StreamTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the socket has not taken yet."""
+        """Return the bytes that the socket has not taken yet."""
         return len(self._out or b"")
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -265,11 +265,11 @@ class StreamTransport(asyncio.Transport):
         self._tell_congested()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """The low and the high limit, in bytes."""
+        """Return the low and the high limit, in bytes."""
         return self._low, self._high
 
     def can_write_eof(self) -> bool:
-        """A broker never closes one direction alone."""
+        """Return False: a broker never closes only one direction."""
         return False
 
     # The end
@@ -335,14 +335,14 @@ class StreamTransport(asyncio.Transport):
         return default
 
     def _is_alone(self) -> bool:
-        """Tell whether no other connection has anything to read or to write now."""
+        """Return True if no other connection has anything to read or to write now."""
         assert isinstance(self._ready, Watcher)  # else nobody was told to ask
         return not self._ready.is_any_ready_but(self._fd)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """What is told of everything that happens."""
+        """Return the protocol that gets the events."""
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Tell another from now on."""
+        """Send events to another protocol from now on."""
         self._protocol = cast(asyncio.Protocol, protocol)

@@ -117,7 +117,7 @@ def _check_readable(key: str, path: str) -> None:
 
 
 def warnings_of(tls: Tls) -> list[str]:
-    """Return what is unsafe though it works."""
+    """Return warnings about settings that work but are unsafe."""
     try:
         mode = os.stat(tls.keyfile).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Each of these runs twice: under CPython and under real MicroPython. No board is needed, and no time passes."""
+"""Each test runs twice: under CPython and under real MicroPython. It needs no board and does not wait."""
 
 from thermostat import Thermostat
 from umqtt_testkit.portable import TICKS_PERIOD, Clock, Rng, equal

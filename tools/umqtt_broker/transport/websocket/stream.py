@@ -36,7 +36,7 @@ class Upgrade(asyncio.Protocol):
         self._socket = WebSocket(self._connection, self._transport, self._stats)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was refused."""
+        """Handle the end of a connection that did not become a WebSocket."""
         self._socket.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -79,7 +79,7 @@ class WebSocket(asyncio.Protocol):
         connection.connection_made(WebSocketTransport(self, transport))
 
     def open(self, data: bytes) -> None:
-        """The request is answered. Begin, with what came behind it."""
+        """Begin after the answer to the request, with the data that followed the request."""
         self._is_open = True
         if data:
             self.data_received(data)
@@ -118,7 +118,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(replies[-1])
 
     def close(self) -> None:
-        """Say close and wait for the client's close; the connection's own timer ends a wait in vain."""
+        """Send close and wait for the client's close; the connection's timer limits the wait."""
         if self.closing:
             return
         self.closing = True
@@ -128,25 +128,25 @@ class WebSocket(asyncio.Protocol):
             self._transport.close()
 
     def fail(self, code: int) -> None:
-        """Say why and close without waiting (7.1.7)."""
+        """Send the reason and close without waiting (7.1.7)."""
         if not self.closing:
             self.closing = True
             self._transport.write(encode_close(code))
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The network connection is gone."""
+        """Handle the end of the network connection."""
         self.closing = True
         self._connection.connection_lost(exc)
         self._connection = NOBODY
 
     def pause_writing(self) -> None:
-        """The output buffer is full."""
+        """Stop output: the buffer is full."""
         self._is_congested = True
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The output buffer has drained."""
+        """Resume output: the buffer has drained."""
         self._is_congested = False
         pong, self._pong = self._pong, b""
         if pong and not self.closing:
