@@ -70,7 +70,8 @@ def _system(number):
         return "its name cannot be looked up: is it spelt right in brokers, and does the network's DNS answer?"
     if number == errno.ECONNREFUSED:
         return "nobody listens at the address in brokers: does the broker run, is the port right?"
-    if number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, 101, 118):  # ENETUNREACH, of lwIP too, has no name on boards
+    # ENETUNREACH of lwIP, and ENETUNREACH and EHOSTUNREACH of an ESP32: boards have no names for these numbers.
+    if number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, 101, 114, 118):
         return _TEXTS["connect_timeout"]
     return None
 

@@ -65,6 +65,8 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
         (OSError(-202), "cannot be looked up"),
         (OSError("Name or service not known"), "cannot be looked up"),
         (OSError(errno.ECONNREFUSED), "nobody listens"),
+        (OSError(101), "no answer"),  # ENETUNREACH on an RP2040, and on an ESP32
+        (OSError(114), "no answer"),
         (OSError(errno.ETIMEDOUT), "no answer"),
         (OSError(errno.EHOSTUNREACH), "no answer"),
         (OSError(-30592), "broker: OSError("),
