@@ -1,4 +1,4 @@
-"""What holds for every test folder: order, tiers, costs, what a run leaves behind, and how its failures are kept."""
+"""Rules for all test folders: order, tiers, costs, what a run may leave behind, and how its failures are kept."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from xdist.remote import Producer
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
-# The machines that run these tests are shared: how fast inputs are generated says nothing about the code. A failing
-# example is printed with what it takes to run it again. The examples are the same in every run, so that a failure comes
-# from a change; full sweeps look for new ones.
+# The machines that run these tests are shared, so the speed at which inputs are generated says nothing about the
+# code. A failing example is printed together with what reproduces it. The examples are the same in every run, so that
+# a failure comes from a change; full sweeps look for new ones.
 settings.register_profile(
     "shared",
     deadline=None,
@@ -38,17 +38,17 @@ settings.register_profile(
 )
 settings.load_profile("shared")
 
-# A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that: the tests that press it
-# would wait for ever.
+# A shell starts background processes with Ctrl-C ignored, and children inherit that: the tests that send Ctrl-C would
+# wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What the tests of brokers and stores wait for longest is the disk: in memory they take half the time.
+# The tests of brokers and stores mostly wait for the disk: in memory they take half the time.
 _MEMORY = Path("/dev/shm")
 _MEMORY_B = 4 << 30
 
 _CHROMIUM = "/usr/bin/chromium"
-# Without these it looks up its maker's hosts at every start.
+# Without these, Chromium looks up its vendor's hosts at every start.
 _CHROMIUM_OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test its tier and limit, and begin with the files that take longest: what begins last ends a run."""
+    """Give each test its tier and limit, and start with the slowest files, so that none of them runs last."""
     kept = costs.by_file()
     seconds: dict[Path, float] = defaultdict(float)
     for path in {item.path for item in items}:
@@ -123,9 +123,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def what_was_there_before_is_left_alone() -> Iterator[None]:
-    """Firmware collects its garbage often, which costs 0.1 s where 5,000 tests and Spark are looked through each time.
+    """Hide earlier objects from the garbage collector: firmware collects often, at 0.1 s for 5,000 tests and Spark.
 
-    Thawed after each file: what stays frozen to the end is never destroyed, and a worker may then wait for it for ever.
+    They are thawed after each file: objects frozen to the end are never destroyed, and a worker may then wait for
+    them for ever.
     """
     gc.freeze()
     yield
@@ -134,7 +135,7 @@ def what_was_there_before_is_left_alone() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder that stands for /tmp in these tests and the processes they start. It must be empty at the end."""
+    """Provide the folder that replaces /tmp for the tests and their processes; it must be empty at the end."""
     folder = tmp_path_factory.mktemp("tmp", numbered=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -146,7 +147,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 @pytest.fixture(scope="session")
 def rp2040_image() -> Path:
-    """The image that UMQTT_RP2040_IMAGE names, where the emulator can run it."""
+    """Return the image that UMQTT_RP2040_IMAGE names; skip if there is none or the emulator is not installed."""
     from umqtt_kit.errors import KitError
     from umqtt_kit.rp2040 import emulator_command
 
@@ -162,7 +163,7 @@ def rp2040_image() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    """Headless Chromium. Not for longer: while it runs, nothing else in this process may use asyncio."""
+    """Run headless Chromium for one module only: while it runs, nothing else in this process may use asyncio."""
     playwright = pytest.importorskip("playwright.sync_api")
     if not Path(_CHROMIUM).exists():
         pytest.skip("chromium is not installed — apt install chromium")

@@ -1,10 +1,10 @@
-"""Which names a class uses and which it makes, read from its source."""
+"""Reads from a class's source which names it uses and which it defines."""
 
 import ast
 
 
 def uses_and_makes(source: str, class_name: str) -> tuple[set[str], set[str]]:
-    """Names that a class reads of `self`, and those that it makes: methods, class attributes and assignments."""
+    """Return the names that a class reads of `self`, and its own: methods, class attributes and assignments."""
     tree = ast.parse(source)
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
     used: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the packet loops of the broker have in common stands in both of them, and is the same."""
+"""The code that the broker's packet loops have in common is identical in both."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ _CLIENTS = Path(umqtt_broker.__file__).parent / "clients"
 
 
 def _between(source: str, first: str, last: str) -> str:
-    """Return the text from one line to another, both of which stand there once."""
+    """Return the text from one line to another; both must occur exactly once."""
     assert source.count(first) == source.count(last) == 1
     return source[source.index(first) : source.index(last)]
 
 
 @pytest.mark.parametrize("planted", ["", "step += step", "else end - at + 1"])
 def test_both_loops_find_packets_in_the_same_way(planted: str) -> None:
-    """Planted, and found: a change of one of them."""
+    """Planted, and found: a change in one of them."""
     loops = [(_CLIENTS / name).read_text() for name in ("packet_loop.py", "packet_loop5.py")]
     if planted:
         loops[1] = loops[1].replace(planted, "pass")

@@ -1,4 +1,4 @@
-"""A shared subscription is no session: both are queues, and a queue knows nothing of either."""
+"""A shared subscription is not a session: both are queues, and a queue uses nothing of either."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _FILES = {"MessageQueue": "queue.py", "DurableQueue": "durable.py", "SharedQueue
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_queue_uses_no_name_of_sessions(classes: list[str], planted: tuple[str, str], unknown: str) -> None:
-    """Planted, and found: a use of what only a session has."""
+    """Planted, and found: a use of a name that only a session has."""
     sources = {name: (_SESSIONS / _FILES[name]).read_text() for name in classes}
     assert _unknown(sources) == set()
     whole = sources[classes[0]]
@@ -29,6 +29,6 @@ def test_a_queue_uses_no_name_of_sessions(classes: list[str], planted: tuple[str
 
 
 def _unknown(sources: dict[str, str]) -> set[str]:
-    """Return the names that the first class uses, and none of them makes."""
+    """Return the names that the first class uses and none of the classes defines."""
     found = [uses_and_makes(source, name) for name, source in sources.items()]
     return found[0][0] - {name for _, made in found for name in made}

@@ -1,4 +1,4 @@
-"""The client's core stands alone, and a packet's way through the library is as short as docs/architecture.md says."""
+"""The client's core is independent, and a packet passes as few modules as docs/architecture.md says."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from umqtt_robust.flash import FlashStore
 
 _LIBRARY = Path(umqtt_robust.__file__).resolve().parent
 _PAGE = _LIBRARY.parent / "docs" / "architecture.md"
-# The computer's half stands for what MicroPython has built in.
+# The host's version of what MicroPython has built in.
 _PORT = {"_host", "_platform"}
 _MOST = {"`publish()` at QoS 1": 5, "PUBACK": 5, "PUBREL": 6}
 
 
 class Wire:
-    """A transport that gives what it is told to; a walk shows it as `transport`."""
+    """A transport that delivers what it is given; a walk shows it as `transport`."""
 
     socket = None
 
@@ -51,7 +51,7 @@ class Wire:
 
 
 def _walk(step: Callable[[], object]) -> list[str]:
-    """Names of the library's modules in the order in which the step enters them."""
+    """Return the names of the library's modules in the order in which the step enters them."""
     entered: dict[str, None] = {}
 
     def trace(frame: FrameType, event: str, argument: object) -> None:
@@ -72,7 +72,7 @@ def _walk(step: Callable[[], object]) -> list[str]:
 
 @pytest.fixture
 def walks(tmp_path: Path) -> dict[str, list[str]]:
-    """The steps, each done once before, so that modules are loaded and folders made."""
+    """Return the walks of the steps, each run once before, so that modules are loaded and folders made."""
     found = {}
     client, wire = _connected(tmp_path / "outbound")
     for _ in range(2):
@@ -101,7 +101,7 @@ def _connected(store: Path) -> tuple[Client, Wire]:
 
 
 def test_a_packet_passes_the_modules_that_the_page_says(walks: dict[str, list[str]]) -> None:
-    # Planted: work() flushes an empty send buffer, so that PUBACK enters one module more.
+    # Planted: work() flushes an empty send buffer, so that PUBACK enters one more module.
     rows = re.findall(r"^\| (`publish\(\)` at QoS 1|PUBACK|PUBREL) \| ([a-z0-9_, ]+) \|$", _PAGE.read_text(), re.M)
     assert {name: row.split(", ") for name, row in rows} == walks
     assert {name for name, walk in walks.items() if len(walk) > _MOST[name]} == set()

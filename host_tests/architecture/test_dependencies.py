@@ -1,6 +1,4 @@
-"""Who may import whom, read from the source: every import statement of every module, also those inside
-functions.
-"""
+"""Modules import only what they may, read from the source: every import statement, even those inside functions."""
 
 import ast
 import re
@@ -27,12 +25,12 @@ class Package:
     on_device: bool = False
 
 
-# Longest folder first: a file belongs to the first that holds it.
+# Longest folder first: a file belongs to the first folder that contains it.
 PACKAGES = {
     "testkit's device files": Package(
         "host_tests/umqtt_testkit/_device",
         frozenset({"app", "umqtt_testkit", "file_flash", "power_cut", "board_boot"})
-        # What the stubs of a board share.
+        # Shared by the stubs of a board.
         | {"_virtual", "_port", "_clock", "_bme280", "_sht31", "_pins", "_buses"},
         on_device=True,
     ),
@@ -43,7 +41,7 @@ PACKAGES = {
         frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "umqtt_cli", "spark_ingest"}),
         frozenset({"kit", "spark"}),
     ),
-    # Works with any MQTT broker, so it knows nothing of ours.
+    # It works with any MQTT broker, so it uses nothing of our broker.
     "spark_ingest": Package(
         "spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"spark", "alerts", "iceberg"})
     ),
@@ -54,8 +52,8 @@ PACKAGES = {
     ),
 }
 
-# What MicroPython has (built in or frozen on a board). typing, dataclasses, enum, abc, functools, logging,
-# contextlib and the like are missing there, or would have to be installed.
+# The modules of MicroPython, built in or frozen on a board. typing, dataclasses, enum, abc, functools, logging,
+# contextlib and the like are missing, or would have to be installed.
 DEVICE_MODULES = frozenset(
     [
         "__main__",
@@ -105,7 +103,7 @@ DEVICE_MODULES = frozenset(
     ]
 )
 
-# (file, module): why a file may import what the place it runs in does not have.
+# (file, module): why a file may import a module that is missing where it runs.
 EXCEPTIONS = {
     ("host_tests/umqtt_testkit/flash.py", "vfs"): "runs on MicroPython too, and says so on CPython",
     ("umqtt_robust/_host.py", "ssl"): "CPython's half of _platform, not installed on boards",
@@ -114,12 +112,12 @@ EXCEPTIONS = {
     ("firmware/postmortem.py", "traceback"): "used where sys.print_exception is missing: under CPython",
 }
 
-# Inside umqtt_robust: errors <- packets <- session <- client. A module may reach none of those to its right.
+# Inside umqtt_robust: errors <- packets <- session <- client. A module must not reach any to its right.
 LAYERS = ("errors", "packets", "session", "client")
-# The session moves bytes: it has no socket, no clock and no file.
+# The session only moves bytes: it has no socket, no clock and no file.
 SESSION_IS_FREE_OF = frozenset({"socket", "select", "time", "os", "ssl", "tls", "transport", "client", "_host"})
-# Inside these packages, leftmost first: a room (a folder, or a module beside them) imports only what stands before it,
-# and inside a room no modules import each other in a circle. An import for a type alone is an import, too.
+# The order inside these packages, lowest first: a room (a folder, or a module beside them) imports only rooms before
+# it, and modules inside a room do not import each other in a circle. An import for a type alone counts too.
 BROKER_ROOMS = (
     "errors",
     "stats",
@@ -168,18 +166,18 @@ INGEST_ROOMS = (
     "__init__",
 )
 ROOMS = {"umqtt_broker": BROKER_ROOMS, "spark_ingest": INGEST_ROOMS}
-# The one door to what differs between the interpreters; what it imports is not the importer's doing.
+# The only module for the differences between the interpreters; what it imports is not charged to its importers.
 PLATFORM = "_platform"
 
 
 @cache
 def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
-    """Every import of a module, also those inside of functions."""
+    """Return every import of a module, also those inside functions."""
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Dotted names of the modules a file imports; relative ones begin with dots."""
+    """Yield the dotted names of the modules that a file imports; relative ones begin with dots."""
     for node in import_statements(file.read_text()):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -200,12 +198,12 @@ def python_files(root: Path, package: Package) -> Iterator[Path]:
 
 @cache
 def import_names() -> dict[str, list[str]]:
-    """Importable name to the distributions that bring it, as installed here."""
+    """Return the installed distributions of each importable name."""
     return dict(packages_distributions())
 
 
 def declared(root: Path) -> dict[str, set[str]]:
-    """Distribution names of each extra, extras of ourselves resolved."""
+    """Return the distribution names of each extra, with our own extras resolved."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     requirements: dict[str, list[str]] = project["optional-dependencies"]
 
@@ -226,7 +224,7 @@ def _normal(name: str) -> str:
 
 
 def violations(root: Path) -> list[str]:
-    """Every import that the rules forbid, one line each."""
+    """Return one line for each import that the rules forbid."""
     return [
         *_package_violations(root),
         *_layer_violations(root / PACKAGES["umqtt_robust"].folder),
@@ -292,7 +290,7 @@ def _dotted(file: Path, folder: Path) -> str:
 
 
 def _own_imports(file: Path, folder: Path) -> Iterator[str]:
-    """Modules of its own package that a file imports anywhere, as paths with dots: `store.base`."""
+    """Yield the modules of its own package that a file imports, as dotted paths such as `store.base`."""
     for node in import_statements(file.read_text()):
         if isinstance(node, ast.Import):
             names = [item.name.split(".") for item in node.names]
@@ -304,7 +302,7 @@ def _own_imports(file: Path, folder: Path) -> Iterator[str]:
         for package, *path in names:
             if package != folder.name:
                 continue
-            # The longest beginning that is a module: what follows is a name in it.
+            # The longest prefix that is a module: the rest is a name in it.
             at = folder.joinpath(*path)
             while at != folder and not at.is_dir() and not at.with_suffix(".py").exists():
                 at = at.parent

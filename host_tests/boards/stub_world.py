@@ -1,4 +1,4 @@
-"""Runs a program among a virtual board's stub modules, without the board: milliseconds, and the same modules."""
+"""Runs a program with a virtual board's stub modules, without the board: it takes milliseconds."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def fails(function, *arguments, **options):
 
 
 def answers(program: str, board: str = "UNIX", **hooks: object) -> list[Any]:
-    """What the program shows, by `show(value)` of a Python literal.
+    """Return what the program shows with `show(value)`, where the value is a Python literal.
 
-    `fails(f, …)` gives what f raises as (name, *arguments), or what it returns; `world(…)` sets other hooks from there
-    on, so that one interpreter answers many questions. A stub module whose `time` is made a Clock() lives by that.
+    `fails(f, …)` returns what f raises, as (name, *arguments), or what it returns; `world(…)` sets other hooks from
+    there on, so that one interpreter answers many questions. A stub module whose `time` is set to a Clock() uses that
+    time.
     """
     try:
         command = micropython_command("1M")

@@ -1,4 +1,4 @@
-"""What is said of the boards is true to form, and every list of files names the same ones, all of which compile."""
+"""The boards' descriptions follow the schema, and every list of files names the same files, all of which compile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NOT_RULES = {"$schema", "title", "description"}
 
 
 def violations(value: Any, schema: Mapping[str, Any], where: str = "") -> list[str]:
-    """What the value does against the schema, for the keywords that board.schema.json uses; any other is an error."""
+    """Return the value's violations of the schema, for the keywords of board.schema.json; any other is an error."""
     found = []
     for keyword, rule in schema.items():
         if keyword in _NOT_RULES:
@@ -95,7 +95,7 @@ _CHECKS = {
     "additionalProperties": lambda v, rule, s: (
         [f"{key} is unknown" for key in v if key not in s.get("properties", {})] if rule is False else []
     ),
-    "properties": _nothing,  # these three: see violations()
+    "properties": _nothing,  # handled in violations(), with the two below
     "propertyNames": _nothing,
     "items": _nothing,
 }
@@ -125,7 +125,7 @@ def test_a_board_json_that_is_wrong_is_found(change: dict[str, Any], complaint: 
     assert any(problem.startswith(complaint) for problem in violations(wrong, SCHEMA))
 
 
-# One board's files among themselves
+# The files of one board agree with each other
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,9 +161,9 @@ def test_each_model_has_a_folder():
 
 
 class Manifest:
-    """Runs a manifest.py with MicroPython's manifest functions and notes target path -> source file.
+    """Runs a manifest.py with MicroPython's manifest functions and records target path -> source file.
 
-    `$(PORT_DIR)` is somebody else's and left out.
+    `$(PORT_DIR)` belongs to MicroPython and is left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -188,7 +188,7 @@ class Manifest:
         def module(name: str, base_path: str = ".", opt: int | None = None) -> None:
             self._add(name, folder / base_path / name)
 
-        # The build runs it in its own folder; nothing else here may depend on that.
+        # The build runs it in its own folder; no other test may depend on the working directory.
         source = path.read_text().replace('open("', f'open("{folder}/').replace('listdir("', f'listdir("{folder}/')
         exec(compile(source, str(path), "exec"), {"include": include, "package": package, "module": module})
 
@@ -219,7 +219,7 @@ def test_manifest_mip_and_deploy_install_the_same_library():
     written = {name: json.loads((ROOT / name).read_text()) for name in (write_packages.CORE, write_packages.FULL)}
     assert library_of([target for target, _ in written[write_packages.FULL]["urls"]]) == frozen
     assert library_of([target for target, _ in written[write_packages.CORE]["urls"]]) == set(sets["core"])
-    # deploy: what a program of one's own needs comes by mip alone; the bundle has joined some modules into one.
+    # deploy: what a user's own program needs comes only by mip; the bundle has joined some modules into one.
     assert set(sets["tls"] + sets["websocket"]) == filesets.OPTIONAL
     assert set(sets["programs"]) == filesets.FOR_PROGRAMS
     bundle = Bundle(LIBRARY)
@@ -253,7 +253,7 @@ def test_core_needs_nothing_of_the_other_sets_when_it_is_imported():
 
 @pytest.fixture(scope="module")
 def mpy_version() -> int:
-    """The .mpy version that MicroPython here loads."""
+    """Return the .mpy version that the installed MicroPython loads."""
     try:
         command = micropython_command()
     except MicroPythonMissing as missing:
@@ -276,6 +276,7 @@ def test_every_frozen_file_compiles_for_the_boards(tmp_path: Path, mpy_version: 
     with ThreadPoolExecutor(2) as pool:
         for source, problem, head in pool.map(compiled, enumerate(sorted(sources))):
             assert problem == "", source
-            # tools/mpy-tool.py: M, version, then flags whose upper bits are the machine code's: none here.
+            # tools/mpy-tool.py: M, version, then flags; their upper bits are those of machine code, of which there is
+            # none.
             letter, version, flags = struct.unpack("cBB", head)
             assert (letter, version, flags >> 2) == (b"M", mpy_version, 0), source

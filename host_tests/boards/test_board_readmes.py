@@ -1,4 +1,4 @@
-"""The README of each board: every command in it exists with these options, and its settings are accepted."""
+"""Every command in a board's README exists with these options, and its settings are accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tier(1)
 BOARDS = Path(__file__).resolve().parents[2] / "boards"
 NAMES = sorted(folder.parent.name for folder in BOARDS.glob("*/board.json"))
 REAL = [name for name in NAMES if name != "UNIX"]
-#: A release for which each board has an image of that name.
+#: A release with an image of that name for each board.
 RELEASE = "20251209-v1.27.0"
 SECTIONS = ("Boot loader", "From the box to telemetry", "Wiring", "Memory", "What was tried")
 
@@ -27,7 +27,7 @@ def readme(name: str) -> str:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each umqtt command in blocks and in the text."""
+    """Return the words of each umqtt command in blocks and in the text."""
     blocks = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`((?:\.venv/bin/)?umqtt [^`]+)`", text.replace("\n", " "))
@@ -44,7 +44,7 @@ def test_every_command_is_one_with_these_options(name: str):
         command = umqtt.get_command(parent, words[0])
         assert command is not None, words
         if len(words) > 1:
-            # Raises UsageError for an option that is none, and for an argument too many.
+            # Raises UsageError for an unknown option or an extra argument.
             command.make_parser(click.Context(command, info_name=words[0])).parse_args(words[1:])
 
 
@@ -58,7 +58,7 @@ def test_the_steps_go_from_the_box_to_telemetry_in_their_order(name: str):
     flash = steps[1]
     assert flash[flash.index("--board") + 1] == name
     assert flash[-1] == board["firmware_image"].replace("*", RELEASE)
-    # What an ESP32 is sold with is no file system: MicroPython stops there until the flash is erased.
+    # An ESP32 is sold without a file system: MicroPython stops there until the flash is erased.
     assert ("--erase" in flash) == (board["chip"] is not None)
     assert "nothing here was run on this board yet" in text.replace("\n", " ")
 

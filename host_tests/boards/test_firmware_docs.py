@@ -1,4 +1,4 @@
-"""docs/firmware.md says of the settings what the firmware accepts."""
+"""docs/firmware.md describes the settings that the firmware accepts."""
 
 from __future__ import annotations
 

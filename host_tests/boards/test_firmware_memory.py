@@ -1,4 +1,4 @@
-"""What the firmware takes of a board's heap: it boots and publishes in 110 KB, TLS off; the READMEs have the figures.
+"""The firmware boots and publishes in 110 KB of heap, TLS off, and the READMEs have the right figures.
 
 Those are measured when UMQTT_MICROPYTHON32 names a 32-bit MicroPython: host_tests/bench/board_memory.py.
 """
@@ -26,12 +26,12 @@ sys.path.insert(0, str(ROOT / "host_tests" / "bench"))
 import board_memory  # noqa: E402
 
 MakeBoard = Callable[..., VirtualBoard]
-# Of the program's bytes: the heap of two runs differs by what happens to lie in it.
+# As a part of the program's bytes: the layout of the heap differs between two runs.
 _TOLERANCE = 0.03
 
 
 def test_the_firmware_boots_and_publishes_with_tls_off_in_110_kb_of_heap(virtual_board: MakeBoard, peer: ScriptedPeer):
-    # As `umqtt deploy` puts it there, with Wi-Fi, a watchdog and the store in flash, on a 64-bit MicroPython.
+    # As `umqtt deploy` installs it, with Wi-Fi, a watchdog and the store in flash, on a 64-bit MicroPython.
     board = virtual_board(heap="110K")
     board.hooks(networks={"cellar": "open sesame"}, rssi=-60)
     settings = {"device_id": "b1", "brokers": [peer.url], "interval_ms": 100, "wifi": ["cellar"]}
@@ -87,7 +87,7 @@ def test_a_32_bit_micropython_measures_what_the_readme_says(board: str):
             told = _told(board)
             used = board_memory.used_heap(board, 256)
             assert used == pytest.approx(told.program, rel=_TOLERANCE)
-            # In the smallest heap, and a little more: where pieces come to lie is not the same in every run.
+            # In the smallest heap, and a little more, because the layout differs between runs.
             assert board_memory.used_heap(board, told.smallest_heap // 1024 + 4) is not None
     except board_memory.NoInterpreter as missing:
         pytest.skip(str(missing))

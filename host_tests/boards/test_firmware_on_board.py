@@ -1,4 +1,4 @@
-"""The firmware on a virtual board, against a scripted peer: what a broker sees of a board's first minutes."""
+"""The firmware on a virtual board, against a scripted peer: the broker's view of a board's first minutes."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from umqtt_testkit.wire import Packet, Type
 import umqtt_robust
 
 FIRMWARE = Path(__file__).resolve().parents[2] / "firmware"
-# Where they lie on a board: readable, and so without the portal. All of it fits a Pico's flash compiled only.
+# Their places on a board: readable, and so without the portal. A Pico's flash holds everything only if compiled.
 PROGRAM = {
     "boot.py": FIRMWARE / "boot.py",
     "main.py": FIRMWARE / "main.py",
@@ -31,7 +31,7 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer) -> None:
         "device_id": "b1",
         "brokers": [peer.url],
         "interval_ms": INTERVAL_MS,
-        "outbox": 600,  # a test that a busy machine holds up must not cost a reading
+        "outbox": 600,  # a test delayed by a busy machine must not cost a reading
         "keep_alive": 60,
         "wifi": [],
     }
@@ -39,7 +39,7 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer) -> None:
 
 
 def records(link: Link, count: int) -> list[dict]:
-    """The next telemetry records, everything acknowledged as a broker does."""
+    """Return the next telemetry records; everything is acknowledged, as a broker does."""
     found = []
     while len(found) < count:
         packet = link.receive()
@@ -120,7 +120,7 @@ def test_every_witnessed_reading_arrives_also_over_power_cuts_before_any_acknowl
     while not arrived or boot_count(arrived[-1]) < 3:
         arrived += records(link, 1)
     old = [[reading["boot"], str(reading["seq"])] for reading in arrived[:-1]]
-    # A reading may have been stored a moment before the power went, and not witnessed.
+    # A reading may have been stored just before the power cut without being witnessed.
     assert [one for one in old if one in promised] == promised
 
 
@@ -151,7 +151,7 @@ def test_a_board_whose_store_cannot_be_read_says_so_and_works_on(
     link, _ = connect(peer)
     board.kill()
     link.close()
-    # A slot of a format that is yet to be invented, with the CRC that it must have.
+    # A slot in a future format, with the correct CRC.
     later = b"\x63" + bytes(20)
     board.install({STORE + "/0/0": zlib.crc32(later).to_bytes(4, "little") + later})
     board.start()

@@ -1,4 +1,4 @@
-"""The firmware among its hardware: sensors, Wi-Fi, the time of day, gaps, Home Assistant, on virtual boards."""
+"""The firmware works with its hardware: sensors, Wi-Fi, the time of day, gaps, Home Assistant, on virtual boards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sensor:
 
 
 class Broker:
-    """What the board publishes over one link, by the last level of the topic; everything is acknowledged."""
+    """A broker that collects a board's messages over one link, by last topic level, and acknowledges all."""
 
     def __init__(self, peer: ScriptedPeer) -> None:
         self._link: Link = peer.accept()
@@ -111,7 +111,7 @@ def test_every_sensor_answers_fails_alone_and_comes_back(
     assert seen["chip_c"] == pytest.approx(31.0, abs=1)
     assert seen["door"] == 3
     if model == "RPI_PICO_W":
-        # Measured once, before the radio takes the pins.
+        # Measured once, before the radio uses the pins.
         supplied = [record["m"].get("supply_v") for record in broker.of("telemetry")]
         assert supplied[0] == pytest.approx(4.8, abs=0.05) and not any(supplied[1:])
     assert "sensor_failures" not in seen and broker.logged() == []
@@ -172,7 +172,7 @@ class _TimeServer:
 
 @pytest.fixture
 def time_server() -> Iterator[_TimeServer]:
-    # Neither the host's time nor any board's own.
+    # A time that is neither the host's nor any board's own.
     server = _TimeServer(1_893_456_000.25)
     yield server
     server.close()
@@ -191,9 +191,9 @@ def test_a_board_that_wakes_in_the_past_says_null_and_then_the_time(
     broker.until(lambda: bool(broker.of("telemetry") and broker.of("telemetry")[-1]["ts"]))
     records = broker.of("telemetry")
     assert records[0]["ts"] is None
-    # However long ago that was; an answer that came late is taken for half its way younger.
+    # However long ago that was; a late answer is corrected by half its round trip.
     assert time_server.since * 1000 <= records[-1]["ts"] <= time_server.now() * 1000 + 5000
-    # The calendar too, for TLS; asked at the prompt, where the application has left it.
+    # It also sets the calendar, for TLS; the test asks at the prompt, where the application has stopped.
     board.type("\x03")
     board.wait_for(">>>")
     board.type("import time; print('year', time.gmtime()[0])\r")

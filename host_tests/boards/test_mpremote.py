@@ -79,7 +79,7 @@ def test_run_and_mount(board: VirtualBoard, tmp_path: Path):
 def test_ctrl_c_among_the_bytes_of_a_mounted_folder_is_data(board: VirtualBoard, tmp_path: Path):
     module = tmp_path / "host_module_3.py"
     module.write_text("answer = 42 #\x03\x03\x03".ljust(0x0303))
-    os.utime(module, (0x03030303, 0x03030303))  # mpremote sends size and times as they are
+    os.utime(module, (0x03030303, 0x03030303))  # mpremote sends size and times unchanged
     (tmp_path / "script.py").write_text(
         "import host_module_3\nprint('answer', host_module_3.answer, len(open('host_module_3.py').read()))"
     )

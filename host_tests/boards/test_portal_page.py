@@ -1,4 +1,4 @@
-"""A board without a network is told one by a browser, on its own access point; then it publishes."""
+"""A browser sets up a board without a network, on its own access point; then the board publishes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files() -> dict[str, bytes | Path]:
 
 @pytest.fixture
 def page(browser: playwright.Browser):
-    """A page that fails the test where it asks another address for anything, or its console says something."""
+    """Provide a page; the test fails if it asks another address for anything, or logs an error or warning."""
     wrong: list[str] = []
     context = browser.new_context(viewport={"width": 390, "height": 844})
     context.set_default_timeout(WAIT_LIMIT_S * 1000)
@@ -42,7 +42,7 @@ def page(browser: playwright.Browser):
 
 
 class Portal:
-    """A board whose portal is open, on ports of this computer. heap: as of VirtualBoard."""
+    """A board whose portal is open, on ports of this computer. heap: as for VirtualBoard."""
 
     def __init__(self, make: MakeBoard, files: dict[str, bytes | Path], heap: str = "256K") -> None:
         self.http, self.dns = reserved_port(), reserved_port()
@@ -64,7 +64,7 @@ def fill(page: playwright.Page, **fields: str) -> None:
 
 
 def refused(page: playwright.Page, **fields: str) -> bool:
-    """Submit the form; whether its code was looked at."""
+    """Submit the form; return whether its code was checked."""
     fill(page, **fields)
     return "Wait" not in (page.get_by_role("alert").text_content() or "")
 
@@ -81,10 +81,10 @@ def test_a_board_without_settings_is_set_up_by_a_browser_and_publishes(
     page.goto(portal.url())
     fill(page, code="AAAA-BBBB-CCCC", ssid="cellar", wifi_password="open sesame", broker=peer.url)
     playwright.expect(page.get_by_role("alert")).to_contain_text("The code is wrong (1 of 10)")
-    # What was typed is still there, but for secrets.
+    # The fields keep what was typed, except for secrets.
     playwright.expect(page.locator("#ssid")).to_have_value("cellar")
     playwright.expect(page.locator("#code")).to_have_value("")
-    # The page asks to wait first, and does not look at a code that comes earlier.
+    # The page asks to wait first, and does not check a code that comes earlier.
     eventually(lambda: refused(page, code=CODE.lower(), wifi_password="open sesame", broker="mqtt://"))
     playwright.expect(page.get_by_role("alert")).to_contain_text("settings.json: brokers: address 1")
     fill(page, code=CODE, wifi_password="open sesame", broker=peer.url)
@@ -108,7 +108,7 @@ def test_the_portal_works_in_the_heap_that_the_firmware_needs(
     portal = Portal(virtual_board, files, heap="110K")
     portal.board.wait_for("portal: Wi-Fi umqtt-")
     form = {"code": CODE, "ssid": "cellar", "wifi_password": "open sesame", "broker": "mqtt://127.0.0.1:1"}
-    # Browsers open connections that they do not use, as many as they like.
+    # Browsers open any number of connections that they do not use.
     with contextlib.ExitStack() as idle:
         for _ in range(5):
             idle.enter_context(socket.create_connection(("127.0.0.1", portal.http)))
@@ -116,7 +116,7 @@ def test_the_portal_works_in_the_heap_that_the_firmware_needs(
     assert ask(portal.http, b"GET /generate_204 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 302 ")
     assert ask(portal.http, b"x" * 3000).startswith(b"HTTP/1.1 431 ")
     body = urllib.parse.urlencode({**form, "broker": "mqtts://a", "ca": "-----BEGIN CERTIFICATE-----" + "a" * 2900})
-    # Held back by what else is missing: what is largest is kept whole until then.
+    # Refused for the wrong code: until then the largest field is kept completely.
     said = ask(portal.http, post(body.replace(CODE, "AAAA-BBBB-CCCC")))
     assert b"The code is wrong" in said, portal.board.output
     eventually(lambda: b"Saved." in ask(portal.http, post(urllib.parse.urlencode(form))))
@@ -148,7 +148,7 @@ def test_a_board_that_knows_a_network_opens_the_portal_while_its_button_is_press
     board.start()
     if pressed:
         board.wait_for("portal: ")
-        # Ports below 1024 are not for everybody here.
+        # Ports below 1024 may be forbidden here.
         assert "telemetry" not in board.output
     else:
         peer.accept().accept_session()

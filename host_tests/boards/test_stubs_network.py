@@ -1,4 +1,4 @@
-"""The radio and the time server of a virtual board answer as those of esp32 and rp2 do."""
+"""The radio and the time server of a virtual board respond like those of esp32 and rp2."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ show(wlan.status())
 
 @pytest.mark.parametrize("board", [ESP, PICO])
 def test_a_status_comes_from_one_look_at_the_world(board: str):
-    """Two would see half of the old and half of the new, in which a station is joined that is in neither."""
+    """Two reads could mix the old and the new state, and show a station joined that is joined in neither."""
     program = (
         WLAN
         + """
@@ -222,7 +222,7 @@ def test_a_time_server_that_does_not_answer_is_an_error_of_the_network():
     assert answers(program, PICO, ntp="name") == [("OSError", -2), 2021]
 
 
-# What a port has and has not
+# What each port has and lacks
 
 
 def test_rp2_lacks_what_its_documentation_does_not_have():

@@ -1,4 +1,4 @@
-"""Sensors at the pins of a virtual board answer, and fail, as the data sheets and the drivers say."""
+"""Sensors at the pins of a virtual board answer and fail as the data sheets and drivers say."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ CELSIUS = (-20.0, 0.0, 27.0, 63.5)
     ("board", "read", "wanted"),
     [
         ("ESP32_GENERIC", "(esp32.raw_temperature() - 32) / 1.8", pytest.approx(CELSIUS, abs=0.3)),
-        # As the port rounds (modesp32.c), below zero towards it.
+        # Rounded as in the port (modesp32.c): below zero, towards it.
         ("ESP32_GENERIC_C3", "esp32.mcu_temperature()", [int(one + 0.5) for one in CELSIUS]),
         # The formula of the Pico's own documentation.
         ("RPI_PICO_W", "27 - (machine.ADC(4).read_u16() * 3.3 / 65535 - 0.706) / 0.001721",
@@ -284,7 +284,7 @@ def words(count):
 
 @pytest.mark.parametrize(("board", "number"), [("ESP32_GENERIC", errno.ENODEV), ("RPI_PICO_W", errno.EIO)])
 def test_an_sht31_measures_as_ordered_and_is_silent_until_then(board: str, number: int):
-    """Planted: an answer before the measurement has ended."""
+    """Planted: the sensor answers before the measurement has ended."""
     program = """
 show(fails(words, 2))
 order(0x2400)
@@ -307,5 +307,5 @@ show((words(1), _sht31._with_crc(0xBEEF)[2]))
     measured = [round(66.5 / 175 * 0xFFFF), round(0.4 * 0xFFFF)]
     silent = ("OSError", number)
     found = answers(SHT31 + program, board, i2c={"0x44": {"model": "sht31", "celsius": 21.5, "percent": 40}})
-    # The data sheet's own example of a checksum: 0x92.
+    # The data sheet's own example of a checksum is 0x92.
     assert found == [silent, silent, measured, silent, (measured, 32), silent, silent, measured, ([0x8010], 0x92)]

@@ -23,7 +23,7 @@ MakeBoard = Callable[..., VirtualBoard]
 
 @pytest.fixture
 def make_board(virtual_board: MakeBoard) -> MakeBoard:
-    """A board, off, with `main` as its main.py."""
+    """Provide make(main), which returns a board, switched off, with `main` as its main.py."""
 
     def make(main: str = "", name: str = "board", **options) -> VirtualBoard:
         board = virtual_board(name, **options)
@@ -71,7 +71,7 @@ while True:
     for boot in range(1, 9):
         board.start()
         board.wait_for(f"boots {boot}\n")
-        # At whatever flash operation this falls.
+        # The kill comes at a random flash operation.
         time.sleep(waits.random() / 50)
         pid = board.pid
         board.kill()
@@ -113,7 +113,7 @@ while True:
 
 
 def test_a_program_that_rests_is_interrupted_while_it_does(make_board: MakeBoard):
-    # Raised in the middle of anything, as the unix port would, KeyboardInterrupt damages the heap now and then.
+    # Raised at an arbitrary point, as in the unix port, KeyboardInterrupt sometimes damages the heap.
     board = make_board(_WORKS_AND_RESTS)
     board.start()
     board.wait_for("started\n")
@@ -123,7 +123,7 @@ def test_a_program_that_rests_is_interrupted_while_it_does(make_board: MakeBoard
         board.type("\x03")
         found.append(board.wait_for("\n").split()[-1])
     assert set(found) <= {"working", "resting"}, found
-    # It may wake in the very moment.
+    # It may wake at that very moment.
     assert found.count("working") <= 4, found
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_while_booting_leads_to_the_prompt(make_board: MakeBoard):
     board = make_board("import time\nwhile True: time.sleep_ms(1)")
     for delay_ms in range(0, 40, 4):
         board.start()
-        # Typed once, at whatever point of the boot this is.
+        # Typed once, at a random point of the boot.
         time.sleep(delay_ms / 1000)
         board.type("\x03")
         board.wait_for(">>> ")
@@ -201,7 +201,7 @@ def test_a_watchdog_that_bites_in_the_sleep_of_an_rp2040_locks_it_up_until_a_pow
 def test_a_watchdog_of_an_rp2350_does_not_count_in_its_sleep(make_board: MakeBoard):
     board = make_board(_SLEEPS_LONGER_THAN_WATCHED, board="RPI_PICO2_W")
     board.start()
-    # A reset by command is one by the watchdog there.
+    # On this board, a reset by command is one by the watchdog.
     board.wait_for("cause 3 .")
     assert board.lives == 2
 
@@ -256,7 +256,7 @@ while True:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="stops processes of this machine: Linux only")
 def test_a_watchdog_does_not_bite_because_the_machine_stood_still(tmp_path: Path):
-    """Planted: a look at the watchdog that comes late counts for all the time since the last one."""
+    """Planted: a late check of the watchdog counts all the time since the previous one."""
     program = f"""
 from pathlib import Path
 from umqtt_testkit.board import VirtualBoard
@@ -277,7 +277,7 @@ with VirtualBoard(Path({str(tmp_path / "f.img")!r})) as board:
         processes = (supervisor.pid, int(supervisor.stdout.readline()))
         for pid in processes:
             os.kill(pid, signal.SIGSTOP)
-        # Longer than the watchdog waits.
+        # longer than the watchdog waits
         time.sleep(1.5)
         for pid in processes:
             os.kill(pid, signal.SIGCONT)
@@ -356,7 +356,7 @@ def test_a_program_has_the_heap_asked_for_and_pays_nothing_for_the_stubs(make_bo
     board.start()
     board.wait_for("free ")
     free = int(board.wait_for(" .").split()[0])
-    # What has the flash in use and runs main.py stays; it is no more than a board's own port takes of its heap.
+    # The code that uses the flash and runs main.py stays; it takes no more of the heap than a board's own port does.
     assert 0 <= int(bare.stdout.split()[1]) - free < 6000
 
 
@@ -414,7 +414,7 @@ def test_what_cannot_be_done_is_said(make_board: MakeBoard, tmp_path: Path):
 
 def test_a_flash_is_free_once_its_board_is_closed_whatever_starts_at_that_moment(make_board: MakeBoard):
     board = make_board()
-    # Between fork and exec a child of another thread has every file open that its parent had.
+    # Between fork and exec, a child of another thread holds every file open that its parent had open.
     inherited = os.dup(board._locked.fileno())
     board.close()
     make_board().close()
@@ -445,7 +445,7 @@ def test_install_takes_folders_and_fails_on_a_full_flash(make_board: MakeBoard, 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a foreign process by pidfd: Linux only")
 def test_no_process_outlives_its_program(tmp_path: Path):
-    """Also when the program is killed and can clean up nothing."""
+    """This also holds when the program is killed and cannot clean up."""
     program = f"""
 import sys
 from pathlib import Path
@@ -458,7 +458,7 @@ print(board.pid, flush=True)
 sys.stdin.read()
 """
     command = [sys.executable, "-c", program]
-    # What is killed leaves something behind.
+    # Killed processes leave temporary files behind.
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout

@@ -1,7 +1,7 @@
-"""The bundle of the firmware that goes onto boards is the firmware of the readable modules, and takes less heap.
+"""The bundled firmware for boards behaves like the readable modules, and takes less heap.
 
-`make prove-firmware` (UMQTT_FULL_SWEEPS=1) runs all of the firmware's unit tests on it, `make test` those of some
-modules, joined ones and optional ones.
+`make prove-firmware` (UMQTT_FULL_SWEEPS=1) runs all of the firmware's unit tests on it; `make test` runs those of
+some modules, joined ones and optional ones.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_a_traceback_of_the_bundle_is_translated_to_the_lines_of_the_readable_mo
     told = bundle.readable(done.stdout + done.stderr)
     written = _line_of("startup.py", 'with open(path, "w")')
     assert f'File "startup.py", line {written}, in _write' in told, told
-    # Of a joined module it is a line of the package.
+    # In a joined module, the line number is one of the package.
     line = _line_of("app/clock.py", "raise ValueError(")
     (here,) = (number for number, place in bundle.places["app.__init__"].items()
                if (place.file, place.line) == ("app/clock.py", line))  # fmt: skip
@@ -123,7 +123,7 @@ def test_private_names_take_no_heap_of_a_board():
     bundle = _bundle()
     names = shorten.Names([ast.parse(text) for text in bundle.sources.values()])
     left = {name for name in (names.made_attributes | names.made_globals) if name[0] == "_" and name[:2] != "__"}
-    # boot.py, which is not compiled, asks for it.
+    # boot.py, which is not compiled, uses it.
     assert left == {"_cause"}
 
 

@@ -1,7 +1,7 @@
-"""The bundle that goes onto boards is the client of the readable modules: the same tests, on real MicroPython.
+"""The bundled client for boards passes the same tests as the readable modules, on real MicroPython.
 
 `make prove-client` (UMQTT_FULL_SWEEPS=1) runs all of them, `make test` those of some files: a bundle breaks names and
-imports, which any test of a module shows.
+imports, which any test of a module reveals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TESTS = Path(__file__).resolve().parents[1]
 _FOLDERS = [_TESTS / "unit", _TESTS / "laws"]
 _FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 _CLIENT = "not (test_app or test_encoder)"  # the firmware and the test kit have tests in the same folder
-# A file of every module of the bundle, and the laws that use the most of them.
+# A file for every module of the bundle, and the laws that use most of them.
 _SAMPLED_FILES = [
     *(_TESTS / "unit" / f"test_{name}.py" for name in ("aio_alone", "allocation", "client", "flash_store", "late",
                                                        "mqtt5", "outbox", "packets", "policy", "request", "tls",
@@ -40,7 +40,7 @@ except MicroPythonMissing as missing:
 
 
 def _names_that_tests_look_at() -> set[str]:
-    """Those of the tests that run here, and of what they import beside them."""
+    """Return the names used in the tests that run here, and in what they import beside them."""
     files = [
         file
         for folder in _FOLDERS
@@ -72,7 +72,7 @@ def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
     doors = [name for name in with_imports(SMALLEST, modules(library_folder())) if name != INIT]
     bundle = Bundle(library_folder(), doors, _names_that_tests_look_at())
     bundle.compile(tmp_path)
-    assert len(bundle.attributes) > 40  # most names are short all the same
+    assert len(bundle.attributes) > 40  # most names are still short
     files = _FOLDERS if _FULL else _SAMPLED_FILES
     ended = _run_tests(tmp_path, *map(str, files), "-k", _CLIENT)
     assert ended.returncode == 0, ended.stdout[-6000:]
@@ -88,7 +88,7 @@ def test_what_the_tests_import_is_the_bundle(tmp_path: Path):
 
 
 def test_every_rom_name_is_in_the_rom(tmp_path: Path):
-    # A name that an .mpy spells is one that the interpreter may not have: here all are numbers.
+    # A name spelled out in an .mpy may be missing in the interpreter: here all of them must be numbers.
     source = tmp_path / "words.py"
     source.write_text("\n".join(f"_.{name}" for name in shorten.ROM_NAMES))
     compile_file(source, tmp_path / "words.mpy", "_")
@@ -97,7 +97,7 @@ def test_every_rom_name_is_in_the_rom(tmp_path: Path):
 
 
 def test_spelled_rom_names_take_no_heap(tmp_path: Path):
-    # Planted: a name that is not in the ROM.
+    # Planted: a spelled name that is not in the ROM.
     program = tmp_path / "names.py"
     program.write_text(
         f"import micropython\nclass O: pass\no = O()\nnames = {' '.join(shorten.SPELLED_ROM_NAMES)!r}.split()\n"
@@ -131,5 +131,5 @@ def test_what_is_deployed_names_its_functions_as_the_readable_modules_do():
     assert b"_handle_other" in files["/lib/umqtt_robust/__init__.mpy"]
     assert b"handle_pubrel" in files["/lib/umqtt_robust/qos2.mpy"]
     names = shorten.Names([ast.parse(text) for text in Bundle(library_folder(), short_names=False).sources.values()])
-    assert "heard_at" not in names.attributes  # what tracebacks do not show is short
+    assert "heard_at" not in names.attributes  # names that tracebacks do not show are short
     assert b"_handle_other" not in build("UNIX", (), short_names=True).files["/lib/umqtt_robust/__init__.mpy"]

@@ -1,4 +1,4 @@
-"""A fleet, a cluster, a collector and Spark; faults of the cluster; and the count of what came out at the end."""
+"""A fleet, a cluster, a collector and Spark, with faults of the cluster; counts what arrives at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from umqtt_testkit.waiting import NotInTime, eventually
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
 
-# What an engine itself does not survive: (engine, fault): its issue. docs/engines.md tells users.
+# Faults that an engine itself does not survive, (engine, fault), and their issues. docs/engines.md tells users.
 CANNOT = {("rabbitmq", "kill all with new sessions"): "rabbitmq-server 15725"}
 
 _Item = TypeVar("_Item", bound=Hashable)
@@ -97,7 +97,7 @@ FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {
 
 @dataclass
 class Outcome:
-    """What was counted. Laws: everything but `doubled` is 0, which is how often a message came to the spool again."""
+    """The counts of a run. lost, duplicated and commands_lost must be 0. doubled: repeated copies in the spool."""
 
     acknowledged: int = 0
     commands: int = 0
@@ -111,7 +111,7 @@ class Outcome:
 def run(
     cluster: Cluster, folder: Path, faults: list[str], seed: int, *, devices: int = 4, spark: bool = True
 ) -> Outcome:
-    """Run a fleet on a cluster that runs already, through `faults`, one after the other. The order is that given."""
+    """Run a fleet on a running cluster, through `faults` in the given order, and count."""
     rng = random.Random(seed)
     spool = folder / "spool"
     outcome = Outcome()
@@ -145,7 +145,7 @@ def run(
 
 
 def _collectors(cluster: Cluster, folder: Path, spool: Path) -> list[Node]:
-    """A collector of each broker, which have subscribed. A broker that took over another's sessions has two."""
+    """Start a collector for each broker and wait for its subscription; one with another's sessions gets two."""
     collectors: list[Node] = []
     try:
         for name, urls in cluster.brokers.items():
@@ -167,7 +167,7 @@ def _collectors(cluster: Cluster, folder: Path, spool: Path) -> list[Node]:
 
 
 def _settled(look: Callable[[], Iterable[_Item]], wanted: set[_Item]) -> Counter[_Item]:
-    """What `look` sees when it has seen all of `wanted`, or when that does not come in time."""
+    """Return what `look` finds once it has found all of `wanted`, or when time is up."""
     with contextlib.suppress(NotInTime):
         eventually(lambda: wanted <= set(look()))
     return Counter(look())
@@ -183,7 +183,7 @@ def _collected(spool: Path, names: Iterable[str]) -> Counter[Identity]:
 
 
 def _stored(folder: Path) -> Counter[Identity]:
-    """The rows of silver, by identity, after Spark has read the spool."""
+    """Return the rows of silver, by identity, after Spark has read the spool."""
     tables = folder / "tables"
     command = [sys.executable, "-m", "spark_ingest.pipeline", "--once", "--spool", str(folder / "spool")]
     command += ["--tables", str(tables), "--checkpoint", str(folder / "checkpoint")]

@@ -1,1 +1,1 @@
-"""Tests on clusters of engines that others make: see engines.py."""
+"""Tests on clusters of other makers' engines: see engines.py."""

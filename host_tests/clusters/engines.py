@@ -1,6 +1,6 @@
-"""Engines that others make, as clusters of three processes on loopback, configured by the files of tools/clusters.
+"""Other makers' engines as clusters of three processes on loopback, configured by the files of tools/clusters.
 
-What a test changes is ports, folders, names and passwords; everything else is what a site would run. A context starts
+A test changes only ports, folders, names and passwords; everything else is what a site would run. A context starts
 and ends all of it.
 """
 
@@ -35,7 +35,7 @@ _STEPS = 5
 
 
 def patiently(condition: Callable[[], Found], what: str | Callable[[], object]) -> Found:
-    """As eventually(), several times as long: engines elect leaders, and start, in many steps."""
+    """Do the same as eventually(), with several times the limit: engines start, and elect leaders, in many steps."""
     for _ in range(_STEPS - 1):
         with suppress(NotInTime):
             return eventually(condition, what)
@@ -43,7 +43,7 @@ def patiently(condition: Callable[[], Found], what: str | Callable[[], object]) 
 
 
 class Node:
-    """One process, with its children in a process group of their own, that can be killed, stopped and started again.
+    """A process, with its children in a process group of their own, that can be killed, stopped and restarted.
 
     port: where it listens for MQTT over TLS.
     """
@@ -60,12 +60,12 @@ class Node:
 
     @property
     def log(self) -> str:
-        """What it has said so far."""
+        """The process's output so far."""
         return (self.folder / "output").read_text(errors="replace")
 
     @property
     def listens(self) -> bool:
-        """Whether somebody can connect."""
+        """Whether it accepts connections."""
         assert self._process is not None
         assert self._process.poll() is None, f"{self.name} has ended: {self.log[-2000:]}"
         return self._accepts()
@@ -76,11 +76,11 @@ class Node:
         return False
 
     def await_listening(self) -> None:
-        """Wait until somebody can connect."""
+        """Wait until it accepts connections."""
         patiently(lambda: self.listens, lambda: f"{self.name} listens: {self.log[-1000:]}")
 
     def start(self) -> None:
-        """Start it; it may take some seconds until it listens."""
+        """Start it; it may take some seconds before it listens."""
         self._log = (self.folder / "output").open("ab")
         self._process = subprocess.Popen(
             self._command,
@@ -98,14 +98,14 @@ class Node:
         os.killpg(self._process.pid, number)
 
     def stop(self) -> None:
-        """Kill it, where it runs."""
+        """Kill it if it runs."""
         process, self._process = self._process, None
         if process is None:
             return
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        # A child that is dying still accepts connections.
+        # A dying child still accepts connections.
         eventually(lambda: not self._accepts(), f"{self.name} has gone")
         assert self._log is not None
         self._log.close()
@@ -120,11 +120,11 @@ class Cluster:
     engine = ""
     balancer_file = "haproxy.cfg"
     names = ("n1", "n2", "n3")
-    # Whether a new cluster needs its nodes to start one after the other.
+    # Whether the nodes of a new cluster must start one after the other.
     forms_in_turn = False
-    # What it must survive, of chain.FAULTS.
+    # The faults that it must survive, of chain.FAULTS.
     faults = ("kill one", "stop one", "wipe one", "kill all", "kill all with new sessions")
-    # Whether no client notices that a node is away.
+    # Whether no client notices the loss of a node.
     shares_sessions = True
 
     def __init__(self, folder: Path) -> None:
@@ -147,21 +147,21 @@ class Cluster:
 
     @property
     def node_urls(self) -> str:
-        """The nodes' own addresses, as `umqtt collect --broker` takes them."""
+        """The nodes' own addresses, in the form of `umqtt collect --broker`."""
         return ",".join(f"mqtts://{_HOST}:{node.port}" for node in self.nodes)
 
     @property
     def brokers(self) -> dict[str, str]:
-        """What collectors take: the URLs of each broker, by the collector's name."""
+        """The URLs for each collector, by the collector's name."""
         return {"collector": self.node_urls}
 
     def device_servers(self, number: int) -> Any:
-        """What devices are given as their servers. Half of them know the nodes, the others the balancer."""
+        """Return the servers for a device. Half of the devices know the nodes, the others the balancer."""
         return self.url if number % 2 else {"fleet": tuple(self.node_urls.split(","))}
 
     @property
     def operator_urls(self) -> list[str]:
-        """Where an operator publishes each command, all of them."""
+        """The URLs to which an operator publishes each command."""
         return [self.url]
 
     def __enter__(self) -> Self:
@@ -184,16 +184,16 @@ class Cluster:
         self._stack.close()
 
     def forget(self, node: Node) -> None:
-        """What an operator does before a node that has lost its disk comes back."""
+        """Do what an operator does before a node that has lost its disk comes back."""
 
     def copy_to(self, node: Node) -> None:
-        """What an operator does when that node has come back."""
+        """Do what an operator does when that node has come back."""
 
     def await_sessions(self, client_ids: Iterable[str]) -> None:
-        """Wait until these sessions outlive the death of all nodes at once."""
+        """Wait until these sessions would survive the death of all nodes at once."""
 
     def elect_leaders(self) -> None:
-        """What an operator does after all nodes have died at once."""
+        """Do what an operator does after all nodes have died at once."""
 
     def _balancer(self) -> Node:
         program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -205,7 +205,7 @@ class Cluster:
         return Node("balancer", self.folder / "balancer", command, environment, port)
 
     def balancer_environment(self) -> dict[str, str]:
-        """What the balancer is told besides where it listens."""
+        """Return the balancer's environment, except for its own address."""
         return {node.name.replace("n", "NODE"): f"127.0.0.1:{node.port}" for node in self.nodes}
 
 
@@ -244,7 +244,7 @@ class RabbitMq(Cluster):
     """RabbitMQ, from Debian."""
 
     engine = "rabbitmq"
-    # Started at once, the nodes may each begin a register of client ids of their own, and MQTT never comes up.
+    # If started at once, each node may form its own register of client ids, and MQTT never comes up.
     forms_in_turn = True
 
     def __init__(self, folder: Path) -> None:
@@ -264,7 +264,7 @@ class RabbitMq(Cluster):
         super().__init__(folder)
 
     def __enter__(self) -> Self:
-        # Of its own, and no daemon: what RabbitMQ starts would outlive the test.
+        # A separate one and not a daemon: one started by RabbitMQ would outlive the test.
         command = ["epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1"]
         epmd = Node("epmd", self.folder / "epmd", command, {}, self._epmd_port)
         self._stack.callback(epmd.stop)
@@ -333,7 +333,7 @@ class RabbitMq(Cluster):
 
 
 class Shards(Cluster):
-    """Four paired brokers that know nothing of each other; the balancer takes each client to its own."""
+    """Four independent paired brokers; the balancer sends each client to its own one."""
 
     engine = "shards"
     names = ("s1", "s2", "s3", "s4")
@@ -347,7 +347,7 @@ class Shards(Cluster):
         for user, password in PASSWORDS.items():
             command = ["passwd", str(self._passwords), user, "--stdin", "--iterations", "10"]
             subprocess.run([sys.executable, "-m", "umqtt_kit", *command], input=f"{password}\n", text=True, check=True)
-        # By the name of each shard, the broker that has it.
+        # The broker of each shard, by the shard's name.
         self._by_name: dict[str, Node] = {}
         super().__init__(folder)
 
@@ -372,7 +372,7 @@ class Shards(Cluster):
 
     @staticmethod
     def store(node: Node) -> str:
-        """The store of a broker."""
+        """Return the path of a broker's store."""
         return str(node.folder / "umqtt-broker.db")
 
     @property
@@ -393,7 +393,7 @@ class Shards(Cluster):
         return {"CERT": str(both), "CA": str(self.ca), **shards}
 
     def replace(self, lost: Node, other: Node) -> None:
-        """What an operator does when a broker is lost for good: another one takes over what it had, and its clients."""
+        """Do what an operator does when a broker is lost for good: another one takes its store and clients over."""
         self.nodes.remove(lost)
         file = str(self.folder / f"{lost.name}.export")
         other.stop()

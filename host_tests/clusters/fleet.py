@@ -1,4 +1,4 @@
-"""Devices and an operator at work on a cluster: this project's client, in one thread, over TLS."""
+"""Devices and an operator that use a cluster, with this project's client, in one thread, over TLS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Identity = tuple[str, str, int]
 
 
 class Party:
-    """A client that reconnects quickly, and what it was told."""
+    """A client that reconnects quickly, and the errors and acknowledgements that it got."""
 
     def __init__(self, name: str, user: str, cluster: Cluster, rng: random.Random, servers: Any) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Party:
         )
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """At QoS 1."""
+        """Publish at QoS 1."""
         packet_id = self.client.publish(topic, payload, qos=1)
         assert packet_id is not None
         self.sent[packet_id] = self.made
@@ -69,7 +69,7 @@ class Fleet:
         self.devices = [
             Party(f"pump-{number}", "devices", cluster, rng, cluster.device_servers(number)) for number in range(count)
         ]
-        # Those of brokers that are gone for good, and the first command that was not meant for them any more.
+        # (operator of a broker lost for good, number of the first command no longer published there)
         self._lost_operators: list[tuple[Party, int]] = []
         self._operators = [Party("operator", "operator", cluster, rng, url) for url in cluster.operator_urls]
         self.commands: set[int] = set()
@@ -101,12 +101,12 @@ class Fleet:
 
     @property
     def acknowledged(self) -> set[Identity]:
-        """The identities of the readings that the engine has acknowledged."""
+        """The identities of the readings that the engine acknowledged."""
         return {(d.name, self.boot, number) for d in self.devices for number in list(d.acknowledged)}
 
     @property
     def acknowledged_commands(self) -> set[int]:
-        """The numbers of the commands that were acknowledged, at each broker to which they were published."""
+        """The numbers of the commands acknowledged at every broker to which they were published."""
         found = set.intersection(*(set(operator.acknowledged) for operator in self._operators))
         return {
             number
@@ -115,23 +115,23 @@ class Fleet:
         }
 
     def forget_broker(self, url: str) -> None:
-        """The operator is told that this broker will not come back."""
+        """Stop publishing commands to this broker: it will not come back."""
         lost = next(operator for operator in self._operators if operator.servers == url)
         self._operators = [operator for operator in self._operators if operator is not lost]
         self._parties = [party for party in self._parties if party is not lost]
         self._lost_operators.append((lost, max(operator.made for operator in self._operators)))
 
     def told(self) -> str:
-        """What the clients were last told, for a message."""
+        """Return the state and last errors of the clients, for a message."""
         return "; ".join(f"{p.name}: {p.client.connected} {p.made} {p.errors[-3:]}" for p in self._parties)
 
     def go_on(self, more: int, enough: Callable[[Iterable[bool]], bool] = all) -> None:
-        """Wait until each device, or with enough=any one of them, has `more` readings acknowledged than now."""
+        """Wait until each device (with enough=any: one of them) has `more` readings acknowledged than now."""
         wanted = [(device, len(device.acknowledged) + more) for device in self.devices]
         patiently(lambda: self._alive and enough(len(d.acknowledged) >= n for d, n in wanted), self.told)
 
     def finish(self) -> None:
-        """Make no more, and wait until everything that was made is acknowledged."""
+        """Stop making messages, and wait until all of them are acknowledged."""
         self._makes = False
         patiently(lambda: self._alive and not any(p.client.pending for p in self._parties), self.told)
 

@@ -1,16 +1,16 @@
 """Proves that a cluster loses nothing: `make prove-cluster`, or `python host_tests/clusters/prove.py [--quick]`.
 
-Three nodes of each engine that is installed, and four shards of the paired broker, configured by tools/clusters, a
-balancer, devices with this project's client, an operator that sends them commands, the collector, and Spark. Nodes are
-killed (one, all), stopped for a time, wiped and joined anew, or lost for good, in an order drawn from a seed; an
-operator does what docs/engines.md and docs/shards.md say. Then the rows of silver are compared with what the engine had
-acknowledged to the devices, and what the devices have received with what it had acknowledged to the operator. What an
-engine itself does not survive (chain.CANNOT) has a run of its own and is counted apart.
+Runs three nodes of each installed engine, and four shards of the paired broker, configured by tools/clusters, with a
+balancer, devices with this project's client, an operator that sends them commands, the collector, and Spark. Nodes
+are killed (one, all), stopped for a time, wiped and joined again, or lost for good, in an order drawn from a seed; an
+operator does what docs/engines.md and docs/shards.md say. Then the rows of silver are compared with what the engine
+acknowledged to the devices, and what the devices received with what it acknowledged to the operator. Faults that an
+engine itself does not survive (chain.CANNOT) have a run of their own and are counted separately.
 
-Prints one JSON object last with --json: engines (for each: acknowledged, commands, lost, duplicated, commands_lost,
-doubled, faults), cannot (for each such case: its issue, lost, commands_lost; nobody is shut out there either), lost,
-duplicated, commands_lost (sums, without those cases), seed, seconds. Exit code: 0, or 1 when a law was broken; then the
-folder is kept and named.
+With --json it prints one JSON object at the end: engines (for each: acknowledged, commands, lost, duplicated,
+commands_lost, doubled, faults), cannot (for each such case: its issue, lost, commands_lost; nobody is shut out there
+either), lost, duplicated, commands_lost (sums, without those cases), seed, seconds. Exit code: 0, or 1 if a law was
+broken; then the folder is kept and named.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COUNTS = ("lost", "duplicated", "commands_lost")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; returns the exit code."""
+    """Run the proof; return the exit code."""
     parser = argparse.ArgumentParser(description="proves that a cluster loses nothing")
     parser.add_argument("--quick", action="store_true", help="each fault once, and none that an engine cannot survive")
     parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")

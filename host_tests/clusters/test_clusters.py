@@ -1,4 +1,4 @@
-"""Laws of a fleet on a cluster of somebody else's engine, as tools/clusters configures it.
+"""Laws of a fleet on a cluster of another maker's engine, as tools/clusters configures it.
 
 NATS starts in a second; RabbitMQ takes 15 s of CPU, so it runs in tier 3 and in `make prove-cluster`.
 """
@@ -37,7 +37,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
 
 
 def test_each_client_comes_to_the_same_shard_always(shards: Shards) -> None:
-    # Planted: the hash is of what the balancer cannot read any more, so it draws a broker for each connection.
+    # Planted: the hash uses a field that the balancer can no longer read, so each connection goes to a random broker.
     names = [f"pump-{number}" for number in range(12)]
     for name in 2 * names:
         client = Client(
@@ -57,7 +57,7 @@ def test_each_client_comes_to_the_same_shard_always(shards: Shards) -> None:
 
 
 def test_a_connect_in_pieces_is_waited_for_and_what_is_none_is_turned_away(shards: Shards) -> None:
-    # Planted: the balancer looks at the first bytes alone.
+    # Planted: the balancer checks only the first bytes.
     connect = encoder.connect(b"pump-7", user_name=b"devices", password=PASSWORDS["devices"].encode())
     context = ssl.create_default_context(cafile=str(shards.ca))
     for pieces, answer in (
@@ -74,8 +74,9 @@ def test_a_connect_in_pieces_is_waited_for_and_what_is_none_is_turned_away(shard
 
 
 def test_a_shard_that_is_killed_and_one_that_is_lost_for_good_cost_nothing(shards: Shards, tmp_path: Path) -> None:
-    """Four paired brokers, 8 devices, a command for each at all of them."""
-    # Planted: the balancer draws a broker for each connection, so that commands wait for a device at another one.
+    """Run four paired brokers with 8 devices; each command for a device is published at all brokers."""
+    # Planted: the balancer sends each connection to a random broker, so that commands wait for a device at another
+    # one.
     outcome = run(shards, tmp_path, ["kill one", "lose one"], seed=1, devices=8, spark=False)
     assert outcome.acknowledged > 100 and outcome.commands > 3
     assert (outcome.lost, outcome.commands_lost) == (0, 0), outcome
@@ -83,14 +84,14 @@ def test_a_shard_that_is_killed_and_one_that_is_lost_for_good_cost_nothing(shard
 
 @pytest.mark.parametrize("fault", ["kill one", pytest.param("kill all", marks=pytest.mark.tier(3))])
 def test_nodes_that_are_killed_cost_no_reading_and_no_command(cluster: Cluster, tmp_path: Path, fault: str) -> None:
-    # Planted: devices purge the session that another node shows them; the engine keeps a session on one node alone.
+    # Planted: devices purge the session that another node has for them; the engine keeps a session on one node only.
     outcome = run(cluster, tmp_path, [fault], seed=1, spark=False)
     assert outcome.acknowledged > 50 and outcome.commands > 3
     assert (outcome.lost, outcome.commands_lost) == (0, 0), outcome
 
 
 def test_a_wrong_password_is_refused(cluster: Cluster) -> None:
-    # Planted: anonymous clients are let in; the permissions of a user are those of all.
+    # Planted: anonymous clients are accepted; every user has all permissions.
     for username, password in ((None, None), ("devices", "guessed"), ("devices", ""), ("guest", "guest")):
         errors: list[object] = []
         client = Client(
@@ -114,7 +115,7 @@ def test_a_wrong_password_is_refused(cluster: Cluster) -> None:
 
 
 class Plain:
-    """A client that sends bytes, over TLS. received: all that has come. is_let_in: it got its CONNACK."""
+    """A client that sends raw bytes, over TLS. received: all bytes so far. is_let_in: CONNACK accepted it."""
 
     def __init__(self, cluster: Cluster, username: str, client_id: str) -> None:
         context = ssl.create_default_context(cafile=str(cluster.ca))
@@ -127,7 +128,7 @@ class Plain:
         self.is_let_in = self.ask(connect, encoder.connack())
 
     def ask(self, packet: bytes, answer: bytes) -> bool:
-        """Send, and read until the answer (True) or the end (False)."""
+        """Send a packet; return True once the answer has arrived, False if the link ends first."""
         seen = len(self.received)
         try:
             self._link.sendall(packet)
@@ -144,7 +145,7 @@ class Plain:
         self._link.close()
 
 
-# What a device may not do. RabbitMQ knows it by its client id, NATS by its user alone.
+# Topics forbidden to a device. RabbitMQ identifies it by its client id, NATS only by its user.
 _BOTH, _BY_CLIENT_ID = ("nats", "rabbitmq"), ("rabbitmq",)
 _NOT_WRITTEN = [
     ("pump-7", "fleet/pump-7/cmd", _BOTH),
@@ -166,7 +167,7 @@ _NOT_READ = [
 
 
 def test_a_device_writes_and_reads_no_topics_but_its_own(cluster: Cluster) -> None:
-    # Planted: no topic_permissions; a client id that counts as a regular expression there.
+    # Planted: no topic_permissions; a client id that works as a regular expression in them.
     puback, suback = encoder.acknowledgement(encoder.PUBACK, 1), encoder.suback(1, 1)
     everything = encoder.subscribe(1, (b"fleet/#", 1))
     own_commands = encoder.subscribe(1, (b"fleet/pump-7/cmd", 1))
@@ -174,7 +175,7 @@ def test_a_device_writes_and_reads_no_topics_but_its_own(cluster: Cluster) -> No
     with contextlib.ExitStack() as stack:
 
         def connected(username: str, client_id: str, *exchanges: tuple[bytes, bytes]) -> Plain:
-            """A client for which each packet is answered so. An engine whose nodes elect may end its first ones."""
+            """Return a client that got these answers. An engine whose nodes hold elections may end the first ones."""
 
             def try_it() -> Plain | None:
                 with contextlib.suppress(OSError):
@@ -194,13 +195,13 @@ def test_a_device_writes_and_reads_no_topics_but_its_own(cluster: Cluster) -> No
             connected("devices", "pump-7", (own_commands, suback), (own_reading, puback))
             arrived = operator.ask(b"", b"own reading")
             assert b"forged" not in operator.received
-            # Where the operator's link ended, nobody knows what would have come.
+            # If the operator's link ended, nobody knows what would have arrived.
             return arrived
 
         patiently(only_the_own_one_arrives, "the operator's link ends each time")
         for client_id, topic_filter, engines in _NOT_READ:
             if cluster.engine in engines:
-                # RabbitMQ ends the connection, NATS goes on.
+                # RabbitMQ ends the connection, NATS keeps it.
                 curious = connected("devices", client_id)
                 subscribe = encoder.subscribe(1, (topic_filter.encode(), 1))
                 curious.ask(subscribe + encoder.pingreq(), encoder.pingresp())

@@ -1,6 +1,6 @@
-"""Compose and Kubernetes manifests of tools/clusters: valid, without secrets, and of the files that the proof runs.
+"""The Compose and Kubernetes manifests of tools/clusters are valid, hold no secrets, and use the files of the proof.
 
-No container is started here. What the manifests start, the tests of this folder start as processes.
+No container is started here. The tests of this folder start what the manifests start as processes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
 OBJECTS = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))
 KUSTOMIZATION = yaml.safe_load((FILES / "kustomization.yaml").read_text())
 RULES = "{extends: default, rules: {line-length: {max: 128}, document-start: disable}}"
-# The oldest version of Kubernetes that is still maintained, and the newest that the validator knows.
+# The oldest version of Kubernetes still maintained, and the newest that the validator knows.
 VERSIONS = ("1.33", kubernetes_validate.latest_version())
-# What the proof runs, and what it sets in a second file of RabbitMQ and in HAProxy's environment.
+# The files that the proof uses, and what it sets in a second file of RabbitMQ and in HAProxy's environment.
 PROOF = (Path(__file__).with_name("engines.py")).read_text()
 PROVED = set(re.findall(r'FILES / "rabbitmq" / "([\w.]+)"\)', PROOF)) | {"haproxy.cfg"}
 CONF = dict(re.findall(r"^([\w.]+) = (.*)$", (FILES / "rabbitmq" / "rabbitmq.conf").read_text(), re.MULTILINE))
@@ -32,7 +32,7 @@ PAGE = (FILES.parents[1] / "docs" / "engines.md").read_text()
 
 
 def named(kind: str, name: str) -> dict:
-    """The object of kubernetes.yaml."""
+    """Return this object of kubernetes.yaml."""
     return next(one for one in OBJECTS if (one["kind"], one["metadata"]["name"]) == (kind, name))
 
 
@@ -41,7 +41,7 @@ def pod(kind: str, name: str) -> dict:
 
 
 def containers() -> dict[str, dict]:
-    """The containers of all pods, by name."""
+    """Return the containers of all pods, by name."""
     pods = [one["spec"]["template"]["spec"] for one in OBJECTS if "template" in one.get("spec", {})]
     return {each["name"]: each for spec in pods for each in spec["containers"]}
 
@@ -54,24 +54,24 @@ def run(*command: str) -> None:
 
 
 def test_the_files_are_tidy_yaml() -> None:
-    """Planted: a key given twice."""
+    """Planted: a key is given twice."""
     run("yamllint", "--strict", "-d", RULES, *map(str, sorted(FILES.glob("*.yaml"))))
 
 
 def test_the_compose_specification_takes_the_file() -> None:
-    """Planted: secret in the place of secrets."""
+    """Planted: secret instead of secrets."""
     run("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("one", OBJECTS, ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
 def test_kubernetes_takes_each_object(one: dict, version: str) -> None:
-    """Planted: volumeMount in the place of volumeMounts."""
+    """Planted: volumeMount instead of volumeMounts."""
     kubernetes_validate.validate(one, version, strict=True)
 
 
 def test_the_containers_run_the_files_that_the_proof_runs() -> None:
-    """Planted: a copy of haproxy.cfg for one of them; a file that the proof reads and no container has."""
+    """Planted: a separate copy of haproxy.cfg for one of them; a file that the proof reads is in no container."""
     for file in [one["file"] for one in COMPOSE["configs"].values()] + [
         file for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"]
     ]:
@@ -83,7 +83,7 @@ def test_the_containers_run_the_files_that_the_proof_runs() -> None:
 
 
 def test_each_file_is_where_rabbitmq_looks_for_it() -> None:
-    """Planted: ca.pem lies beside the folder."""
+    """Planted: ca.pem is outside the folder."""
     wanted = {path for path in CONF.values() if path.startswith("/etc/")} | {
         "/etc/rabbitmq/rabbitmq.conf",
         "/etc/rabbitmq/enabled_plugins",
@@ -97,7 +97,7 @@ def test_each_file_is_where_rabbitmq_looks_for_it() -> None:
 
 
 def test_the_nodes_are_those_that_the_configuration_names() -> None:
-    """Planted: a fourth node, or another name for one."""
+    """Planted: a fourth node, or a renamed one."""
     prefix = "cluster_formation.classic_config.nodes."
     nodes = {name: node for name, node in CONF.items() if name.startswith(prefix)}
     hosts = [service["hostname"] for service in COMPOSE["services"].values() if "hostname" in service]
@@ -108,7 +108,7 @@ def test_the_nodes_are_those_that_the_configuration_names() -> None:
     there = dict(line.split(" = ") for line in lines.splitlines())
     replicas = named("StatefulSet", "rabbitmq")["spec"]["replicas"]
     assert there == {f"{prefix}{i + 1}": f"rabbit@rabbitmq-{i}" for i in range(replicas)}
-    # Nothing else is overridden, and the proof overrides these too.
+    # Nothing else is overridden, and the proof overrides the same names.
     assert there.keys() == nodes.keys() and "cluster_formation.classic_config.nodes.{number}" in PROOF
 
 
@@ -132,7 +132,7 @@ def test_balancer_and_collector_know_every_node() -> None:
 
 @pytest.mark.parametrize("name", ["collector", "ingest"])
 def test_both_run_the_same_command_and_umqtt_takes_it(name: str) -> None:
-    """Planted: --password-from in the place of --password-file."""
+    """Planted: --password-from instead of --password-file."""
     compose, kubernetes = COMPOSE["services"][name]["command"], containers()[name]["args"]
 
     def without_places(arguments: list[str]) -> list[str]:
@@ -142,7 +142,7 @@ def test_both_run_the_same_command_and_umqtt_takes_it(name: str) -> None:
     for command, *arguments in (compose, kubernetes):
         found = umqtt.get_command(umqtt.make_context("umqtt", ["--help"], resilient_parsing=True), command)
         assert found is not None
-        # Secrets lie in the container alone.
+        # Secrets exist only in the container.
         found.make_context(command, [re.sub("=/run/secrets/.*", f"={__file__}", one) for one in arguments])
 
 

@@ -1,4 +1,4 @@
-"""The commands of the documentation run as those of the command's own tests."""
+"""Runs the commands of the documentation like those of the command's own tests."""
 
 import sys
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Takes the pictures of the pages: the broker's live page, the report of a made-up fleet, and a board's setup portal.
+"""Takes the pictures of the pages: the broker's live page, an invented fleet's report, and a board's setup portal.
 
-.venv/bin/python host_tests/docs/draw_pictures.py [FOLDER]        `make pictures`; a minute, most of it traffic to show
+.venv/bin/python host_tests/docs/draw_pictures.py [FOLDER]        `make pictures`; a minute, mostly of traffic to show
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRAFFIC_MS = 45_000
 
 
 def draw(folder: Path, traffic_ms: int = _TRAFFIC_MS) -> None:
-    """Write both pictures into the folder. traffic_ms: how much of it the broker's page shows."""
+    """Write the pictures into the folder. traffic_ms: how much traffic the broker's page shows."""
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as started, tempfile.TemporaryDirectory(prefix="umqtt-pictures-") as name:
         browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -79,7 +79,7 @@ def _broker(page: Page, scratch: Path, picture: Path, traffic_ms: int) -> None:
             eventually(lambda: token.is_file() and token.read_text().strip(), "a token")
             page.goto(f"http://127.0.0.1:{port}/#token={token.read_text().strip()}")
             page.wait_for_selector("body[data-state=live]")
-            page.wait_for_selector("#rows tr")  # clients
+            page.wait_for_selector("#rows tr")  # the clients
             page.wait_for_timeout(traffic_ms)
             page.screenshot(path=picture, type="jpeg", quality=55)
         finally:

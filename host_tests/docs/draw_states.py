@@ -32,9 +32,10 @@ _PACKETS = {
 
 @dataclass(frozen=True)
 class Diagram:
-    """title, text: for the reader. table: (state, packet) to next state. names: of the states. answers: what the
-    client sends when a packet came. own: steps that no packet causes, as (from, to, label); None is where a flow begins
-    or ends.
+    """A state diagram. title, text: for the reader. table: (state, packet) to next state. names: of the states.
+
+    answers: what the client sends when a packet arrived. own: steps that no packet causes, as (from, to, label); None
+    is the beginning or the end of a flow.
     """
 
     title: str
@@ -45,7 +46,7 @@ class Diagram:
     own: tuple[tuple[int | None, int | None, str], ...]
 
     def mermaid(self) -> str:
-        """The diagram; pairs that the table does not have are errors, so they are not drawn."""
+        """Return the diagram; pairs that are not in the table are errors, so they are not drawn."""
         arrows: dict[tuple[int | None, int | None], list[str]] = {}
         for source, target, label in self.own:
             arrows.setdefault((source, target), []).append(label)
@@ -69,7 +70,7 @@ def _named(*names: str) -> dict[int, str]:
 
 
 def _split(table: dict[int, int]) -> dict[tuple[int, int], int]:
-    # state << 8 | packet
+    # The keys are state << 8 | packet.
     return {(key >> 8, key & 0xFF): target for key, target in table.items()}
 
 
@@ -128,7 +129,7 @@ in a state is a protocol error and closes the link."""
 
 
 def text() -> str:
-    """The whole file."""
+    """Return the whole file."""
     parts = ["# States", _paragraph(_HEAD)]
     for each in diagrams():
         parts += [f"## {each.title}", _paragraph(each.text), each.mermaid()]

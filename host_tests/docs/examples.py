@@ -1,8 +1,8 @@
 """Finds the Python examples of a Markdown file and runs them, against a real broker.
 
-The blocks of a section make one program. A comment `# -> text` says that a line with that text is printed; a program
-whose lines were all seen has passed, so that it may go on for ever. Hosts that end in `.example` are the broker. A
-block marked `norun` needs what a computer does not have: it is only compiled.
+The blocks of a section form one program. A comment `# -> text` says that a line with that text is printed; a program
+passes once all these lines were seen, so it may run for ever. Hosts that end in `.example` are the broker. A block
+marked `norun` needs what a computer does not have, so it is only compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HERE = Path(__file__).resolve().parent
 
 @dataclass
 class Example:
-    """One section's program; line: where its first block begins. expected: what it prints, in any order."""
+    """The program of a section. line: where its first block begins. expected: what it prints, in any order."""
 
     heading: str
     line: int
@@ -33,7 +33,7 @@ class Example:
 
 
 def examples(file: Path) -> list[Example]:
-    """Every section with Python in it. Lines are kept where they are, so that a traceback names the right one."""
+    """Return every section with Python in it. Lines keep their numbers, so that a traceback names the right one."""
     found: dict[str, Example] = {}
     heading, fence = "", None
     for number, line in enumerate(file.read_text().splitlines(), 1):
@@ -54,7 +54,7 @@ def examples(file: Path) -> list[Example]:
 
 
 def run(example: Example, *, micropython: bool, broker_port: int, folder: Path) -> str | None:
-    """Run it in that folder; returns what is wrong, or None."""
+    """Run the example in this folder; return what is wrong, or None."""
     program = folder / "example.py"
     program.write_text(example.source)
     arguments = [str(_HERE / "run_example.py"), str(program), str(broker_port)]

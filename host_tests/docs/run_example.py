@@ -10,7 +10,7 @@ program, port = sys.argv[1], int(sys.argv[2])
 
 
 class Socket:
-    """The module, but for getaddrinfo: MicroPython's own cannot be changed."""
+    """A replacement of the module except for getaddrinfo, since MicroPython's own module cannot be changed."""
 
     def __getattr__(self, name):
         return getattr(socket, name)

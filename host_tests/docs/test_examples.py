@@ -1,4 +1,4 @@
-"""Every Python example of the README and the pages on the client runs and prints what it says, on both interpreters."""
+"""Every Python example of the README and of the client's pages prints what it says, on both interpreters."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _RUNS = "test_an_example_runs_and_prints_what_it_says"
 def outcomes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[tuple[str, int, str], Future[str | None]]]:
-    """Of each example to be run, by file, line and interpreter: what is wrong with it.
+    """Start each example; provide what is wrong with it, by file, line and interpreter.
 
-    Several run at once, each with a broker of its own: most of their time they wait.
+    Several run at once, each with its own broker, because they wait most of the time.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = {}

@@ -10,7 +10,7 @@ _MOST_BYTES = 100_000
 
 
 def test_the_pictures_are_small() -> None:
-    """Planted: PNG in the place of JPEG."""
+    """Planted: PNG instead of JPEG."""
     shown = {
         page.parent / name
         for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
@@ -22,7 +22,7 @@ def test_the_pictures_are_small() -> None:
 
 @pytest.mark.tier(3)
 def test_they_can_be_taken_anew(tmp_path: Path) -> None:
-    """Planted: the broker lets nobody in, so its page has no client."""
+    """Planted: the broker refuses all clients, so its page shows none."""
     pytest.importorskip("playwright.sync_api")
     import draw_pictures
 

@@ -1,4 +1,4 @@
-"""The pages at the top of the project name files, tests and make targets that exist."""
+"""The project's top-level pages name only files, tests and make targets that exist."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ _LINK = re.compile(r'\]\(([^\s)#]+)[^\s)]*(?:\s+"([^"]+)")?\)')
 
 @pytest.mark.parametrize("name", PAGES)
 def test_what_a_page_links_to_exists(name: str) -> None:
-    """Planted: a link to a test that has another name now."""
+    """Planted: a link to a test that has been renamed."""
     page = ROOT / name
     for target, test in _LINK.findall(page.read_text()):
         if "://" in target:
@@ -42,7 +42,7 @@ def test_the_make_targets_that_a_page_names_exist(name: str) -> None:
 
 
 def test_the_figures_of_the_comparison_stand_on_the_pages_that_it_names() -> None:
-    """Planted: a bench was repeated, and only its own page has the new figure."""
+    """Planted: a bench was repeated, and only its own page was updated."""
     text = (ROOT / "README.md").read_text()
     table = text[text.index("| instead of") : text.index("¹ On a")]
     notes = re.findall(r"^([¹²]) .*?\]\((.*?)#", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The steps of the tutorials, word for word but for the broker's port, print what their pages say."""
+"""The steps of the tutorials, unchanged but for the broker's port, print what their pages say."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 pytestmark = pytest.mark.tier(2)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"^```(\w+) ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# The broker's, on the page.
+# The port of the broker on the page.
 _PORT = "1883"
 
 
 @dataclass
 class Step:
-    """commands: for the shell. mark: "background": goes on; "norun": not here. prints: lines in this order."""
+    """A step of a page.
+
+    commands: for the shell. mark: "background": keeps running; "norun": not run here. prints: lines in this order.
+    """
 
     commands: str
     mark: str
@@ -36,7 +39,7 @@ class Step:
 
 
 def steps(page: str) -> tuple[list[Step], list[str]]:
-    """The steps, and what the step in the background that shows logs prints in the end."""
+    """Return the steps, and what the background step that shows logs prints at the end."""
     found: list[Step] = []
     logs: list[str] = []
     for kind, mark, text in _BLOCK.findall(page):
@@ -50,7 +53,10 @@ def steps(page: str) -> tuple[list[Step], list[str]]:
 
 
 def printed(lines: list[str]) -> re.Pattern[str]:
-    """These whole lines in this order, others between them; any space for each space, anything for an ellipsis."""
+    """Return a pattern of these whole lines in this order, with others between them.
+
+    A space stands for any space, an ellipsis for anything.
+    """
 
     def line(text: str) -> str:
         return r"[^\n]*".join(r"[ \t]+".join(re.escape(word) for word in part.split()) + r"[ \t]*"
@@ -73,7 +79,7 @@ class Shell:
         self.output = ""
 
     def until(self, wanted: re.Pattern[str] | None) -> bool:
-        """Until this was printed, or the end; whether it was."""
+        """Read until this was printed, or until the end; return whether it was."""
         while wanted is None or not wanted.search(self.output):
             if not select.select([self._stream], [], [], WAIT_LIMIT_S)[0]:
                 return False
@@ -87,7 +93,7 @@ class Shell:
         return self._process.wait(WAIT_LIMIT_S)
 
     def interrupt(self) -> int:
-        """Ctrl-C at this terminal."""
+        """Send Ctrl-C to this terminal; return the exit code."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGINT)
         try:
@@ -114,9 +120,9 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def follow(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    """Take the page's steps, and see each print what the page says."""
+    """Run the page's steps, and check that each prints what the page says."""
     all_steps, logs = steps((DOCS / page).read_text())
-    # The broker finds a port: one that is looked for before may be somebody else's when it starts.
+    # The broker chooses a port: one chosen in advance may be taken by somebody else when it starts.
     port, shown = "0", "…"
     folder = tmp_path / "here"
     folder.mkdir()
@@ -139,7 +145,7 @@ def follow(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
         if logs:
             assert running[-1].until(printed(logs)), running[-1].output
     finally:
-        # The last that was started is the first to end: nothing complains about a broker that is away.
+        # The last one started ends first, so that nothing complains about a missing broker.
         codes = [shell.interrupt() for shell in reversed(running)]
     assert set(codes) <= {0, 130}, codes
 

@@ -1,4 +1,4 @@
-"""`make docs`: the pages as a site without dead links, which loads nothing from other hosts."""
+"""`make docs` builds a site without dead links that loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 
 
 class Page(HTMLParser):
-    """ids: what a link may name. links: (tag, address)."""
+    """The parts of a page. ids: possible targets of links. links: (tag, address)."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    # 404.html is served for any address: its links begin at the root of a server.
+    # 404.html is served for any address, so its links begin at the root of a server.
     return {file: Page(file) for file in folder.rglob("*.html") if file.name != "404.html"}
 
 
 def test_every_link_leads_to_a_place_of_the_site(site: dict[Path, Page]) -> None:
-    """Planted: a link to a section that is not there; a link to a file outside of docs that is left as it is."""
+    """Planted: a link to a missing section; a link to a file outside docs that is left unchanged."""
     dead = []
     for file, page in site.items():
         for _, link in page.links:
@@ -61,18 +61,18 @@ def test_every_link_leads_to_a_place_of_the_site(site: dict[Path, Page]) -> None
 
 
 def test_nothing_is_loaded_from_another_host(site: dict[Path, Page]) -> None:
-    """Planted: the theme's fonts."""
+    """Planted: the theme's fonts are loaded."""
     assert not {link for page in site.values() for tag, link in page.links if tag != "a" and "://" in link}
 
 
 def test_the_index_names_every_page() -> None:
-    """Planted: a new page that only the menu names."""
+    """Planted: a new page that is only in the menu."""
     named = set(re.findall(r"\]\(([a-z0-9-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert named == {file.name for file in DOCS.glob("*.md")} - {"index.md"}
 
 
 def test_the_reference_has_every_method_that_the_clients_stub_makes_public(site: dict[Path, Page]) -> None:
-    """Planted: a new method of Client."""
+    """Planted: a new method of Client is missing."""
     classes = [node for node in ast.parse((ROOT / "umqtt_robust/client.pyi").read_text()).body
                if isinstance(node, ast.ClassDef) and node.name == "Client"]  # fmt: skip
     methods = [node.name for node in classes[0].body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]

@@ -1,4 +1,4 @@
-"""docs/sizing.md: its tables are what its program prints, and its program's costs are what other pages say."""
+"""The tables of docs/sizing.md are what its program prints, and the program's costs are those of the other pages."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "sizing.md").read_text()
 PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
-# What stands in front of the program and behind it: a cost cannot be its own source.
+# The text before and after the program: a cost cannot be its own source.
 PROSE = PAGE.replace(PROGRAM, "")
 SOURCES = re.findall(r'^([A-Z_, ]+) = .*  # ([\w-]+\.md): "(.+)"$', PROGRAM, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The units of docs/systemd.md: systemd takes them, and ``umqtt`` takes their commands."""
+"""systemd accepts the units of docs/systemd.md, and ``umqtt`` accepts their commands."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ COMMANDS = re.findall(r"^ExecStart=/opt/umqtt/bin/umqtt (.*)$", PAGE, re.MULTILI
 
 @pytest.mark.parametrize("line", COMMANDS, ids=[line.split()[0] for line in COMMANDS])
 def test_the_command_of_a_unit_has_the_options_that_it_is_given(line):
-    """Planted: --state in the place of --status."""
+    """Planted: --state instead of --status."""
     name, *arguments = shlex.split(line)
     command = umqtt.get_command(umqtt.make_context("umqtt", ["--help"], resilient_parsing=True), name)
     assert command is not None
@@ -27,12 +27,12 @@ def test_the_command_of_a_unit_has_the_options_that_it_is_given(line):
 
 
 def test_systemd_takes_the_units(tmp_path):
-    """Planted: TimeoutStop in the place of TimeoutStopSec."""
+    """Planted: TimeoutStop instead of TimeoutStopSec."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
     assert len(UNITS) == len(NAMES) == 5
     for name, unit in zip(NAMES, UNITS, strict=True):
-        # Any program that exists: these are installed elsewhere.
+        # Any existing program will do: the units' own is installed elsewhere.
         (tmp_path / name).write_text(unit.replace("/opt/umqtt/bin/umqtt", sys.executable))
     command = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in NAMES)]
     told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_S)

@@ -1,4 +1,4 @@
-"""The project that docs/test-kit.md shows, file by file, passes its own tests."""
+"""The project shown file by file in docs/test-kit.md passes its own tests."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def passed(project: Path, *paths: str) -> str:
-    """pytest's last line."""
+    """Run pytest; return its last line."""
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp=tmp")
     command = [sys.executable, "-m", "pytest", *options, *paths]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_S)
@@ -43,7 +43,7 @@ def test_the_tests_on_the_page_pass_as_it_says(project: Path) -> None:
 
 
 def test_the_page_names_every_helper_for_portable_tests() -> None:
-    """Planted: a new helper that the page does not name."""
+    """Planted: a new helper that is missing on the page."""
     from umqtt_testkit import portable
 
     table = set(re.findall(r"^\| `(\w+)\(", PAGE, re.MULTILINE))

@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 
 
 def sessions(page: str) -> list[tuple[str, list[str]]]:
-    """(command, lines that it prints) of every block marked `console`; those marked `norun` need hardware."""
+    """Return (command, lines that it prints) of each `console` block; blocks marked `norun` need hardware."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
@@ -30,7 +30,7 @@ def sessions(page: str) -> list[tuple[str, list[str]]]:
 
 
 def prints(line: str) -> re.Pattern[str]:
-    """The line with any space for each space, and anything for an ellipsis."""
+    """Return a pattern of the line; a space matches any space, an ellipsis anything."""
     parts = [r"\s+".join(re.escape(word) for word in part.split()) for part in line.split("…")]
     return re.compile(".*".join(parts))
 
@@ -41,14 +41,14 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pyt
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    # Whatever is plugged in here, the page's board is meant.
+    # The page means its own board, whatever is plugged in here.
     monkeypatch.setenv("UMQTT_DEVICE", "bench")
     try:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     with broker_here() as port:
-        # A broker of its own stands where the page says 1883.
+        # A separate broker replaces the one at the page's port 1883.
         values["settings"]["brokers"] = [f"mqtt://127.0.0.1:{port}"]
         file = tmp_path / "pump-7.json"
         file.write_text(json.dumps(values))

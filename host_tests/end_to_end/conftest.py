@@ -23,7 +23,7 @@ def _builds_made_once() -> Iterator[None]:
 
 @pytest.fixture
 def broker() -> Iterator[int]:
-    """The port of the paired broker."""
+    """Provide the port of the paired broker."""
     with broker_here() as port:
         yield port
 

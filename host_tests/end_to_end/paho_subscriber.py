@@ -1,4 +1,4 @@
-"""A subscriber of another maker: what it received is evidence that does not come from this library."""
+"""A subscriber built on paho: what it receives is evidence independent of this library."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class Subscriber:
-    """What came so far, parsed, in order of arrival; each property is a copy of one moment, for more comes on.
+    """A subscriber with its parsed messages in order of arrival; each property returns a snapshot, as more arrive.
 
-    records: telemetry; received: how often each reading came; others: (leaf of the topic, payload) of what else came.
+    records: telemetry; received: how often each reading came; others: (leaf of the topic, payload) of all other
+    messages.
     """
 
     def __init__(self, port: int) -> None:
@@ -46,14 +47,14 @@ class Subscriber:
             return list(self._others)
 
     def payloads(self, leaf: str) -> list[dict]:
-        """What came on the topics fleet/{device_id}/{leaf}."""
+        """Return the messages of the topics fleet/{device_id}/{leaf}."""
         return [payload for one, payload in self.others if one == leaf]
 
     def publish(self, topic: str, payload: bytes | str) -> None:
         self._client.publish(topic, payload, qos=1).wait_for_publish(WAIT_LIMIT_S)
 
     def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Wait until the condition, looked at whenever a message came; whether it was met."""
+        """Wait until the condition, checked at every message, holds; return whether it does."""
         with self.changed:
             return self.changed.wait_for(condition, WAIT_LIMIT_S)
 

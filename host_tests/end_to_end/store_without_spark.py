@@ -1,6 +1,6 @@
-"""Stands for Spark where a test is not about Spark: stores every record of the spool in the silver table, once.
+"""A stand-in for Spark, for tests of other things: stores every record of the spool in the silver table, once.
 
-As `python -m spark_ingest.pipeline`: says `ready`, writes a status file, ends in order with SIGTERM.
+Like `python -m spark_ingest.pipeline`, it prints `ready`, writes a status file, and ends cleanly at SIGTERM.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def main() -> None:
     print("ready", flush=True)
     spools, stored, told, last = LocalSpools(given.spool), set(), -1, False
     while not last:
-        # What has come when the end is asked for is stored.
+        # What has arrived by the time of SIGTERM is stored.
         last = ended.wait(_EVERY_S)
         came = [one for name in spools.names() for one in messages(spools.view(name))]
         records = [json.loads(one.payload) for one in came if one.topic.endswith(_TELEMETRY)]
-        # At QoS 1 a reading may lie in the spool twice.
+        # At QoS 1 a reading may be in the spool twice.
         if new := {(row["id"], row["boot"], row["seq"]) for row in records} - stored:
             columns = zip(*sorted(new), strict=True)
             table = dict(zip(("device_id", "boot", "seq"), (pa.array(column) for column in columns), strict=True))

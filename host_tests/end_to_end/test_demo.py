@@ -1,7 +1,6 @@
-"""The whole chain, as `make demo` runs it: no reading is lost or stored twice, and a reading that is lost is found.
+"""The whole chain, as `make demo` runs it, loses and duplicates no reading; a reading that is lost is found.
 
-The command runs in this process, so that a test is there at every step of it, and owns the clock that it loses patience
-by.
+The command runs in this process, so a test can act at every step, and controls the clock by which the demo times out.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 _TAKING = "devices publish, Spark stores"
 _DRAINING = "stopping the devices once their outboxes are empty"
 _STORING = "waiting until Spark has stored everything"
-# When the demo loses patience: where all that Spark has said it has is stored, and where it may be at work.
+# When the demo times out: if all that Spark has reported is stored, and if Spark may still be working.
 _PATIENCE_S, _PATIENCE_AT_WORK_S = 30.0, 120.0
-# Every figure of the others is written by then.
+# By then every figure of the other devices is written.
 _SETTLED_AFTER_STEPS = 12
 
 
 class Watched:
-    """umqtt demo with someone at its side. step: called about ten times a second with what the demo shows."""
+    """A umqtt demo with a test's hook. step: called about ten times a second with the state that the demo shows."""
 
     def __init__(self, patch: pytest.MonkeyPatch, step: Callable[[State], None]) -> None:
         self._ahead_s = 0.0
@@ -49,7 +48,7 @@ class Watched:
         patch.setattr("umqtt_kit.demo.run.time", SimpleNamespace(monotonic=lambda: time.monotonic() + self._ahead_s))
 
     def pass_time(self, seconds: float) -> None:
-        """Seconds pass for the demo at once."""
+        """Advance the demo's clock at once by this many seconds."""
         self._ahead_s += seconds
 
     @contextlib.contextmanager
@@ -58,9 +57,9 @@ class Watched:
 
 
 def _own_child(word: bytes) -> int:
-    """The process that this one started with this word in its command line."""
+    """Return the process id of this process's child with this word in its command line."""
     for process in Path("/proc").glob("[0-9]*"):
-        # Others end at any moment.
+        # Other processes may end at any moment.
         with contextlib.suppress(OSError):
             is_child = f"\nPPid:\t{os.getpid()}\n" in (process / "status").read_text()
             if is_child and word in (process / "cmdline").read_bytes().split(b"\0"):
@@ -71,7 +70,7 @@ def _own_child(word: bytes) -> int:
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds a process of the demo by /proc: Linux only")
 def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, monkeypatch, capsys):
-    """Planted: a demo that gives Spark up after a third of its time."""
+    """Planted: a demo that gives up on Spark after a third of its time."""
     try:
         micropython_command()
     except MicroPythonMissing as missing:
@@ -79,16 +78,16 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     out = tmp_path / "out"
 
     def publish_no_record() -> None:
-        # What is no telemetry record goes to the quarantine, and nothing stops for it.
+        # A message that is no telemetry record goes to the quarantine, and everything else continues.
         port = int((out / "logs" / "broker.log").read_text().splitlines()[0].rpartition(":")[2])
         publish.single("fleet/stranger/telemetry", b"21.4 degrees", qos=1, hostname="127.0.0.1", port=port)
 
     def stop_spark() -> None:
-        # What is stored late is not lost: Spark stands still while readings wait for it.
+        # What is stored late is not lost: Spark is stopped while readings wait for it.
         os.kill(_own_child(b"spark_ingest.pipeline"), signal.SIGSTOP)
 
     def go_on() -> None:
-        # It has stood still for half of the time after which the demo goes on without it.
+        # It was stopped for half of the time after which the demo continues without it.
         is_at_work = json.loads((out / "status" / "spark.json").read_text())["lag_bytes"] != 0
         watched.pass_time((_PATIENCE_AT_WORK_S if is_at_work else _PATIENCE_S) / 2)
         os.kill(_own_child(b"spark_ingest.pipeline"), signal.SIGCONT)
@@ -111,13 +110,13 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     assert (result["boards"], result["devices"]) == (2, 10)
     assert result["made"] == result["stored"] > 150
     assert result["quarantined"] == 1
-    # Every device and every board has its part in that, also after the outage.
+    # Every device and every board contributed, also after the outage.
     for device_id in ("board-01", "board-02", "sim-0001", "sim-0010"):
         assert witness_path(out / "witness", device_id).read_bytes().count(b"\n") > 10
     assert "exactly once" in stdout
     page = (out / "report.html").read_text()
     assert f"  {(out / 'report.html').as_uri()}\n" in stdout and result["report"] == str(out / "report.html")
-    # By what they said last: the boards are online, the simulated devices said goodbye, the stranger said nothing.
+    # Their last status: the boards are online, the simulated devices said goodbye, the stranger sent none.
     assert re.search(r'"online":2,"goodbye":10,"lost":0,', page) and '"waiting":[' in page
     command = next(line.strip() for line in stdout.splitlines() if "to_pandas" in line)
     shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
@@ -133,9 +132,9 @@ def _start_stand_in(chain: Chain) -> Child:
 
 
 def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_path, monkeypatch, capsys):
-    """Planted: a device notes a reading that it never hands to the client. Without MicroPython, which is said.
+    """Planted: a device records a reading that it never gives to the client. Missing MicroPython is reported.
 
-    What Spark stores is the other test's; here a small program stands in for it, unless UMQTT_FULL_SWEEPS=1.
+    The other test covers what Spark stores; here a small program replaces it, unless UMQTT_FULL_SWEEPS=1.
     """
     out = tmp_path / "out"
     monkeypatch.setenv("UMQTT_MICROPYTHON", "no-such-micropython")
@@ -163,6 +162,6 @@ def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_pat
     assert (result["boards"], result["devices"]) == (0, 3)
     assert {"made", "stored", "seconds", "readings_per_second"} <= result.keys()
     assert "simulated devices only" in stderr and "nothing was stored for 30 s" in stderr
-    # Kept for whoever has to find out why.
+    # Kept for the investigation.
     for kept in ("logs/spark.log", "witness/sim-0002.witness", "tables/silver", "spool"):
         assert (out / kept).exists()

@@ -1,4 +1,4 @@
-"""The firmware as a board runs it: real MicroPython, a flash of its own, power cuts, a network that goes away."""
+"""The firmware runs as on a board: real MicroPython, its own flash, power cuts, a network that goes away."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def board(tmp_path: Path) -> Iterator[VirtualBoard]:
 
 
 def _provision(board: VirtualBoard, port: int, **settings: object) -> None:
-    # Room for the readings of half a minute: a broker that a busy machine holds up must not cost one.
+    # Room for the readings of half a minute: a broker delayed by a busy machine must not cost one.
     fixed = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 50, "outbox": 600}
     values = fixed | settings
     board.install({"/settings.json": json.dumps(values).encode()})
@@ -46,7 +46,7 @@ def _seqs(records: list[dict]) -> list[int]:
 
 
 def _boots(subscriber: Subscriber) -> list[str]:
-    """Boot ids in the order of their first reading."""
+    """Return the boot ids in the order of their first readings."""
     return list(dict.fromkeys(record["boot"] for record in subscriber.records))
 
 
@@ -68,7 +68,7 @@ def test_readings_are_records_of_what_the_board_measured(board, broker, subscrib
         assert set(record["m"]) == {"mem_free", "uptime_s", "loop_ms"}
         assert 0 < record["m"]["mem_free"] < 256 * 1024
     ups = [record["up"] for record in records]
-    # Measured within the reading, which is over before the next begins.
+    # Measured during the reading, which ends before the next one begins.
     for record, (up, later) in zip(records, pairwise(ups), strict=False):
         assert up // 1000 <= record["m"]["uptime_s"] <= later // 1000
 
@@ -77,13 +77,13 @@ def test_readings_are_records_of_what_the_board_measured(board, broker, subscrib
 def test_readings_come_by_the_interval(board, broker, subscriber):
     """Planted: each reading comes 10 ms before its time."""
     ups = [record["up"] for record in _some_records(board, broker, subscriber)]
-    # No reading comes early on average, and those that nothing held up come by the interval.
+    # On average no reading comes early, and readings without a delay follow the interval.
     assert (ups[-1] - ups[0]) / (len(ups) - 1) >= 45
     assert min(later - up for up, later in pairwise(ups)) <= 60
 
 
 def test_every_power_cut_begins_a_boot_with_a_higher_count_and_seq_0(board, broker, subscriber):
-    """Planted: the count of boots is not raised."""
+    """Planted: the boot counter is not incremented."""
     _provision(board, broker)
     for lives in range(1, 4):
         board.start()

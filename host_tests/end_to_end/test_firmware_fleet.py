@@ -1,6 +1,7 @@
-"""A fleet of virtual boards takes a good release in stages, and no release that fails spreads or stays.
+"""A fleet of virtual boards takes a good release in stages; a release that fails neither spreads nor stays.
 
-Two boards in `make test`; 20, and more ways to fail, with UMQTT_FULL_SWEEPS=1. Prints the table of docs/tools.md.
+`make test` runs two boards; UMQTT_FULL_SWEEPS=1 runs 20, with more kinds of failure. Prints the table of
+docs/tools.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BOARDS = [f"pump-{number:02}" for number in range(1, 21 if FULL else 3)]
 _ALL = len(_BOARDS)
 _FIRST = "0.1.0"
 _SENSOR = "class Sensor:\n    def read(self): return {'open': 1}\n"
-# Restarts the board, once, when it is told log_level debug: long after the release was confirmed.
+# Restarts the board once, when it is set to log_level debug: long after the release was confirmed.
 _RESTARTING_SENSOR = """
 import json, machine, os
 class Sensor:
@@ -50,7 +51,7 @@ def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Fleet:
-    """The boards of a broker, and what `umqtt ota --fleet` makes of them. table: a line for each release."""
+    """The boards of a broker, and the results of `umqtt ota --fleet`. table: a line for each release."""
 
     def __init__(self, folder: Path, port: int, subscriber: Subscriber, patch: pytest.MonkeyPatch) -> None:
         self._folder, self._subscriber, self._patch = folder, subscriber, patch
@@ -72,11 +73,11 @@ class Fleet:
         return ended.code, json.loads(ended.stdout)
 
     def boots(self, device: str) -> list[str]:
-        """The boots of a board of which readings have come, in order."""
+        """Return the boots of a board from which readings have come, in order."""
         return list(dict.fromkeys(record["boot"] for record in self._subscriber.records if record["id"] == device))
 
     def restart(self, device: str) -> None:
-        """Have a board that runs _RESTARTING_SENSOR restart itself."""
+        """Make a board that runs _RESTARTING_SENSOR restart itself."""
         before = self.boots(device)
         self.umqtt("cmd", device, "set", "log_level", "debug")
         assert self._subscriber.wait_for(lambda: len(self.boots(device)) > len(before))
@@ -85,9 +86,9 @@ class Fleet:
         self, what: str, version: str, *, made: Callable[..., Build] = build, sensor: str = _SENSOR,
         watch: Callable[[], None] = lambda: None,
     ) -> tuple[Counter[str], Counter[str]]:  # fmt: skip
-        """How many boards ended in each state, and how many run each version then.
+        """Roll out a release; return how many boards ended in each state, and how many then run each version.
 
-        made: makes the release; watch: is called while a stage is watched.
+        made: builds the release; watch: called while a stage is being watched.
         """
         (self._sensors / "door.py").write_text(sensor)
         with self._patch.context() as patch:
@@ -107,7 +108,7 @@ class Fleet:
         return states, running
 
     def crashing(self, version: str, ending: str) -> Callable[..., Build]:
-        """A release that crashes at its start on boards whose id ends so."""
+        """Return the builder of a release that crashes at its start on boards whose id has this ending."""
         file = self._folder / "crashing.py"
         source = AppBundle(build_module.firmware_folder()).sources[INIT]
         assert source.count(f"'{_FIRST}'") == 1
@@ -142,11 +143,14 @@ def fleet(tmp_path: Path, broker: int, subscriber: Subscriber, monkeypatch: pyte
 
 
 def test_a_fleet_takes_what_is_good_and_none_keeps_or_spreads_what_is_not(fleet: Fleet, subscriber: Subscriber):
-    """Planted: what is confirmed counts as healthy; a stage begins whatever became of the one before; sensors stay at
-    home; the version told is that of the manifest and not what runs."""
+    """A fleet takes a good release, and no board keeps or spreads a bad one.
+
+    Planted: a confirmed version counts as healthy; a stage begins whatever the result of the previous one; sensors
+    are not shipped; the reported version is that of the manifest, not the running one.
+    """
     states, running = fleet.roll_out("good", "0.2.0")
     assert (states, running) == ({"updated": _ALL}, {"0.2.0": _ALL})
-    # The sensor came along: until then it failed.
+    # The sensor was shipped: before that it failed.
     assert subscriber.wait_for(
         lambda: {record["id"] for record in subscriber.records if "open" in record["m"]} == set(_BOARDS)
     )
@@ -159,7 +163,7 @@ def test_a_fleet_takes_what_is_good_and_none_keeps_or_spreads_what_is_not(fleet:
     assert (states, running) == ({"failed": 1, "left alone": _ALL - 1}, {"0.2.0": _ALL})
 
     if FULL:
-        bad = fleet.crashing("0.5.0", "7")  # pump-07 and pump-17, of the last stage
+        bad = fleet.crashing("0.5.0", "7")  # pump-07 and pump-17, which belong to the last stage
         states, running = fleet.roll_out("crashes at its start on two boards of the last stage", "0.5.0", made=bad)
         assert states["failed"] >= 1 and states["updated"] >= 2 and states.total() == _ALL
         assert running == {"0.5.0": states["updated"], "0.2.0": _ALL - states["updated"]}
@@ -169,7 +173,7 @@ def test_a_fleet_takes_what_is_good_and_none_keeps_or_spreads_what_is_not(fleet:
         states, _ = fleet.roll_out("the same once more", "0.6.0")
         assert states == {"had it already": _ALL}
 
-    # Nothing was lost on the way: each boot has counted from 0 without a gap.
+    # Nothing was lost meanwhile: each boot counted from 0 without a gap.
     seqs = defaultdict(set)
     for one in subscriber.received:
         seqs[one.boot].add(one.seq)

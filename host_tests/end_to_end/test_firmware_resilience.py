@@ -1,4 +1,4 @@
-"""A board that fails again and again can still be reached; a command survives what restarts the board."""
+"""A board that fails again and again can still be reached; a command survives a restart of the board."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _settings(broker: int, **settings: object) -> dict[str, bytes]:
 
 
 def _broken(line: str) -> dict[str, bytes]:
-    """Every reading comes to this line, until telemetry.py is mended."""
+    """Return a telemetry.py that runs this line at every reading, until it is replaced."""
     source = (firmware_folder() / "app/telemetry.py").read_text()
     before, after = source.split("    def _take(self, now):\n")
     broken = f"{before}    def _take(self, now):\n        {line}\n{after}"
@@ -73,7 +73,7 @@ def _command(subscriber: Subscriber, command_id: str, name: str, **args: object)
 def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
     board: VirtualBoard, broker: int, subscriber: Subscriber, line: str, watchdog_ms: int
 ):
-    """Planted: it takes four failed boots; a crash after the boot was confirmed is none."""
+    """Planted: safe mode needs four failed boots; a crash after the boot was confirmed does not count."""
     board.install({**_broken(line), **_settings(broker, watchdog_ms=watchdog_ms)})
     board.start()
     assert subscriber.wait_for(_safe_status(subscriber))
@@ -85,7 +85,7 @@ def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
     if "raise" in line:
         assert "KeyError: pressure" in crash["traceback"]
     assert not _command(subscriber, "3", "pause")["ok"]
-    # What was wrong is mended; the command leaves safe mode.
+    # The file is repaired; the command leaves safe mode.
     board.stop()
     board.install({"/app/telemetry.py": deployed_files()["/app/telemetry.py"]})
     board.start()
@@ -95,7 +95,7 @@ def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
 
 
 def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoard, subscriber: Subscriber):
-    """Planted: the commands that were carried out are forgotten at a restart."""
+    """Planted: commands that were carried out are forgotten at a restart."""
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
     before = subscriber.records[0]["boot"]
@@ -111,17 +111,17 @@ def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoa
     board.start()
     boot = _command(subscriber, "2", "ping")["result"]["boot"]
     assert boot not in (before, reply["result"]["boot"])
-    # The command was there before its first reading.
+    # The command arrived before the first reading.
     assert subscriber.wait_for(lambda: subscriber.records[-1]["boot"] == boot)
     subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "reboot"}')
     assert _command(subscriber, "3", "ping")["ok"]
     assert board.lives == 1
-    # It said goodbye: the will of a lost connection is that of the power cut alone.
+    # It said goodbye: only the power cut published the will of a lost connection.
     assert [status["reason"] for status in subscriber.payloads("status")].count("restarting") == 1
 
 
 def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscriber: Subscriber):
-    """Planted: set is applied and not written."""
+    """Planted: `set` is applied but not written."""
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
     reply = _command(subscriber, "1", "set", key="interval_ms", value=300)
@@ -136,7 +136,7 @@ def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscribe
 def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_one(
     board: VirtualBoard, subscriber: Subscriber, broker: int, tmp_path: Path
 ):
-    """Planted: the client's errors go nowhere."""
+    """Planted: the client's errors are not reported."""
     passwords = tmp_path / "passwords"
     assert umqtt_here(tmp_path, "passwd", str(passwords), _ID, "--stdin", given="right").code == 0
     with guarded(tmp_path, "allow_anonymous false", f"password_file {passwords}") as port:
@@ -150,14 +150,14 @@ def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_o
     board.start()
     board.wait_for("warning broker: nobody listens")
     board.wait_for("warning broker: its name cannot be looked up")
-    # Not of the run before: its power was cut as soon as the console had said it.
+    # Not those of the run before: its power was cut as soon as the console had shown the reason.
     for told in ("nobody listens", "cannot be looked up"):
         assert subscriber.wait_for(lambda told=told: any(told in one["text"] for one in subscriber.payloads("log")))
     assert "Traceback" not in board.output
 
 
 def test_a_board_that_wakes_in_2021_asks_no_broker_for_its_certificate(tmp_path: Path):
-    """Planted: the calendar of the board is believed."""
+    """Planted: the board's calendar is trusted."""
     Authority(tmp_path).create("fleet")
     settings = {"device_id": _ID, "brokers": ["mqtts://127.0.0.1:1"], "wifi": ["a"], "ntp_host": "127.0.0.1:9"}
     try:
@@ -175,7 +175,7 @@ def test_a_board_that_wakes_in_2021_asks_no_broker_for_its_certificate(tmp_path:
 def test_brokers_that_a_command_set_and_nobody_reaches_go_back_and_the_log_says_so(
     board: VirtualBoard, subscriber: Subscriber, broker: int
 ):
-    """Planted: what was set stays."""
+    """Planted: the settings stay."""
     health = (firmware_folder() / "app/health.py").read_text()
     assert "TRIAL_MS = 600_000" in health
     board.install({"/app/health.py": health.replace("TRIAL_MS = 600_000", "TRIAL_MS = 1_000").encode()})
@@ -191,8 +191,8 @@ def test_brokers_that_a_command_set_and_nobody_reaches_go_back_and_the_log_says_
 
 
 def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard, broker: int):
-    """Planted: Ctrl-C is not noted as an interruption."""
-    # Without a broker no boot is confirmed in so short a time.
+    """Planted: Ctrl-C is not recorded as an interruption."""
+    # Without a broker, no boot is confirmed in so short a time.
     board.install(_settings(broker, watchdog_ms=1500, brokers=["mqtt://127.0.0.1:1"], wifi=["workshop"]))
     for _ in range(4):
         board.start()
@@ -204,19 +204,19 @@ def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard
         board.stop()
 
 
-# More than that of one size fit in no room that the larger ones have left.
+# At most so many files of one size fit into the room that larger ones have left.
 _OF_A_SIZE = 3
 
 
 def _fill(board: VirtualBoard) -> None:
-    """The flash has no room for one more block."""
+    """Fill the flash until there is no room for one more block."""
     sizes = [1 << power for power in range(20, 9, -1) for _ in range(_OF_A_SIZE)]
     with pytest.raises(BoardError):
         board.install({f"/filled/{number}": b"x" * size for number, size in enumerate(sizes)})
 
 
 def test_a_board_whose_flash_is_full_is_online_measures_and_answers(board: VirtualBoard, subscriber: Subscriber):
-    """Planted: a command that cannot be kept in flash is carried out all the same."""
+    """Planted: a command that cannot be kept in flash is carried out anyway."""
     _fill(board)
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) >= 10), board.output

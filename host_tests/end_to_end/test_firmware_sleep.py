@@ -1,4 +1,4 @@
-"""A board that sleeps between its readings: a wake is no boot, a power cut is one, and nothing is lost either way."""
+"""A board that sleeps between readings: a wake is no boot, a power cut is one, and neither loses anything."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from umqtt_testkit.waiting import eventually
 _ID = "pump-7"
 _AWAKE = "_LONGEST_AWAKE_MS = 30_000"
 _SLEEP_S = 600
-# Long enough for a message to be sent meanwhile.
+# Long enough for a message to be sent during the sleep.
 _ASLEEP_S = 0.5
 
 
 @pytest.fixture
 def board(tmp_path: Path, broker: int, request: pytest.FixtureRequest) -> Iterator[VirtualBoard]:
-    """Parameter: the longest that it stays awake, in ms; else as it is, since a busy machine takes its time."""
+    """Provide a board. Parameter: the longest time awake in ms, else the firmware's, for a busy machine."""
     try:
-        # Asleep for ten minutes by what it knows itself.
+        # By its own clock it sleeps ten minutes.
         board = VirtualBoard(tmp_path / "flash.img", deepsleep_s=_ASLEEP_S)
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
@@ -52,7 +52,7 @@ def board(tmp_path: Path, broker: int, request: pytest.FixtureRequest) -> Iterat
 
 
 def _readings(subscriber: Subscriber, count: int) -> list[tuple[str, int]]:
-    """(boot, seq) of the first `count` readings, each once."""
+    """Return (boot, seq) of the first `count` readings, each once."""
     assert subscriber.wait_for(lambda: len(subscriber.received) >= count)
     return [(one.boot, one.seq) for one in subscriber.received][:count]
 
@@ -68,7 +68,7 @@ def test_wakes_are_one_boot_until_the_power_is_cut_and_the_status_says_sleeping(
     ups = [record["up"] for record in subscriber.records]
     assert all(later - earlier >= _SLEEP_S * 1000 for earlier, later in pairwise(ups)), ups
     assert board.lives >= 4
-    # A sleeping board has said so: nobody takes its connection for lost.
+    # A sleeping board has announced it, so nobody takes its connection for lost.
     reasons = [status["reason"] for status in subscriber.payloads("status")]
     assert (reasons[0], set(reasons[1:])) == ("boot", {"sleeping"})
     assert all(status["online"] is False for status in subscriber.payloads("status")[1:])
@@ -83,13 +83,13 @@ def test_wakes_are_one_boot_until_the_power_is_cut_and_the_status_says_sleeping(
     assert {boot.partition("-")[0] for boot, _ in after()} == {"2"}
 
 
-# A wake without network would take half a minute.
+# A wake without a network would take half a minute.
 @pytest.mark.parametrize("board", [1_500], indirect=True, ids=["awake for 1.5 s"])
 def test_a_reading_that_found_no_network_goes_with_the_next(board: VirtualBoard, subscriber: Subscriber):
     """Planted: readings are published at QoS 0."""
     board.hooks(wifi=False)
     board.start()
-    # Three lives without a network; the board reports none of them, so its console is what can be waited for.
+    # Three starts without a network; the board reports none of them, so the test waits for its console.
     board.wait_for_life(3)
     assert not subscriber.records
     board.hooks(wifi=True)
@@ -101,7 +101,7 @@ def test_a_reading_that_found_no_network_goes_with_the_next(board: VirtualBoard,
 def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wake(
     board: VirtualBoard, subscriber: Subscriber
 ):
-    """Planted: clean_session, with which the broker keeps nothing for a board that sleeps."""
+    """Planted: clean_session, with which the broker keeps nothing for a sleeping board."""
     board.start()
     _readings(subscriber, 1)
     eventually(lambda: board.pid == 0, "asleep")
@@ -110,7 +110,7 @@ def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wak
     assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 2)
     replies = subscriber.payloads("reply")
     assert [reply["ok"] for reply in replies] == [True, True], replies
-    # Awake from now on: readings come by the interval.
+    # From now on it stays awake: readings follow the interval.
     lives = board.lives
     _readings(subscriber, len(subscriber.received) + 3)
     assert board.lives == lives

@@ -1,6 +1,6 @@
-"""A version goes onto a running board over the air, through `umqtt ota`; one that fails does not stay.
+"""An update reaches a running board over the air, through `umqtt ota`; one that fails is rolled back.
 
-With UMQTT_FULL_SWEEPS=1 there are more ways to fail.
+With UMQTT_FULL_SWEEPS=1 more kinds of failure are tried.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _compiled(folder: Path, name: str, source: str) -> bytes:
 
 
 def _package(version: str) -> str:
-    """The source of app/__init__ as it is deployed, with another version in it."""
+    """Return the source of app/__init__ as it is deployed, with another version in it."""
     source = AppBundle(build_module.firmware_folder()).sources[INIT]
     assert source.count(f"VERSION = '{_NEW}'") == 1
     return source.replace(f"VERSION = '{_NEW}'", f"VERSION = '{version}'")
@@ -102,7 +102,7 @@ def _status(subscriber: Subscriber) -> dict:
 
 
 def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, broker: int, subscriber: Subscriber):
-    """Planted: the version before is forgotten when one is confirmed; the same version again is tried once more."""
+    """Planted: confirming a version forgets the previous one; the same version is tried once more."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--json")
     assert ended.code == 0, ended.stderr
@@ -115,10 +115,10 @@ def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, 
     ended = _ota(broker, "--rollback")
     assert ended.code == 0, ended.stderr
     assert ended.stdout == f"{_ID} runs {_OLD} in slot base, confirmed\n"
-    # Once: where it came from was left on purpose.
+    # Only once: the version it came from was left on purpose.
     again = _ota(broker, "--rollback")
     assert again.code == EXIT_DEVICE and "no version before this one" in again.stderr, again.stderr
-    # Nothing was lost on the way: each boot has counted from 0 without a gap.
+    # Nothing was lost meanwhile: each boot counted from 0 without a gap.
     received = subscriber.received
     for boot in {one.boot for one in received}:
         seqs = sorted(one.seq for one in received if one.boot == boot)
@@ -126,7 +126,7 @@ def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, 
 
 
 def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, subscriber: Subscriber):
-    """Planted: an update over plain HTTP is refused though update_url is not set."""
+    """Planted: an update over plain HTTP is refused although update_url is not set."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--http")
     assert ended.code == 0, ended.stderr
@@ -136,7 +136,7 @@ def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, sub
 def test_a_power_cut_in_the_middle_only_delays_it(
     board: VirtualBoard, broker: int, subscriber: Subscriber, tmp_path: Path
 ):
-    """Planted: a file that is whole in the new slot already is fetched again."""
+    """Planted: a file that is already complete in the new slot is fetched again."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     more = {
         f"/app/more_{n}.mpy": _compiled(tmp_path, f"more_{n}.py", f"TEXT = '{n}{'x' * _MORE_SIZE}'") for n in range(6)
@@ -157,7 +157,7 @@ def test_a_power_cut_in_the_middle_only_delays_it(
         args = {"mqtt": True, "sha256": release.manifest, "version": _NEW}
         assert updater.update(args, WAIT_LIMIT_S) == {"slot": "a", "version": _NEW}
     assert not cuts
-    # What the board did not have, and twice more the file that was being written.
+    # The files that the board did not have, and twice more the file that was being written.
     had = {content for path, content in _files().items() if path != "/app/__init__.mpy"}
     new = [len(each) for each in release.objects.values() if each not in had]
     assert sent <= sum(new) + 2 * max(new)
@@ -195,7 +195,7 @@ def test_a_version_that_fails_is_started_once_and_given_up(
 
 
 def test_who_has_no_key_updates_nothing(board: VirtualBoard, broker: int, subscriber: Subscriber, monkeypatch):
-    """Planted: a board takes unsigned updates; a version that is older."""
+    """Planted: a board accepts unsigned updates, or an older version."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     older = _ota(broker, "--version", "0.0.1")
     assert older.code == EXIT_DEVICE and "is older than" in older.stderr, older.stderr
@@ -209,7 +209,7 @@ def test_who_has_no_key_updates_nothing(board: VirtualBoard, broker: int, subscr
 def test_key_and_password_are_rotated_over_the_air_and_what_fails_goes_back(
     board: VirtualBoard, broker: int, subscriber: Subscriber, tmp_path: Path
 ):
-    """Planted: the new key is kept by the command before the board has it; the broker sees what is rotated."""
+    """Planted: the command stores the new key before the board has it; the broker can read the new secrets."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     where = ("--broker", f"mqtt://127.0.0.1:{broker}")
     before = Keys().read()[_ID]["key"]
@@ -217,7 +217,7 @@ def test_key_and_password_are_rotated_over_the_air_and_what_fails_goes_back(
     assert (ended.code, ended.stdout) == (0, f"{_ID} uses its new key\n"), ended.stderr
     after = Keys().read()[_ID]
     assert after["key"] != before and "other" not in after
-    # The broker there lets everybody in: this shows that the file arrives, sealed.
+    # The broker there accepts any client: this shows that the file arrives, sealed.
     new = tmp_path / "new.json"
     new.write_text(json.dumps({"mqtt": {"username": "pump", "password": "very secret"}}))
     new.chmod(0o600)
@@ -237,7 +237,7 @@ def test_key_and_password_are_rotated_over_the_air_and_what_fails_goes_back(
 def test_a_rotation_that_was_broken_off_is_ended_with_the_key_that_the_board_has(
     board: VirtualBoard, broker: int, subscriber: Subscriber
 ):
-    """Planted: a wrong signature is the end of it though there is another key."""
+    """Planted: a wrong signature ends it although there is another key."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     has = Keys().read()[_ID]["key"]
     Keys().offer(_ID)
@@ -248,7 +248,7 @@ def test_a_rotation_that_was_broken_off_is_ended_with_the_key_that_the_board_has
 
 
 def test_a_device_that_is_not_there_is_exit_code_4(broker: int, monkeypatch: pytest.MonkeyPatch):
-    """Planted: a device that does not answer is exit code 1."""
+    """Planted: a device that does not answer gives exit code 1."""
     monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.3)
     from click.testing import CliRunner
     from umqtt_kit.commands.ota import ota

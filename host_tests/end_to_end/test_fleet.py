@@ -1,4 +1,4 @@
-"""Every reading that a simulated device witnessed reaches a subscriber, whatever happens to the network meanwhile."""
+"""Every reading that a simulated device witnessed reaches a subscriber, whatever happens to the network."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_pat
 
 
 def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber, tmp_path):
-    """Planted: the CPU time is made up."""
+    """Planted: the CPU time is invented."""
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3, "--seconds", "0.5")
     fleet.communicate(timeout=WAIT_LIMIT_S)
     assert fleet.returncode == 0
@@ -69,7 +69,7 @@ def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber
         own = [record for record in subscriber.records if record["id"] == device]
         assert [record["seq"] for record in own] == list(range(len(own)))
         assert [record["up"] for record in own] == sorted(record["up"] for record in own)
-        # The process's CPU time only ever grows: a made-up number would not know.
+        # The process's CPU time never decreases, which an invented number would not respect.
         assert [record["m"]["cpu_s"] for record in own] == sorted(record["m"]["cpu_s"] for record in own)
 
 
@@ -85,7 +85,7 @@ def test_online_and_offline_are_said_with_the_reason(broker, subscriber, tmp_pat
 
 
 def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, tmp_path):
-    """Planted: the will gives the reason of a device that was stopped."""
+    """Planted: the will gives the reason of a stopped device."""
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 2)
     assert fleet.stdout is not None
     fleet.stdout.readline()
@@ -97,7 +97,7 @@ def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, t
 
 
 def test_more_devices_than_files_may_be_open_is_refused_before_it_starts(tmp_path):
-    """Planted: the limit of open files is not looked at."""
+    """Planted: the limit of open files is not checked."""
     limited = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *umqtt_command("fleet", "--devices", "100")]
     ended = subprocess.run(limited, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=tmp_path)
     assert ended.returncode == 2

@@ -1,4 +1,4 @@
-"""The examples' tests run their programs as the transports' tests do, with the same fixtures."""
+"""The examples' tests run their programs with the fixtures of the transports' tests."""
 
 import sys
 from pathlib import Path

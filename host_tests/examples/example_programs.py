@@ -1,4 +1,4 @@
-"""Starts the programs of the folder examples, with constants of a test in the place of their own."""
+"""Starts the programs of the folder examples, with a test's constants instead of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def with_constants(name: str, **constants: object) -> str:
-    """The source of an example; each constant must be assigned in a line of its own."""
+    """Return the source of an example with these constants; each must be assigned in a line of its own."""
     source = (EXAMPLES / name).read_text()
     for constant, value in constants.items():
         source, count = re.subn(
@@ -44,7 +44,7 @@ def start(name: str, folder: Path, interpreter: str = "cpython", **constants: ob
 
 @contextmanager
 def running(name: str, folder: Path, interpreter: str = "cpython", **constants: object) -> Iterator[None]:
-    """An example that goes on until it is killed, without a warning to it. Fails when it ended before."""
+    """Run an example that goes on until it is killed, without notice. Fails if it ended before."""
     with start(name, folder, interpreter, **constants) as process:
         try:
             yield
@@ -57,7 +57,7 @@ def running(name: str, folder: Path, interpreter: str = "cpython", **constants: 
 
 
 def finished(name: str, folder: Path, interpreter: str = "cpython", **constants: object) -> list[str]:
-    """Run an example to its end; the lines that it prints."""
+    """Run an example to its end; return the lines that it printed."""
     with start(name, folder, interpreter, **constants) as process:
         try:
             printed = process.communicate(timeout=WAIT_LIMIT_S)[0]
@@ -68,7 +68,7 @@ def finished(name: str, folder: Path, interpreter: str = "cpython", **constants:
 
 
 class Peer:
-    """A client of another maker: what it received comes not from this library."""
+    """A client built on paho: what it receives is evidence independent of this library."""
 
     def __init__(self, port: int, topic_filter: str = "of/a/peer/that/only/publishes") -> None:
         self._changed = threading.Condition()
@@ -90,11 +90,11 @@ class Peer:
         self._client.loop_stop()
 
     def publish(self, topic: str, payload: str | bytes, qos: int = 1) -> None:
-        """Returns when the broker has it."""
+        """Publish a message; return when the broker has it."""
         self._client.publish(topic, payload, qos).wait_for_publish(WAIT_LIMIT_S)
 
     def wait_for(self, condition: Callable[[list[tuple[str, bytes]]], object]) -> list[tuple[str, bytes]]:
-        """Wait until what was received, as (topic, payload) in order, meets the condition; returns it."""
+        """Wait until the messages received, as (topic, payload) in order, meet the condition; return them."""
         with self._changed:
             assert self._changed.wait_for(lambda: condition(self._received), WAIT_LIMIT_S), self._received
             return list(self._received)

@@ -1,6 +1,6 @@
-"""Every program of the folder examples does what its docstring says; those that need Spark are in host_tests/spark.
+"""Every program of the folder examples does what its docstring says; host_tests/spark has those that need Spark.
 
-The programs run as they stand, but for the constants at their top.
+The programs run unchanged except for the constants at their top.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 @pytest.fixture(params=["cpython", "micropython"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which interpreter runs the example."""
+    """Return the interpreter that runs the example."""
     if request.param == "micropython":
         try:
             micropython_command()
@@ -39,9 +39,9 @@ def test_the_table_of_examples_names_every_file() -> None:
 
 
 def test_a_gateway_that_is_killed_forwards_every_message(kind: str, tmp_path: Path) -> None:
-    """Planted: a message is acknowledged before it is stored; one that finds no room is dropped."""
+    """Planted: a message is acknowledged before it is stored; a message that finds no room is dropped."""
     readings = {b"%d" % number for number in range(40)}
-    slots = 8  # less room than messages: most of them wait at the broker on site
+    slots = 8  # less room than messages, so most of them wait at the broker on site
     far_away = Mosquitto(tmp_path, "allow_anonymous true")
     with Mosquitto(tmp_path, "allow_anonymous true", "log_type all") as on_site:
         addresses = {"ON_SITE": f"mqtt://127.0.0.1:{on_site.port}", "FAR_AWAY": f"mqtt://127.0.0.1:{far_away.port}"}
@@ -61,10 +61,10 @@ def test_a_gateway_that_is_killed_forwards_every_message(kind: str, tmp_path: Pa
 
 
 def test_commands_are_answered_also_those_that_came_while_the_device_was_away(kind: str, tmp_path: Path) -> None:
-    """Planted: clean_session=True; a handler that lets a wrong value raise."""
+    """Planted: clean_session=True; a handler that raises for a wrong value."""
 
     def replies(received: list[tuple[str, bytes]]) -> dict[str, dict]:
-        # The first to each command: a power cut in the middle of one repeats it.
+        # The first reply to each command: a power cut during a command repeats it.
         found = [json.loads(payload) for topic, payload in received if topic == "pumps/pump-7/reply"]
         return {str(reply["id"]): reply for reply in reversed(found)}
 
@@ -147,7 +147,7 @@ def test_tasks_of_asyncio_share_a_client(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.tier(2)
 def test_a_board_that_sleeps_delivers_what_it_measured_without_a_network(tmp_path: Path) -> None:
-    """Planted: QoS 0; a memory store."""
+    """Planted: QoS 0; a store in memory."""
     try:
         board = VirtualBoard(tmp_path / "flash.img", deepsleep_s=0.1)
     except MicroPythonMissing as missing:
@@ -169,7 +169,7 @@ def test_a_project_tests_its_device_code_on_both_interpreters(tmp_path: Path) ->
     project = shutil.copytree(
         EXAMPLES / "device_tests", tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache")
     )
-    # -p: an installation has the plugin by its entry point, which a checkout's environment may lack.
+    # -p: an installation finds the plugin by its entry point, which a checkout's environment may lack.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The serial transport of the examples, over a pty pair with a relay to a real broker."""
+"""The serial transport of the examples works over a pty pair with a relay to a real broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def line() -> Iterator[Callable[[int], str]]:
-    """`line(port)` is the path of a terminal whose other end is a broker."""
+    """Provide line(port), which returns the path of a terminal whose other end is connected to a broker."""
     descriptors: list[int] = []
     threads: list[threading.Thread] = []
     stopped, stop = socket.socketpair()
@@ -69,7 +69,7 @@ def test_the_transport_is_about_a_dozen_lines() -> None:
 
 @pytest.mark.parametrize("bundled", [False, True])
 def test_a_board_without_sockets_imports_the_client(tmp_path: Path, bundled: bool):
-    """Planted: the platform's module imports socket without a way around it."""
+    """Planted: the platform's module imports socket unconditionally."""
     folder = EXAMPLES.parent
     if bundled:
         folder = tmp_path

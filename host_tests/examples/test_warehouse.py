@@ -1,7 +1,7 @@
-"""The dbt project and the Airflow DAG of the examples, run by the programs that they are for.
+"""The dbt project and the Airflow DAG of the examples work with dbt and Airflow.
 
-Both take minutes and environments of their own: `pip install "dbt-core<1.12" dbt-duckdb "deltalake[pyarrow]"` in one,
-`pip install apache-airflow` in another. Put the two programs onto the PATH.
+Both take minutes and need environments of their own: `pip install "dbt-core<1.12" dbt-duckdb "deltalake[pyarrow]"` in
+one, `pip install apache-airflow` in another. Put the two programs on the PATH.
 """
 
 import os
@@ -52,7 +52,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_daily_table_of_dbt_has_every_window_once(tmp_path, project):
-    """Planted: a mean of means."""
+    """Planted: the mean of means is computed."""
     written(tmp_path / "tables", fleet(1)[:4], random.Random(1), kill=False)
     environment = os.environ | {"UMQTT_TABLES": str(tmp_path / "tables"), "FLEET_DUCKDB": str(project / "fleet.duckdb")}
     done = subprocess.run(["dbt", "build"], cwd=project, env=environment, capture_output=True, text=True)
@@ -63,7 +63,7 @@ def test_the_daily_table_of_dbt_has_every_window_once(tmp_path, project):
 @airflow
 @java
 def test_the_dag_brings_what_was_stored_into_the_tables_and_into_the_daily_table_of_dbt(tmp_path, project):
-    """Planted: dbt runs before the tables are written; a mean of means."""
+    """Planted: dbt runs before the tables are written; the mean of means is computed."""
     readings = [
         record(f"pump-{i % 3}", "1-0", i // 3, ts=1_795_000_000_000 + i * 1_000_000, m={"t": i}) for i in range(300)
     ]

@@ -1,4 +1,4 @@
-"""A chip's own image with the device library and a way to a broker, for the proofs on a chip."""
+"""A chip's own image with the device library and a connection to a broker, for the proofs on a chip."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from umqtt_kit.device import Board
 from umqtt_kit.rp2040 import Cuts, ImageBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# An emulated chip is slower than a real one, on a busy machine by far.
+# An emulated chip is slower than a real one, and much slower on a busy machine.
 BOOTS_WITHIN_S = 10 * WAIT_LIMIT_S
 
 
 class Line(NamedTuple):
-    """What a program needs to reach the broker: its imports, and the arguments of Client after the id."""
+    """A program's way to the broker: its imports, and the arguments of Client after the id."""
 
     imports: str
     link: str
@@ -35,13 +35,13 @@ uart = UART(0, 115200, timeout=0, rxbuf=1024, txbuf=512)
 """,
     '"mqtt://line", keep_alive=600, transports={"mqtt": lambda host, port, path: Serial(uart)}',
 )
-# A slow line has the gateway wait for longer before it sends again; the board answers late, at whatever speed it plays.
+# With a slow line the gateway waits longer before it sends again, since the emulated board answers late at any speed.
 _BAUD = "2400"
 
 
 @contextmanager
 def broker_at_line(uart: str) -> Iterator[int]:
-    """The paired broker, and `umqtt serial` between it and the board's UART; the broker's port."""
+    """Run the paired broker, and `umqtt serial` between it and the board's UART; yield the broker's port."""
     command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
     with ExitStack() as stack:
         broker = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
@@ -55,7 +55,7 @@ def broker_at_line(uart: str) -> Iterator[int]:
 
 
 def install(chip: ImageBoard, files: dict[str, bytes]) -> None:
-    """Switch the chip on and write files, and the device library as the bundle that boards carry; leave it on."""
+    """Start the chip and write files, and the device library as the bundle of boards; leave the chip running."""
     with tempfile.TemporaryDirectory(prefix="umqtt-chip-") as folder:
         Bundle(library_folder()).compile(Path(folder))
         modules = {f"/lib/{file.relative_to(folder)}": file.read_bytes() for file in Path(folder).rglob("*.mpy")}
@@ -75,11 +75,11 @@ def count_cuts(
     most: int = 60,
     say: Callable[[str], object] = lambda line: None,
 ) -> Count:
-    """Let the power fail so many times, each within `most` operations of the flash after a start, while a program
-    publishes with a store; then let it come to an end, and count what it had promised.
+    """Cut the power `cuts` times while a program publishes with a store; let it finish, and count what it promised.
 
-    store: with "MemoryStore" readings are lost, or the cuts prove nothing; its board writes nothing, so each life is
-    ended as if by a cut once it has promised something.
+    Each cut comes within `most` operations of the flash after a start.
+    store: with "MemoryStore" readings must be lost, or the cuts prove nothing; such a board writes nothing, so it is
+    stopped, as if by a cut, once it has promised something.
     Raises KitError, BoardError, TimeoutError.
     """
     log = folder / "chip.log"

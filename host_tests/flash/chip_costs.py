@@ -1,4 +1,4 @@
-"""What the client costs on a chip's own image: the chip's time, heap and flash operations, counted by the emulator."""
+"""Measures what the client costs on a chip's own image: time, heap and flash operations, counted by the emulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from umqtt_kit.rp2040 import ImageBoard
 _READINGS = 50
 _TICKS = 200
 _CYCLES_A_MS = 125_000
-# A peer that imports what this image lacks: for its heap, the names are enough.
+# A stub of a module that the peer imports and this image lacks: for the heap, the names are enough.
 _SOCKET = b"socket = SOL_SOCKET = None\n"
 
 _HEAP = """
@@ -75,7 +75,7 @@ print(us(idle) // {ticks})
 
 @dataclass(frozen=True)
 class Cost:
-    """One row: what it is, the figure on the chip, its unit, and the same on the unix port with a simulated flash."""
+    """A row: what is measured, the figure on the chip, its unit, the figure on the unix port with simulated flash."""
 
     what: str
     figure: float
@@ -84,7 +84,7 @@ class Cost:
 
 
 def measure(folder: Path, image: Path, peer: Path | None) -> list[Cost]:
-    """The rows of the table. folder: an empty one; peer: the file umqtt/simple.py of MicroPython, or None.
+    """Return the rows of the table. folder: an empty one; peer: the file umqtt/simple.py of MicroPython, or None.
 
     Raises KitError, BoardError.
     """
@@ -139,7 +139,7 @@ def _is_like_here(case: dict[str, Any]) -> bool:
 
 
 def table(costs: list[Cost]) -> list[str]:
-    """For people, as Markdown."""
+    """Return the table for people, as lines of Markdown."""
     lines = ["| | on the chip | on the unix port |", "|---|---|---|"]
     for cost in costs:
         figure = (

@@ -1,4 +1,4 @@
-"""A virtual board that publishes with a FlashStore and is killed at random; every reading it promised is counted."""
+"""Kills a virtual board that publishes with a FlashStore at random, and counts every reading that it promised."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from umqtt_robust import Client
 
 _LIBRARY = Path(umqtt_robust.__file__).parent
 _TOPIC = b"readings"
-# The collector's own last messages, at QoS 1 and at QoS 2.
+# The collector's own last messages, one each at QoS 1 and QoS 2.
 _ENDS = ("end-1", "end-2")
-_LONGEST_LIFE_S = 0.4  # after the first reading of a life
+_LONGEST_LIFE_S = 0.4  # after the first reading since a start
 
-# Alternates QoS 1 and 2. What it prints once publish() has returned is its promise.
+# Alternates QoS 1 and 2. It prints a reading once publish() has returned: that is its promise.
 PROGRAM = """
 import os
 from umqtt_robust import Client
@@ -54,7 +54,7 @@ PROMISE = re.compile(rb"promised (\S+) ;")
 
 @dataclass
 class Count:
-    """promised: readings for which publish() returned. duplicated: at QoS 2; at QoS 1 that is allowed."""
+    """Counts of readings. promised: publish() returned. duplicated: at QoS 2; QoS 1 allows duplicates."""
 
     kills: int
     promised: int
@@ -66,7 +66,7 @@ class Count:
 
 
 class Collector:
-    """Subscribes at QoS 2 and remembers what came, in a thread of its own."""
+    """A thread that subscribes at QoS 2 and records the messages that arrive."""
 
     def __init__(self, port: int) -> None:
         self.arrived: list[str] = []
@@ -98,7 +98,7 @@ class Collector:
                     self._client.publish(_TOPIC, end, qos=qos)
 
     def finish(self) -> None:
-        """Take what the broker has until now: messages of one QoS keep their order, so the last of each comes after."""
+        """Receive all that the broker has now: the last message of each QoS arrives after the others of that QoS."""
         self._all_sent.set()
         self._thread.join(WAIT_LIMIT_S)
         if self._thread.is_alive():
@@ -110,9 +110,9 @@ class Collector:
 
 
 def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") -> Count:
-    """Kills a board so many times, lets it come to an end and counts. folder: for the image of its flash and its log.
+    """Kill a board this many times, let it finish, and count. folder: for the image of its flash and its log.
 
-    store: with "MemoryStore" readings are lost, or the kills prove nothing.
+    store: with "MemoryStore" readings must be lost, or the kills prove nothing.
     Raises BoardError, MicroPythonMissing, TimeoutError.
     """
     rng = random.Random(seed)
@@ -131,7 +131,7 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
             for _ in range(kills):
                 board.start()
                 board.wait_for("promised", WAIT_LIMIT_S)
-                time.sleep(rng.random() * _LONGEST_LIFE_S)  # the moment of the kill is the experiment, not a wait
+                time.sleep(rng.random() * _LONGEST_LIFE_S)  # a random moment for the kill, not a wait
                 board.kill()
             program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=1, **STORES[store])
             board.install({"main.py": program.encode()})

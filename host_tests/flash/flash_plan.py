@@ -1,4 +1,4 @@
-"""What is swept, and how what was found is counted: for the tests and for `make prove-flash`."""
+"""Plans the sweeps and counts their results, for the tests and for `make prove-flash`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from flash_workers import GEOMETRIES, Job, Result, run_jobs
 
 _HERE = Path(__file__).resolve().parent
-# Each control is caught by one of these; random scenarios find what only a mixture shows.
+# One of these catches each control; random scenarios find what only a mixture shows.
 _FOR_CONTROLS = ("both_ways", "large_again", "reboots", *map(str, range(1, 15)))
 _EVERY_LATE = 10
 _PROGRESS = 50_000
 _SAMPLE_FOR_CONTROLS = 300
 
-# One planted mistake of each family (durability, order of writes, chunks, inbound messages), with a scenario that shows
-# it in few cuts. The others take all scenarios of _FOR_CONTROLS.
+# One planted mistake of each family (durability, order of writes, chunks, inbound messages), with a scenario that
+# shows it within few cuts. The other mistakes need all scenarios of _FOR_CONTROLS.
 ONE_A_FAMILY = {
     "SkipsFlush": "both_ways",
     "TombstoneFirst": "both_ways",
@@ -28,7 +28,7 @@ _SAMPLE_FOR_FAMILIES = 60
 
 
 def _names_in(module: str, variable: str) -> list[str]:
-    # The names in a tuple of a module that only MicroPython can import.
+    # Returns the names in a tuple of a module that only MicroPython can import.
     for node in ast.parse((_HERE / f"{module}.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
             return [ast.unparse(element) for element in getattr(node.value, "elts", [])]
@@ -41,7 +41,7 @@ CONTROLS = _names_in("sweep_controls", "CONTROLS")
 
 @dataclass
 class Tally:
-    """cuts made, laws broken, by kind, and what was said about them."""
+    """The cuts made, the broken laws by kind, and the messages about them."""
 
     cuts: int = 0
     lost: int = 0
@@ -69,10 +69,10 @@ class Tally:
 
 
 def sweep(cuts: int, seed: int, progress: Callable[[int], None] | None = None, most: int = 0) -> Tally:
-    """Every fixed scenario on every geometry, then random ones from the seed on, until so many cuts were made.
+    """Sweep every fixed scenario on every geometry, then random ones from the seed on, until `cuts` cuts were made.
 
     progress: called with the number of cuts, every 50,000 of them.
-    most: cuts of each scenario, a sample; 0: all of them. Each is followed by a second one.
+    most: the size of the sample of cuts in each scenario; 0: all of them. A second cut follows each.
     """
     tally = Tally()
     reported = 0
@@ -97,7 +97,7 @@ def sweep(cuts: int, seed: int, progress: Callable[[int], None] | None = None, m
 
 
 def catch_controls(seed: int) -> dict[str, str]:
-    """Control and geometry ("SkipsFlush on rp2"): how it was caught; empty when it was not."""
+    """Return how each control was caught, by control and geometry ("SkipsFlush on rp2"); empty text if it was not."""
     caught: dict[str, str] = {}
     open_ones = [(control, geometry) for control in CONTROLS for geometry in ("esp32", "rp2")]
 
@@ -116,6 +116,6 @@ def catch_controls(seed: int) -> dict[str, str]:
 
 
 def catch_families(seed: int) -> dict[str, str]:
-    """Like catch_controls(), for one planted mistake of each family."""
+    """Do the same as catch_controls(), for one planted mistake of each family."""
     jobs = [Job("esp32", scenario, name, _SAMPLE_FOR_FAMILIES, seed) for name, scenario in ONE_A_FAMILY.items()]
     return {f"{result.job.store} on {result.job.geometry}": result.failure for result in run_jobs(jobs)}

@@ -1,4 +1,4 @@
-"""What the store costs the flash: measured by sweep_wear.py, and what it means for whoever owns the board."""
+"""Runs sweep_wear.py, compares the wear with the budgets, and says what it means for the life of a board."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BUDGETS = {
 }
 RESTORE_MS = 200
 HEAP_PER_SLOT = 64
-ENDURANCE = 100_000  # erases that a block stands
+ENDURANCE = 100_000  # erases that a block endures
 READINGS_PER_YEAR = 365.25 * 24 * 360  # one every 10 s
 
 
 def measure(quick: bool = False) -> list[dict[str, Any]]:
-    """The cases of sweep_wear.py. quick: a shorter life of each partition.
+    """Return the cases of sweep_wear.py. quick: a shorter life of each partition.
 
     Raises MicroPythonMissing, CalledProcessError.
     """
@@ -47,13 +47,13 @@ def measure(quick: bool = False) -> list[dict[str, Any]]:
 
 
 def years(life: dict[str, Any]) -> float:
-    """Years until the most erased block is worn out: littlefs moves a log after 100 erases, so none is far ahead."""
+    """Return the years until the most erased block is worn out; littlefs moves a log after 100 erases."""
     ahead = life["most_erased"] - life["erases"] / life["blocks"]
     return (ENDURANCE - ahead) / (life["erases"] / life["blocks"] / life["messages"] * READINGS_PER_YEAR)
 
 
 def table(cases: list[dict[str, Any]]) -> list[str]:
-    """For people: one line a case."""
+    """Return one line per case, for people."""
     lines = []
     for case in cases:
         if case["case"] in ("wear", "late"):
@@ -82,7 +82,7 @@ def _key(case: dict[str, Any]) -> tuple[str, int, int]:
 
 
 def too_slow(cases: list[dict[str, Any]]) -> list[str]:
-    """Starts that take longer than RESTORE_MS."""
+    """Return the starts that take longer than RESTORE_MS."""
     return [
         f"restore on {case['geometry']}: {case['ms']} ms"
         for case in cases
@@ -91,7 +91,7 @@ def too_slow(cases: list[dict[str, Any]]) -> list[str]:
 
 
 def over_budget(cases: list[dict[str, Any]]) -> list[str]:
-    """What passes its limit, whatever the time it took; a case that is missing is over its limit too."""
+    """Return the cases over their limit, regardless of time; a missing case counts as over its limit too."""
     found = {_key(case): case["erases"] for case in cases if case["case"] == "wear"}
     over = []
     for key, limit in BUDGETS.items():

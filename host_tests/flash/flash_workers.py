@@ -13,14 +13,14 @@ from umqtt_testkit.interpreter import device_search_path, micropython_command
 
 _HERE = Path(__file__).resolve().parent
 _HEAP = "32M"
-_SILENT_S = 600.0  # no answer for so long: it hangs, however slow and busy the machine is
+_SILENT_S = 600.0  # without an answer for so long it hangs, however slow and busy the machine is
 
 GEOMETRIES = ("esp32", "rp2", "fat")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One sweep. scenario: name of a fixed one or seed of a random one; most: size of the sample, 0: everything."""
+    """A sweep. scenario: name of a fixed one or seed of a random one; most: size of the sample, 0: everything."""
 
     geometry: str
     scenario: str
@@ -34,7 +34,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Result:
-    """cuts: how many were made; failure: the broken law and its cut, empty when none was broken."""
+    """The result of a sweep. cuts: how many were made; failure: the broken law and its cut, or empty text."""
 
     job: Job
     cuts: int
@@ -63,7 +63,7 @@ class _Worker:
         self._stdin.flush()
 
     def read(self) -> Result | None:
-        """What has come; the result when it is there."""
+        """Read the available output; return the result if it is complete."""
         chunk = os.read(self.stdout.fileno(), 65536)
         self._output += chunk
         assert self.job is not None
@@ -85,9 +85,9 @@ class _Worker:
 
 
 def run_jobs(jobs: Iterable[Job], workers: int | None = None) -> Iterator[Result]:
-    """Results as they come; `jobs` is asked for the next one whenever a worker is free.
+    """Yield results as they come; the next job is taken from `jobs` whenever a worker is free.
 
-    workers: processes, one a core unless told. Raises MicroPythonMissing, TimeoutError.
+    workers: number of processes, by default one per core. Raises MicroPythonMissing, TimeoutError.
     """
     source = iter(jobs)
     with selectors.DefaultSelector() as selector:

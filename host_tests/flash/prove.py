@@ -1,9 +1,10 @@
 """Proves the flash store: `make prove-flash`, or `python host_tests/flash/prove.py [--quick] [--json] [--seed N]`.
 
 Cuts the power at flash operations (a million times; quick: 20,000), kills a virtual board at random (200 times; 10),
-checks that planted mistakes are caught, and measures the wear. Prints one JSON object last with --json: cuts, kills,
-lost, duplicated, out_of_order, other (laws broken in another way), controls, controls_caught, wear_over_budget, seed,
-seconds. Exit code: 0, 1 when a law was broken, a mistake not caught or a budget passed, 6 when MicroPython is missing.
+checks that planted mistakes are caught, and measures the wear. With --json it prints one JSON object at the end:
+cuts, kills, lost, duplicated, out_of_order, other (laws broken in another way), controls, controls_caught,
+wear_over_budget, seed, seconds. Exit code: 0; 1 if a law was broken, a mistake not caught or a budget exceeded; 6 if
+MicroPython is missing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Proves the flash store on a chip's own image: `make prove-rp2040 IMAGE=FILE.uf2`, or
 `python host_tests/flash/prove_rp2040.py FILE.uf2 [--cuts N] [--seed N] [--peer FILE] [--json]`.
 
-An emulator runs the image. A program publishes with a FlashStore to the paired broker over UART 0, and the power fails
-again and again, in the middle of an operation of the flash (20 times). What publish() had promised is counted at the
-broker. Then a table of what the client costs: time and cycles of the chip, heap, flash operations. --peer: the file
-umqtt/simple.py of MicroPython, to compare the heap. Prints one JSON object last with --json. Exit code: 0, 1 when a
-reading was lost, or came twice at QoS 2, or out of order; 2 for an image that is none, 6 when the emulator is missing.
+An emulator runs the image. A program publishes with a FlashStore to the paired broker over UART 0, and the power
+fails 20 times, each time in the middle of a flash operation. The broker's side counts whether all that publish()
+promised arrived. Then a table shows what the client costs: time and cycles of the chip, heap, flash operations.
+--peer: the file umqtt/simple.py of MicroPython, to compare the heap. With --json it prints one JSON object at the
+end. Exit code: 0; 1 if a reading was lost, came twice at QoS 2 or came out of order; 2 if the file is not an image; 6
+if the emulator is missing.
 """
 
 from __future__ import annotations

@@ -7,20 +7,20 @@ from umqtt_robust.flash import _CHANGE, Box, FlashStore, Inbound, _open
 
 
 class SkipsFlush(FlashStore):
-    """Leaves a file open until the next one is written: it is not durable when the method returns."""
+    """Leaves a file open until the next one is written, so it is not durable when the method returns."""
 
     _file = None
 
     def _write_raw(self, name, *parts):
         if self._file:
             self._file.close()
-        self._file = _open(self._path + name)  # left open is the mistake
+        self._file = _open(self._path + name)  # the mistake: it stays open
         for part in parts:
             self._file.write(part)
 
 
 class Rewrites(FlashStore):
-    """A change rewrites the whole slot, in a way of its own."""
+    """Rewrites the whole slot for a change, in the way that a subclass defines."""
 
     def change(self, slot, flags, rank):
         _, packet_id, order, lifetime, topic, payload = self.message(slot)
@@ -39,14 +39,14 @@ class Rewrites(FlashStore):
 
 
 class TombstoneFirst(Rewrites):
-    """The old state goes before the new one is there."""
+    """Removes the old state before the new one is written."""
 
     def _begin(self, slot):
         self.tombstone(slot)
 
 
 class RenameAfterRemove(Rewrites):
-    """A temporary file takes the place of the slot, which was removed before."""
+    """Renames a temporary file to the slot that was removed before."""
 
     def _name(self, slot):
         return Box._name(self, slot) + (".new" if self._renaming else "")
@@ -65,7 +65,7 @@ class RenameAfterRemove(Rewrites):
 
 
 class SlotBeforeChunks(FlashStore):
-    """The slot names chunks that are not written yet: those of an older message may lie there."""
+    """Names chunks in the slot before they are written: those of an older message may be there."""
 
     def put(self, slot, *message):
         self._waiting = []
@@ -81,7 +81,7 @@ class SlotBeforeChunks(FlashStore):
 
 
 class OrdersBeginAgain(FlashStore):
-    """After a restart the orders begin at 0, so that an old change may count for a new message."""
+    """Begins the order numbers at 0 after a restart, so that an old change may count for a new message."""
 
     def restore(self):
         result = FlashStore.restore(self)
@@ -91,7 +91,7 @@ class OrdersBeginAgain(FlashStore):
 
 
 class ForgetsBeforeTheHandler(FlashStore):
-    """An inbound message is removed when it is taken out to be handled."""
+    """Removes an inbound message when it is taken out, before it is handled."""
 
     def restore(self):
         result = FlashStore.restore(self)
@@ -118,7 +118,7 @@ class RemovesOnGet(Inbound):
 
 
 class NeverForgets(FlashStore):
-    """Acknowledged messages stay."""
+    """Keeps acknowledged messages."""
 
     def tombstone(self, slot):
         pass

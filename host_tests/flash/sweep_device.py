@@ -1,6 +1,6 @@
-"""A device with a FlashStore, a strict broker, and what a witness outside the board knows: the world of the sweeps.
+"""The world of the sweeps: a device with a FlashStore, a strict broker, and the record of an outside witness.
 
-The Ledger is that knowledge. It must not change after a cut, so it can be copied: the broker and its sessions too.
+The Ledger is that record. It must not change after a cut, so it can be copied, with the broker and its sessions.
 """
 
 from strict_broker import Broker, BrokerSession, Outgoing
@@ -20,13 +20,15 @@ _LISTS = ("tried", "promised", "dropped", "acked", "sent", "handled", "twice", "
 
 
 class LateStore(FlashStore):
-    """Stands for a FlashStore behind late storing."""
+    """A FlashStore used behind late storing."""
 
 
 class Ledger:
-    """tried, promised: payloads given to publish(), and those for which it returned. dropped: those that the client
-    announced as dropped. handled: (payload, redelivered) of each call of the handler. sent: commands that the broker
-    was given. acked: payloads whose last acknowledgement was reported, and how often the broker had taken them then.
+    """The record of what happened to each message.
+
+    tried, promised: payloads given to publish(), and those for which it returned. dropped: those that the client
+    announced as dropped. handled: (payload, redelivered) of each call of the handler. sent: commands given to the
+    broker. acked: (payload whose last acknowledgement was reported, how often the broker had accepted it by then).
     at_risk: payloads that were in RAM only at a cut, as late storing allows.
     """
 
@@ -39,9 +41,9 @@ class Ledger:
         self.sent = []
         self.acked = []
         self.at_risk = []
-        self.late = None  # the part of the client, while there is one
+        self.late = None  # the part of the client that stores late, if it is loaded
         self.session_lost = False
-        self.twice = []  # commands that lay between handler and removal at a cut
+        self.twice = []  # commands that were handled but not yet removed at a cut
 
     def copy(self):
         twin = Ledger()
@@ -53,7 +55,7 @@ class Ledger:
         return twin
 
     def in_ram(self):
-        """Payloads that a cut would lose now."""
+        """Return the payloads that a cut would lose now."""
         return [self.late.load(slot)[1] for slot in self.late._order] if self.late else []
 
     def __repr__(self):
@@ -62,14 +64,14 @@ class Ledger:
 
 
 def short(value):
-    """For a message: what begins like a long payload is that payload."""
+    """Shorten a value for a message: the beginning identifies a long payload."""
     if isinstance(value, tuple):
         return tuple([short(part) for part in value])
     return value[:24] if isinstance(value, bytes) else value
 
 
 def copy_broker(broker):
-    """The broker as it is when the client's power fails: the link is gone, its sessions stay."""
+    """Return a copy of the broker after the client's power fails: the link is gone, the sessions stay."""
     twin = Broker(late=broker.late, hold_recs=broker.hold_recs)
     twin.acknowledge = broker.acknowledge
     twin.taken = list(broker.taken)
@@ -92,17 +94,17 @@ def copy_broker(broker):
 
 
 def copy_ledger(ledger):
-    """What the sweep asks for: the ledger of PowerCutFlash is a dict."""
+    """Copy the ledger for the sweep: the ledger of PowerCutFlash is a dict."""
     return {"of": ledger["of"].copy()} if ledger else {}
 
 
 class Device:
-    """One life of the device: a client called c on what the flash holds."""
+    """A device from one start to the next: a client called c, with what the flash holds."""
 
     def __init__(self, root, ledger, store=FlashStore, chunk=120):
         self.ledger = ledger
         ledger.broker.wire = ledger.broker.session = None
-        # Between handler and removal at the cut: handed over, and not known to be done by the broker.
+        # Handled but not removed at the cut: the broker does not know that these are done.
         for payload, _ in ledger.handled:
             if payload not in ledger.twice and payload in waiting(ledger.broker):
                 ledger.twice.append(payload)
@@ -126,7 +128,7 @@ class Device:
             self.ledger.acked.append((payload, taken(self.ledger).count(payload)))
 
     def publish(self, payload, qos):
-        """False when the outbox refused it."""
+        """Publish a message; return False if the outbox refused it."""
         if self.ledger.late:
             qos = 1
         self.ledger.tried.append((payload, qos))
@@ -140,17 +142,17 @@ class Device:
         return True
 
     def command(self, payload):
-        """The broker has a message for the client."""
+        """Send the client a message from the broker."""
         if self.ledger.broker.send(b"c", COMMANDS, payload, 2):
             self.ledger.sent.append(payload)
 
     def broker_forgets(self):
-        """The broker loses its sessions."""
+        """Let the broker lose its sessions."""
         self.ledger.session_lost = True
         self.ledger.broker.forget(b"c")
 
     def stall(self):
-        """The broker takes what comes and acknowledges nothing, for some seconds."""
+        """Let the broker accept messages and acknowledge none, for some seconds."""
         self.ledger.broker.acknowledge = False
         self.publish(b"stalled %d" % len(self.ledger.tried), 1)
         self.world.settle(STALL_MS)
@@ -160,7 +162,7 @@ class Device:
         assert self.world.run(lambda: self.client.connected and self.client.subscribed), "no connection"
 
     def offline(self):
-        """The link breaks, and the broker cannot be reached."""
+        """Break the link, and make the broker unreachable."""
         self.world.unreachable = True
         if self.world.wires:
             self.world.wire.break_now()
@@ -174,14 +176,14 @@ class Device:
         self.client.tick()
 
     def settle(self):
-        """Until nothing is under way any more."""
+        """Wait until nothing is in progress."""
         self.online()
         done = self.world.run(lambda: not self.client.pending and self.client.connected and not waiting_at(self))
         assert done, "the client does not come to an end"
 
 
 def waiting(broker):
-    """Payloads that the broker has still to deliver."""
+    """Return the payloads that the broker has yet to deliver."""
     found = []
     for session in broker.sessions.values():
         found += [message.payload for message in session.queue]
@@ -197,13 +199,13 @@ def taken(ledger):
 
 
 def check(ledger):
-    """The laws, when everything has come to an end. Raises AssertionError."""
+    """Check the laws, once everything has finished. Raises AssertionError."""
     broker = ledger.broker
     exactly_once = not ledger.session_lost  # after that no client can promise it
-    # A broker that lost its session, and began a new one of which the device could not hear before its power failed,
-    # looks like one that has kept it: then PUBREL goes out for ids that the broker does not know any more.
+    # A broker may lose its session and begin a new one of which the device does not hear before its power fails. The
+    # device then sends PUBREL for ids that the broker no longer knows.
     faults = [one for one in broker.faults if exactly_once or "without PUBREC" not in one]
-    # What was in RAM only took its packet id along. At QoS 1 that does no harm.
+    # A message that was only in RAM took its packet id along. At QoS 1 that does no harm.
     faults = [one for one in faults if not ledger.at_risk or "in use" not in one]
     assert not faults, faults
     arrived = taken(ledger)

@@ -1,8 +1,9 @@
-"""Sweeps a scenario over every flash operation; the check lets the device come to an end and applies the laws.
+"""Sweeps a scenario over every flash operation; the check lets the device finish and applies the laws.
 
-As a program, inside MicroPython, it takes jobs from stdin, one a line: `GEOMETRY SCENARIO STORE MOST SEED`. SCENARIO is
-the name of a fixed one or the seed of a random one; STORE is FlashStore, LateStore or one of sweep_controls; MOST is
-the size of the sample, 0: everything. For each job one line goes out: `@ cuts N` or `@ failed TEXT`.
+Run as a program inside MicroPython, it reads jobs from stdin, one per line: `GEOMETRY SCENARIO STORE MOST SEED`.
+SCENARIO is the name of a fixed one or the seed of a random one; STORE is FlashStore, LateStore or one of
+sweep_controls; MOST is the size of the sample, 0 for everything. For each job it prints one line: `@ cuts N` or
+`@ failed TEXT`.
 """
 
 import sys
@@ -14,14 +15,14 @@ from umqtt_testkit.flash import PowerCutFlash
 
 from umqtt_robust.flash import FlashStore
 
-# Just enough for all folders of the store, since the flash is copied for every cut.
+# Just enough for all folders of the store, because the flash is copied for every cut.
 BLOCKS = 24
 STORES = {"FlashStore": FlashStore, "LateStore": LateStore}
 CHUNKS = {"esp32": 120, "rp2": 504, "fat": 120}
 
 
 def sweep(geometry, scenario, store=FlashStore, most=None, second_cuts=1, seed=1):
-    """Returns how many cuts were made; raises AssertionError, which names the cut, when a law was broken."""
+    """Return how many cuts were made. Raises AssertionError, naming the cut, if a law was broken."""
     chunk = CHUNKS[geometry]
 
     def run(root, ledger):
@@ -40,7 +41,7 @@ def sweep(geometry, scenario, store=FlashStore, most=None, second_cuts=1, seed=1
         device.online()
         life = len(device.ledger.tried)
         if device.ledger.session_lost:
-            # Under the packet ids of what the broker has forgotten: the stale messages come to an end, too.
+            # New messages under packet ids that the broker has forgotten: the stale messages must finish too.
             for number in range(3):
                 device.command(b"command %d of life %d" % (number, life))
         device.publish(b"last %d" % life, 2)

@@ -1,6 +1,6 @@
-"""What the device does while its power is cut: fixed scenarios, and random ones from a seed.
+"""Scenarios of a device whose power is cut: fixed ones, and random ones from a seed.
 
-Each is a function of (device, reboot): reboot() returns the next life of the device.
+Each is a function of (device, reboot): reboot() restarts the device and returns the new one.
 """
 
 from umqtt_testkit.portable import Rng
@@ -9,7 +9,7 @@ from umqtt_robust.policy import DROP_OLDEST
 
 
 def both_ways(device, reboot):
-    """QoS 1 and 2 out and QoS 2 in, acknowledged one by one."""
+    """Send at QoS 1 and 2, receive at QoS 2, and acknowledge one by one."""
     device.connect()
     for number in range(4):
         device.publish(b"reading %d" % number, 1 + number % 2)
@@ -19,7 +19,7 @@ def both_ways(device, reboot):
 
 
 def in_flight(device, reboot):
-    """Several at once, then all acknowledgements."""
+    """Have several messages in flight at once, then acknowledge all."""
     device.connect()
     for number in range(6):
         device.publish(b"reading %d" % number, 1 + number // 2 % 2)
@@ -29,7 +29,7 @@ def in_flight(device, reboot):
 
 
 def offline_then_reboot(device, reboot):
-    """Queued while there is no link, over a reboot."""
+    """Queue messages without a link, over a reboot."""
     device.offline()
     for number in range(4):
         device.publish(b"reading %d" % number, 1 + number % 2)
@@ -39,7 +39,7 @@ def offline_then_reboot(device, reboot):
 
 
 def reboots(device, reboot):
-    """A reboot after each step, with a command under way."""
+    """Reboot after each step, with a command under way."""
     for number in range(4):
         device.connect()
         device.publish(b"reading %d" % number, 2 - number % 2)
@@ -49,7 +49,7 @@ def reboots(device, reboot):
 
 
 def fill_and_drop_oldest(device, reboot):
-    """More than the slots hold; the oldest unsent ones go."""
+    """Publish more than the slots hold; the oldest unsent messages are dropped."""
     device.client.policy = DROP_OLDEST
     device.connect()
     device.publish(b"before", 2)
@@ -61,7 +61,7 @@ def fill_and_drop_oldest(device, reboot):
 
 
 def fill_and_refuse(device, reboot):
-    """More than the slots hold; the newest are refused."""
+    """Publish more than the slots hold; the newest messages are refused."""
     device.offline()
     for number in range(10):
         device.publish(b"reading %d" % number, 1 + number % 2)
@@ -69,7 +69,7 @@ def fill_and_refuse(device, reboot):
 
 
 def wrap_packet_ids(device, reboot):
-    """Packet ids go past 65535, with a reboot there."""
+    """Let packet ids wrap at 65535, with a reboot there."""
     device.client._last_id = 65532
     device.connect()
     for number in range(5):
@@ -81,7 +81,7 @@ def wrap_packet_ids(device, reboot):
 
 
 def large(device, reboot):
-    """Messages of several chunks, and of more than the chunks allow."""
+    """Publish messages of several chunks, and of more than the chunks allow."""
     device.connect()
     for number, size in ((0, 300), (1, 90), (2, 1500), (3, 119)):
         device.publish(b"%d" % number + b"x" * size, 1 + number % 2)
@@ -91,7 +91,7 @@ def large(device, reboot):
 
 
 def large_again(device, reboot):
-    """Large messages of one size in one slot, where the chunks of the last one still lie."""
+    """Publish large messages of one size in one slot, where chunks of the previous one remain."""
     device.connect()
     for number in range(3):
         device.publish(b"%d" % number * 600, 1 + number % 2)
@@ -99,7 +99,7 @@ def large_again(device, reboot):
 
 
 def stalled(device, reboot):
-    """The broker acknowledges nothing for a while, then the link is given up and all goes again."""
+    """Acknowledge nothing for a while; then the link is given up and everything is sent again."""
     device.connect()
     device.publish(b"before", 1)
     device.stall()
@@ -109,7 +109,7 @@ def stalled(device, reboot):
 
 
 def broker_forgets(device, reboot):
-    """The broker loses the session while messages are under way both ways."""
+    """Lose the broker's session while messages are under way both ways."""
     device.connect()
     for number in range(3):
         device.publish(b"reading %d" % number, 2)
@@ -130,14 +130,14 @@ FIXED = (
 
 
 def random_scenario(seed, steps=14):
-    """A mixture of everything, the same for the same seed."""
+    """Return a random mixture of all operations, the same for the same seed."""
 
     def scenario(device, reboot):
         rng = Rng(seed, quiet=True)
         online = False
         broker = device.ledger.broker
         broker.late = rng.chance(50)
-        if not broker.late:  # otherwise the order of its PUBRECs would be that of the messages
+        if not broker.late:  # a late broker accepts messages in the order of its PUBRECs, which hold_recs reverses
             broker.hold_recs = rng.choice((0, 2))
         if rng.chance(20):
             device.client._last_id = 65535 - rng.below(6)

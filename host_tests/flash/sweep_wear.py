@@ -1,9 +1,10 @@
-"""What the store costs the flash, counted inside MicroPython: one line of JSON for each case.
+"""Measures the flash wear of the store inside MicroPython; prints one line of JSON for each case.
 
-With the argument `quick` the life of a partition is a tenth as long, and the rate that of a hundred messages.
+With the argument `quick`, a partition's life is simulated for a tenth of the time, and the rate with a hundred
+messages.
 
-A case is (geometry, payload, occupied): so many bytes of payload, under a topic name of 24, in 64 slots of which so
-many are occupied all the time; 1000 messages are stored and acknowledged in order.
+A case is (geometry, payload, occupied): `payload` bytes under a topic name of 24 bytes, in 64 slots of which
+`occupied` are in use all the time; 1000 messages are stored and acknowledged in order.
 """
 
 import gc
@@ -28,7 +29,7 @@ TOPIC = b"fleet/pump-007/telemetry"
 
 
 def cycle(outbox, packet_id, payload, count):
-    """Stores and acknowledges so many messages; the oldest goes first. Returns the last packet id."""
+    """Store and acknowledge `count` messages, the oldest first; return the last packet id."""
     for _ in range(count):
         packet_id += 1
         outbox.put(packet_id, 2, TOPIC, payload)
@@ -37,7 +38,7 @@ def cycle(outbox, packet_id, payload, count):
 
 
 def wear(geometry, size, occupied):
-    """One case, after enough messages that the folders are there and their logs are turning over."""
+    """Measure one case, after enough messages that all folders exist and their logs are being rewritten."""
     payload = b"p" * size
     with PowerCutFlash(geometry, BLOCKS) as flash:
         outbox = Outbox(FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry]), 8)
@@ -49,7 +50,7 @@ def wear(geometry, size, occupied):
 
 
 def late(geometry):
-    """Late storing over a link that stays up."""
+    """Measure late storing over a link that stays up."""
     with PowerCutFlash(geometry, BLOCKS) as flash:
         device = Device(ROOT, Ledger(), FlashStore, CHUNKS[geometry])
         device.client.part("late")
@@ -82,9 +83,9 @@ def report(flash, case, geometry, size, occupied, run):
 
 
 def restore(geometry):
-    """How long a start takes with all slots full, and how much heap the store takes beside a MemoryStore's.
+    """Measure how long a start takes with all slots full, and the store's heap compared with a MemoryStore's.
 
-    The shortest of several that are the same: the machine that runs this may stand still in one of them.
+    The shortest of several equal runs counts, because the machine may be held up during one of them.
     """
     with PowerCutFlash(geometry, BLOCKS) as flash:
         store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
@@ -110,7 +111,7 @@ def restore(geometry):
 
 
 def life(geometry, messages):
-    """How evenly the wear spreads over the partition of a board, one message at a time: littlefs moves what is worn."""
+    """Measure how evenly littlefs spreads the wear over a board's partition, one message at a time."""
     with PowerCutFlash(geometry, PARTITIONS[geometry]) as flash:
         outbox = Outbox(FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry]), 8)
         flash.flash.clear_counters()
@@ -125,7 +126,7 @@ def life(geometry, messages):
 
 
 def rate(messages):
-    """Messages a second through the outbox, stored and acknowledged, beside the memory store."""
+    """Measure the messages per second that the outbox stores and acknowledges, compared with the memory store."""
     for name in ("memory", "esp32", "rp2"):
         with PowerCutFlash("rp2" if name == "rp2" else "esp32", BLOCKS):
             store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[name]) if name != "memory" else MemoryStore(SLOTS)

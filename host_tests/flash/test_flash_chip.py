@@ -1,4 +1,4 @@
-"""The flash store on a chip's own image, a few power cuts of it; `make prove-rp2040` makes 20."""
+"""The flash store on a chip's own image survives a few power cuts; `make prove-rp2040` makes 20."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import chip
 import pytest
 
-# Each life takes the emulator ten seconds and more.
+# After each cut the emulator needs ten seconds or more.
 pytestmark = pytest.mark.tier(3)
 
 
@@ -19,5 +19,5 @@ def test_power_cuts_in_the_middle_of_flash_operations_lose_and_double_nothing(rp
 
 
 def test_without_a_store_in_flash_the_same_count_finds_readings_lost(rp2040_image: Path, tmp_path: Path):
-    """Planted: the count takes the promises of the last life alone."""
+    """Planted: only promises made after the last start are counted."""
     assert chip.count_cuts(tmp_path, rp2040_image, cuts=2, seed=1, store="MemoryStore").lost > 0

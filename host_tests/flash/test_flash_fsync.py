@@ -1,6 +1,6 @@
-"""On a host's folder nothing leaves, and publish() does not return, before fsync has covered what it depends on.
+"""On a host's folder, fsync covers what was stored before anything depending on it leaves or publish() returns.
 
-A killed process proves nothing about that, since the page cache outlives it: the system calls are traced.
+A killed process proves nothing here, because the page cache outlives it, so the system calls are traced.
 """
 
 import re
@@ -51,14 +51,14 @@ def broker() -> Iterator[int]:
 
 
 def trace(folder: Path, broker: int, fsync: str) -> list[str]:
-    """The system calls of the program, in order."""
+    """Return the system calls of the program, in order."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed (Linux: apt install strace)")
     calls = folder / "calls"
     program = folder / "program.py"
     program.write_text(PROGRAM % (READINGS, READINGS))
-    # Whole: what waited for a broker that was slow to acknowledge goes in one call, as much as a send buffer holds.
+    # Long strings: messages that waited for a slow broker leave in one call, as much as a send buffer holds.
     command = [strace, "-o", str(calls), "-s", "2000", "-e", "trace=openat,mkdir,write,fsync,sendto,close"]
     done = subprocess.run(
         [*command, sys.executable, str(program), str(broker), str(folder), fsync],
@@ -72,7 +72,7 @@ def trace(folder: Path, broker: int, fsync: str) -> list[str]:
 
 
 def faults(calls: list[str], folder: Path) -> list[str]:
-    """Where something left, or publish() returned, while the store had written what no fsync had covered yet."""
+    """Return where data left or publish() returned while the store's writes were not yet covered by fsync."""
     store = str(folder / "mqtt")
     open_files: dict[str, str] = {}
     unsynced: set[str] = set()
@@ -115,7 +115,7 @@ def faults(calls: list[str], folder: Path) -> list[str]:
 
 
 def test_publish_returns_and_bytes_leave_only_after_the_fsync_that_covers_them(broker: int, tmp_path: Path):
-    """Planted: a store that does not call fsync, by the next test."""
+    """Planted: a store that does not call fsync, in the next test."""
     calls = trace(tmp_path, broker, "yes")
     assert faults(calls, tmp_path) == []
     text = "\n".join(calls)
@@ -125,6 +125,6 @@ def test_publish_returns_and_bytes_leave_only_after_the_fsync_that_covers_them(b
 
 
 def test_the_trace_shows_a_store_that_does_not_call_fsync(broker: int, tmp_path: Path):
-    """Planted: a trace that does not show what leaves."""
+    """Planted: a trace without the calls that send."""
     found = faults(trace(tmp_path, broker, "no"), tmp_path)
     assert len(found) >= READINGS

@@ -8,14 +8,14 @@ from umqtt_testkit.interpreter import MicroPythonMissing
 
 pytestmark = pytest.mark.tier(2)
 
-# `make prove-flash` kills it 200 times.
+# `make prove-flash` kills the board 200 times.
 KILLS = 6
 KILLS_WITHOUT = 10
 SEED = 1
 
 
 def test_a_board_killed_at_random_loses_nothing_and_sends_nothing_twice_at_qos_2(tmp_path: Path):
-    """Planted: a store that forgets at a restart, by the next test."""
+    """Planted: a store that forgets at a restart, in the next test."""
     print("seed", SEED)
     try:
         count = flash_kills.count_kills(tmp_path, KILLS, SEED)
@@ -27,7 +27,7 @@ def test_a_board_killed_at_random_loses_nothing_and_sends_nothing_twice_at_qos_2
 
 
 def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
-    """Planted: a count that finds nothing lost."""
+    """Planted: a count that never finds a loss."""
     print("seed", SEED)
     try:
         count = flash_kills.count_kills(tmp_path, KILLS_WITHOUT, SEED, "MemoryStore")
@@ -37,7 +37,7 @@ def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
 
 
 def test_the_count_finds_what_is_lost_twice_or_out_of_order():
-    """Planted: a count that takes each reading once."""
+    """Planted: a count that counts each reading once."""
     good = ["a-0-1", "a-1-2", "a-2-1", "a-3-2"]
     count = flash_kills.count(1, good, good)
     assert (count.lost, count.duplicated, count.out_of_order, count.repeated_at_qos1) == (0, 0, 0, 0)

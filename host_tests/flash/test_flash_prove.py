@@ -1,4 +1,4 @@
-"""`make prove-flash` says what it found, and its exit code does too."""
+"""`make prove-flash` reports what it found, also by its exit code."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from flash_workers import Job, Result
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the parts of the proof find; a test plants a fault here."""
+    """Return what the parts of the proof find; a test plants a fault in it."""
     found: dict[str, Any] = {
         "tally": Tally(cuts=20_000),
         "kills": Count(10, 100, 100, 0, 0, 0, 3),
@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
 
 
 def test_the_result_is_one_object(found: dict[str, Any], capsys: pytest.CaptureFixture[str]):
-    """Planted: the planted mistakes that were caught are left out of the count."""
+    """Planted: caught mistakes are left out of the count."""
     code, result = run(capsys)
     assert code == 0
     assert result.pop("seconds") >= 0
@@ -65,7 +65,7 @@ def test_the_result_is_one_object(found: dict[str, Any], capsys: pytest.CaptureF
 def test_a_broken_law_is_counted_and_fails(
     found: dict[str, Any], capsys: pytest.CaptureFixture[str], law: str, name: str
 ):
-    """Planted: what the ledger says decides which law counts as broken."""
+    """Planted: the text about the ledger decides which law counts as broken."""
     found["tally"].add(Result(Job("rp2", "reboots"), 0, f"cut at operation 3 of 9: {law}; ledger lost again"))
     code, result = run(capsys)
     assert code == 1

@@ -1,7 +1,7 @@
 """Power cuts at flash operations lose nothing; planted mistakes are found.
 
-`make test` takes a sample of every scenario and one mistake of each family. UMQTT_FULL_SWEEPS=1 takes 20,000 cuts, all
-of the fixed scenarios among them, and every mistake; `make prove-flash` fifty times as many cuts.
+`make test` samples every scenario, with one mistake of each family. UMQTT_FULL_SWEEPS=1 makes 20,000 cuts, including
+all of the fixed scenarios, with every mistake; `make prove-flash` makes fifty times as many.
 """
 
 import os
@@ -15,7 +15,7 @@ CUTS = 20_000 if FULL else 600
 CUTS_OF_EACH_SCENARIO = 0 if FULL else 5
 SEED = 1
 if FULL:
-    # What hangs is found before: see flash_workers.
+    # flash_workers detects a worker that hangs long before.
     pytestmark = pytest.mark.timeout(1800)
 
 
@@ -28,7 +28,7 @@ def micropython() -> None:
 
 
 def test_no_power_cut_at_a_flash_operation_breaks_a_law():
-    """Planted: each mistake of sweep_controls.py, by the next test."""
+    """Planted: each mistake of sweep_controls.py, in the next test."""
     tally = flash_plan.sweep(CUTS, SEED, most=CUTS_OF_EACH_SCENARIO)
     print(f"{tally.cuts} cuts, seed {SEED}")
     assert tally.failures == []

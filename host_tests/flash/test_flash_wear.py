@@ -1,4 +1,4 @@
-"""Erases per 1000 messages, start and heap of the flash store against their budgets; shows what was measured.
+"""Erases per 1000 messages, start and heap of the flash store stay within their budgets; prints the measurements.
 
 UMQTT_FULL_SWEEPS=1 wears a whole partition down for ten times as long.
 """
@@ -17,7 +17,7 @@ from umqtt_testkit.interpreter import MicroPythonMissing
 import umqtt_robust
 
 LIBRARY = Path(umqtt_robust.__file__).parent
-MPY_LIMIT = 3328  # the last 256 give the flash of large messages back
+MPY_LIMIT = 3328  # the last 256 bytes free the flash of large messages
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 if FULL:
     pytestmark = pytest.mark.timeout(600)
@@ -32,14 +32,14 @@ def cases() -> list[dict[str, Any]]:
 
 
 def test_wear_and_heap_stay_within_their_budgets(cases: list[dict[str, Any]]):
-    """Planted: all files lie in one folder, whose log is rewritten again and again."""
+    """Planted: all files are in one folder, whose log is rewritten again and again."""
     print(*flash_wear.table(cases), sep="\n")
     assert flash_wear.over_budget(cases) == []
     assert {case["case"] for case in cases} == {"wear", "late", "restore", "life", "rate"}
 
 
 def test_the_years_that_umqtt_size_prints_rest_on_what_is_measured(cases: list[dict[str, Any]]):
-    """Planted: a reading that is written twice."""
+    """Planted: a reading is written twice."""
     found = {
         case["geometry"]: case["erases"]
         for case in cases

@@ -1,4 +1,4 @@
-"""The second opinion on packets lies with the laws, which run on MicroPython too; Hypothesis runs on CPython alone."""
+"""Finds the laws' independent decoder of packets, which runs on MicroPython too; Hypothesis needs CPython."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hypothesis makes the packets: the client's view of them must be the one of an independent decoder."""
+"""The client treats packets made by Hypothesis as an independent decoder does."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_any_stream_is_an_error_or_the_events_that_it_means(stream: bytes, sizes
 @FUZZ
 @given(streams, st.data())
 def test_a_truncated_packet_is_never_an_event(stream: bytes, data: st.DataObject):
-    """Planted: a packet ends where the bytes end."""
+    """Planted: a packet is taken for complete where the bytes end."""
     cut = stream[: data.draw(st.integers(0, len(stream)))]
     eater = Eater()
     assert not eater.eat([connack() + cut], fin=True)
@@ -77,7 +77,7 @@ def test_a_truncated_packet_is_never_an_event(stream: bytes, data: st.DataObject
 @FUZZ
 @given(st.lists(streams, min_size=2, max_size=4))
 def test_after_any_stream_the_next_link_is_clean(links: list[bytes]):
-    """Planted: half a packet of the last link begins the first one of the next."""
+    """Planted: half a packet of the last link is joined with the first one of the next."""
     eater = Eater()
     for stream in links:
         eater.eat([connack() + stream])
@@ -101,6 +101,6 @@ def test_topics_are_refused_or_usable(topic_filter: bytes, topic: bytes):
 
 
 def test_the_second_opinion_knows_good_from_bad():
-    """Planted: a verdict that takes # in a topic name for good."""
+    """Planted: a verdict that accepts # in a topic name."""
     assert verdict(publish(b"t", b"x"))[::2] == ([(b"t", b"x")], OK)
     assert verdict(encode(0x30, string(b"a/#")))[2] == BAD

@@ -1,7 +1,7 @@
 """The client against a real broker, on CPython and on MicroPython: client_suite.py PORT OTHER_PORT PROTOCOL.
 
-Prints a line a check: `ok NAME` or, behind the traceback, `failed NAME`. Each check has topics and client ids of its
-own. The other port is that of another broker, for the failover.
+Prints a line per check: `ok NAME`, or `failed NAME` after the traceback. Each check has its own topics and client
+ids. The other port is that of another broker, for the failover.
 """
 
 # ruff: noqa: UP031 - runs on MicroPython
@@ -237,7 +237,7 @@ def check_mqtt_3_1(port, other):
 
 
 def check_pings_are_answered(port, other):
-    # Pings come soon, and may be answered late: a busy machine is no dead link.
+    # Pings are sent soon, and may be answered late: a busy machine is not a dead link.
     device = connected(b"p14", port, ping_after=50, ping_timeout=LIMIT_MS)
     link = device.client.transport
     wait(lambda: link.pongs == 3, device)
@@ -259,7 +259,7 @@ def check_manual_acknowledgement_in_reverse(port, other):
     wait(lambda: len(ids) == 7, sender, receiver)
     receiver.client.acknowledge(ids[-1][0])
     receiver.client.tick()
-    # What arrives after the cut was sent after all acknowledgements were taken.
+    # A message that arrives after the cut was sent after all acknowledgements were processed.
     sender.client.publish(b"manual", b"probe", 1)
     wait(lambda: len(ids) == 8, sender, receiver)
     receiver.cut()
@@ -272,7 +272,7 @@ def check_manual_acknowledgement_in_reverse(port, other):
 def check_an_erased_store_against_a_broker_that_remembers(port, other):
     fresh(b"e16", port)
     old = connected(b"e16", port, subscribe={b"erased": 2})
-    old.client.transport.cut_up = 60  # PUBLISHes go, PUBRELs do not
+    old.client.transport.cut_up = 60  # PUBLISHes pass, PUBRELs do not
     for i in range(3):
         old.client.publish(b"erased", b"old %d" % i, 2)
     wait(lambda: not old.client.connected, old)
@@ -285,7 +285,7 @@ def check_an_erased_store_against_a_broker_that_remembers(port, other):
 
 
 def check_what_the_broker_has_queued_outlives_a_reset_with_memory_only(port, other):
-    # Planted: a session that the store knows nothing of is purged, whatever the client publishes.
+    # Planted: a session unknown to the store is purged, whatever the client publishes.
     fresh(b"q17", port)
     old = connected(b"q17", port, subscribe={b"queued": 1})
     old.cut()
@@ -345,7 +345,7 @@ def check_an_empty_client_id(port, other):
     device = connected(b"", port, subscribe={b"nameless": 1}, clean_session=True)
     device.client.publish(b"nameless", b"x", 1)
     wait(lambda: device.messages, device)
-    assert versions[0] != 5 or device.client.client_id  # the broker has given it one
+    assert versions[0] != 5 or device.client.client_id  # the broker assigned it one
 
 
 def check_the_version_is_the_one_that_was_asked_for(port, other):
@@ -409,7 +409,7 @@ def check_a_lost_client_is_told_about_when_its_delay_is_over(port, other):
 
 
 def check_a_request_is_answered(port, other):
-    # Planted: an answer is taken for that of the request that was sent last.
+    # Planted: an answer is treated as that of the last request.
     if versions[0] != 5:
         return
     answering = connected(b"a25", port, clean_session=True)
@@ -452,12 +452,12 @@ def check_topic_aliases_both_ways_and_over_links(port, other):
     equal(sorted(receiver.messages), sorted(sent))
     assert sender.client.connack_properties["topic_alias_maximum"] >= 2
     equal((sender.errors, receiver.errors), ([], []))
-    # A broker that does not know an alias ends the link, and what comes again has its topic name.
+    # A broker that does not know an alias ends the link; messages sent again have their topic name.
     assert sender.client.reconnects <= 2 and receiver.client.reconnects <= 2
 
 
 def check_what_a_subscription_asks_for(port, other):
-    # Planted: retain_as_published and no_local are exchanged.
+    # Planted: retain_as_published and no_local are swapped.
     if versions[0] != 5:
         return
     sender = connected(b"s27", port)
@@ -493,7 +493,7 @@ def check_the_broker_says_why_it_ends_a_link(port, other):
     first.client.on_disconnect = lambda error: ends.append(error.args)
     connected(b"t24", port)
     wait(lambda: ends, first)
-    # Session taken over. Mosquitto 2.0.11 closes the connection without a word.
+    # Session taken over. Mosquitto 2.0.11 closes the connection without sending this.
     assert ends[0] in (("disconnect", 0x8E, b""), ("closed by the broker",)), ends
 
 

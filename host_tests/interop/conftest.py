@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import the suite, and what the suite imports of the laws."""
+"""Lets the tests of this folder import the suite, and the laws' modules that the suite needs."""
 
 import sys
 from pathlib import Path

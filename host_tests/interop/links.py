@@ -1,4 +1,4 @@
-"""Clients with links that a check can cut at a byte, and waiting for what a real broker does."""
+"""Clients with links that a check can cut at a byte, and waiting for the effects of a real broker."""
 
 # ruff: noqa: UP031 - runs on MicroPython
 from umqtt_robust import Client
@@ -6,11 +6,11 @@ from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.transport import TCP
 
 LIMIT_MS = 30000
-versions = [4]  # what clients are told as `protocol`
+versions = [4]  # the clients' option `protocol`
 
 
 class Link(TCP):
-    """A TCP connection that breaks on demand. cut_up: after so many bytes; pongs: PINGRESPs that came."""
+    """A TCP connection that breaks on demand. cut_up: after so many bytes; pongs: PINGRESPs received."""
 
     cut_up = None
     pongs = 0
@@ -35,7 +35,7 @@ class Link(TCP):
 
 
 class Device:
-    """A client and what happened to it. cuts: bytes after which the links to come break, None: never."""
+    """A client and what happened to it. cuts: bytes after which the next links break, None: never."""
 
     def __init__(self, client_id, *ports, **options):
         self.messages = []
@@ -71,7 +71,7 @@ class Device:
         return [payload for _, payload in self.messages]
 
     def cut(self):
-        """The link is gone, and the broker notices."""
+        """Break the link, so that the broker notices."""
         self.client.transport.cut_up = 0
 
     def up(self):
@@ -84,7 +84,7 @@ class Device:
 
 
 def wait(until, *devices):
-    """Drives the devices until `until()`. Raises AssertionError after LIMIT_MS."""
+    """Drive the devices until `until()`. Raises AssertionError after LIMIT_MS."""
     begin = ticks_ms() & 0x3FFFFFFF
     while not until():
         for device in devices:
@@ -93,7 +93,7 @@ def wait(until, *devices):
 
 
 def connected(client_id, *ports, **options):
-    """A device that is up. subscribe: {topic filter: QoS}."""
+    """Return a device that is up. subscribe: {topic filter: QoS}."""
     subscribe = options.pop("subscribe", {})
     device = Device(client_id, *ports, **options)
     for topic_filter in subscribe:
@@ -103,5 +103,5 @@ def connected(client_id, *ports, **options):
 
 
 def fresh(client_id, port):
-    """The broker forgets what it knows of a client id."""
+    """Make the broker forget what it knows of a client id."""
     connected(client_id, port, clean_session=True).leave()

@@ -1,4 +1,4 @@
-"""The same suite against mosquitto and the paired broker, on CPython and on MicroPython."""
+"""The same suite passes against mosquitto and the paired broker, on CPython and on MicroPython."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 HERE = Path(__file__).resolve().parent
 LAWS = HERE.parent / "laws"
 
-# By interpreter, broker and version of MQTT.
+# Processes by interpreter, broker and version of MQTT.
 _Suites = dict[tuple[str, str, int], "subprocess.Popen[str]"]
 
 INTERPRETERS = "cpython", "micropython"
@@ -28,7 +28,7 @@ PROTOCOLS = 4, 5
 
 @contextmanager
 def paired_broker(*arguments: str) -> Iterator[int]:
-    """The port of `python -m umqtt_broker`, with arguments of its own or without a file."""
+    """Run `python -m umqtt_broker` with these arguments, or in memory; yield its port."""
     command = [sys.executable, "-m", "umqtt_broker", *(arguments or ("-p", "0", "--store", ":memory:"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -42,7 +42,7 @@ def paired_broker(*arguments: str) -> Iterator[int]:
 
 
 def suite_command(interpreter: str, port: int, other: int, protocol: int = 4) -> list[str]:
-    """The command that runs client_suite.py against a broker, with another one to fail over to."""
+    """Return the command that runs client_suite.py against a broker, with another one to fail over to."""
     if interpreter == "cpython":
         path = [str(LAWS), *device_search_path()]
         code = f"import sys, runpy; sys.path[:0] = {path!r}; sys.argv.pop(0); sys.path.insert(0, {str(HERE)!r}); "
@@ -55,7 +55,7 @@ def suite_command(interpreter: str, port: int, other: int, protocol: int = 4) ->
 
 @pytest.fixture(scope="session")
 def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Suites]:
-    """The suite on each interpreter against each broker, all at once: it mostly waits. Each has brokers of its own."""
+    """Run the suite on each interpreter with its own brokers, all at once, because it mostly waits."""
     started: _Suites = {}
     with ExitStack() as stack:
         for interpreter, broker, protocol in product(INTERPRETERS, BROKERS, PROTOCOLS):
@@ -72,13 +72,13 @@ def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Suites]:
 
 
 class Results:
-    """What one interpreter printed about one broker."""
+    """The output of one interpreter about one broker."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.text = process.communicate(timeout=WAIT_LIMIT_S)[0].replace("\r\n", "\n")
 
     def of(self, check: str) -> str:
-        """Empty when the check passed, else what was printed before its line."""
+        """Return empty text if the check passed, else what was printed before its line."""
         before: list[str] = []
         for line in self.text.splitlines():
             if line == f"ok {check}":
@@ -121,7 +121,7 @@ client.tick()
 
 @pytest.mark.parametrize("interpreter_name", INTERPRETERS)
 def test_a_broker_sends_its_clients_to_another_one(tmp_path: Path, interpreter_name: str):
-    # Planted: the reference is read with the port of the broker that gave it.
+    # Planted: the reference is combined with the port of the broker that gave it.
     with paired_broker() as there:
         conf = f"listener 0 127.0.0.1\nallow_anonymous true\npersistence false\nserver_reference 127.0.0.1:{there}\n"
         (tmp_path / "broker.conf").write_text(conf)

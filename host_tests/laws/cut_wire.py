@@ -1,15 +1,15 @@
-"""A transport in memory, with a broker at its other end, that breaks where the test says."""
+"""A transport in memory, connected to a broker, that breaks where the test says."""
 
 
 class PowerCut(BaseException):
-    """The device stops right here. Not an Exception: no handler of the library or the program may catch it."""
+    """A stop of the device at this point. Not an Exception: no handler of the library or the program may catch it."""
 
 
 class Wire:
-    """See umqtt_robust/transport.py for what a transport is.
+    """A wire; see umqtt_robust/transport.py for the interface of a transport.
 
-    cut_up, cut_down: after so many bytes towards the broker or the client the link breaks, and what was on its way
-    is gone. power: then the device's power fails too. piece: at most so many bytes a read and a write.
+    cut_up, cut_down: the link breaks after so many bytes towards the broker or the client, and bytes under way are
+    lost. power: then the device's power fails too. piece: at most so many bytes per read and write.
     split_up, split_down: a write or a read ends at this byte, and the next one finds the link busy or empty.
     """
 
@@ -22,13 +22,13 @@ class Wire:
         self.split_up = split_up
         self.split_down = split_down
         self.up = self.down_bytes = 0
-        self.down = bytearray()  # a flood of messages is not copied whole at each of them
+        self.down = bytearray()  # a bytearray, so that a flood of messages is not copied whole at each of them
         self.sent_down = 0
         self.recorded = []  # (bytes up when it was sent, data), everything from the broker
-        self.arrivals = []  # (bytes down, function): called when the client has read so far
+        self.arrivals = []  # (bytes down, function): called when the client has read that far
         self.alive = True
-        self.mute = False  # takes bytes and carries none
-        self.full = False  # takes no bytes
+        self.mute = False  # it takes bytes and delivers none
+        self.full = False  # it takes no bytes
         self.fin = False  # the broker closed its side
         self.closed = False
         self.socket = self
@@ -78,7 +78,7 @@ class Wire:
             self.up = self.cut_up
             self.broker.feed(self, data)
             self._cut()
-            return n  # the kernel took them all; the network did not
+            return n  # the kernel took them all, the network did not
         self.up += n
         if not self.mute:
             self.broker.feed(self, bytes(buf[offset : offset + n]))
@@ -96,7 +96,7 @@ class Wire:
             self.broker.lost(self)
 
     def send(self, data, arrived=None):
-        """From the broker. arrived(): called when the client has read all of it."""
+        """Send data from the broker. arrived(): called when the client has read all of it."""
         if self.alive:
             self.down += data
             self.sent_down += len(data)
@@ -105,7 +105,7 @@ class Wire:
                 self.arrivals.append((self.sent_down, arrived))
 
     def wait(self, ms, writing):
-        """Nothing: time is virtual."""
+        """Return at once: time is virtual."""
 
     def close(self):
         self.closed = True

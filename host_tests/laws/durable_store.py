@@ -1,4 +1,4 @@
-"""A store that outlives the program: what umqtt_robust/store.py asks for, on a pretended flash that can lose power."""
+"""A store that outlives the program, with the interface of umqtt_robust/store.py, on a pretended flash."""
 
 from cut_wire import PowerCut
 
@@ -6,10 +6,10 @@ from umqtt_robust.errors import StoreError
 
 
 class Flash:
-    """What survives a restart. operations counts the writes.
+    """The contents that survive a restart. operations counts the writes.
 
-    cut_at: the write of that number (from 1) ends in PowerCut, before it is done or, with `after`, right after it.
-    fail_at: the write of that number fails with StoreError; so do the `failing` after it.
+    cut_at: the write with this number (from 1) ends in PowerCut, before it is done or, with `after`, right after it.
+    fail_at: the write with this number fails with StoreError; so do the `failing` ones after it.
     unwritable: "everything", or the one key whose writes fail.
     """
 
@@ -27,7 +27,7 @@ class Flash:
         self.undone = None  # the key of the write that a power cut prevented
 
     def write(self, target, key, value):
-        """target[key] = value, or without it when value is None; whole or not at all."""
+        """Set target[key] to value, or remove it if value is None; completely or not at all."""
         self.operations += 1
         n = self.operations
         if self.fail_at and self.fail_at <= n <= self.fail_at + self.failing:
@@ -46,7 +46,7 @@ class Flash:
 
 
 class DurableStore:
-    """One life of the program with a Flash."""
+    """The store of a program from one start to the next, on a Flash."""
 
     def __init__(self, flash):
         self._flash = flash

@@ -1,4 +1,4 @@
-"""A recorded session, played to a client in pieces. The client only reacts: the events must be the same each time."""
+"""A recorded session, played to a client in pieces: as the client only reacts, the events must always be the same."""
 
 from umqtt_testkit.encoder import properties, publish
 from world import Broker, World
@@ -7,7 +7,7 @@ RX = 96
 
 
 class Recording(Broker):
-    """Sends one of everything as soon as the subscriptions are there."""
+    """A broker that sends one message of each kind when the subscriptions are made."""
 
     def _subscribe(self, wire, kind, body):
         Broker._subscribe(self, wire, kind, body)
@@ -25,12 +25,12 @@ class Recording(Broker):
 
 
 class Player:
-    """A transport that plays what was recorded: each piece when the client has sent as much as it had then."""
+    """A transport that plays a recording: each piece comes when the client has sent as much as it had then."""
 
     def __init__(self, recorded, ends):
         self.socket = self
         self.recorded = list(recorded)
-        self.ends = list(ends)  # where a read ends, and the next one finds nothing
+        self.ends = list(ends)  # positions where a read ends and the next one finds nothing
         self.up = self.position = 0
         self.down = b""
         self.written = []
@@ -96,7 +96,7 @@ def make_world(aliases):
 
 
 def record(aliases=0):
-    """(what the broker sent and when, the client's events). aliases: topic aliases that each end may use."""
+    """Return what the broker sent and when, and the client's events. aliases: topic aliases that each end may use."""
     world = make_world(aliases)
     assert world.run(lambda: world.client.connected and not world.client.pending and world.client.subscribed)
     world.settle()
@@ -107,7 +107,7 @@ def record(aliases=0):
 
 
 def play(recorded, ends, aliases=0):
-    """The events when reads end at the bytes `ends`."""
+    """Return the events if reads end at the bytes `ends`."""
     world = make_world(aliases)
     player = Player(recorded, ends)
     world.client.transports = None

@@ -1,6 +1,6 @@
-"""Sockets in memory that behave as those of the ports do, under umqtt_robust.transport.TCP.
+"""Sockets in memory that behave like those of the ports, under umqtt_robust.transport.TCP.
 
-The unix port alone does not show it: error numbers differ by port, and so does what follows an error.
+The unix port alone is not enough: error numbers differ by port, and so does what follows an error.
 """
 
 import errno
@@ -13,21 +13,22 @@ from world import World
 import umqtt_robust
 from umqtt_robust import transport
 
-if not hasattr(transport, "Socket"):  # the bundle: its modules are one
+if not hasattr(transport, "Socket"):  # in the bundle all modules are one
     transport = umqtt_robust
 
 
 def error(number):
-    """An OSError with that errno: CPython sets it only when there is a text too."""
+    """Return an OSError with this errno; the text is needed because CPython sets errno only with one."""
     return OSError(number, "shim")
 
 
 class Port:
-    """How the sockets of one port behave.
+    """The behaviour of one port's sockets.
 
-    errno: what the port's module `errno` says. reset_read, reset_write: numbers that name a reset. after_error: what
-    follows it: an error number, or 0 for the end of the stream for ever. failed: poll events of a connection that
-    failed. close_error: close() raises after an error. piece: bytes that one write takes, before one that takes none.
+    errno: the numbers of the port's module `errno`. reset_read, reset_write: numbers that mean a reset. after_error:
+    what follows an error: an error number, or 0 for the end of the stream for ever. failed: poll events of a
+    connection that failed. close_error: close() raises it after an error. piece: bytes that one write takes, before a
+    write that takes none.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ _ALL = select.POLLOUT | select.POLLERR | select.POLLHUP
 LINUX = (115, 111, 103, 113, 110)
 PORTS = (
     Port("unix", LINUX, 104, 32, 0, _ALL | select.POLLIN),
-    # newlib's numbers; the end of the stream is latched; close() fails after an error
+    # newlib's numbers; the end of the stream stays; close() fails after an error
     Port("esp32", (119, 111, 113, 118, 116), 104, 128, 0, select.POLLOUT | select.POLLHUP, close_error=9),
-    # lwIP: one error, and then EBADF for ever; a write takes part
+    # lwIP: one error, and then EBADF for ever; a write takes a part
     Port("rp2", LINUX, 104, 104, 9, select.POLLERR, piece=11),
     # lwIP without a table of numbers, and without TCP_NODELAY
     Port("lwip -1", LINUX, -1, -1, 9, _ALL, close_error=9, piece=3, options=False),
@@ -60,10 +61,10 @@ PORTS = (
 
 
 class Net:
-    """The network: one host, with addresses that answer or do not.
+    """The network: one host whose addresses answer or not.
 
-    addresses: for each address of the host: "ok", "refused", "unreachable", "silent" or "no such family": the system
-    makes no socket for it. lookup_error: raised by getaddrinfo. lookups: how often that was called.
+    addresses: one of "ok", "refused", "unreachable", "silent" or "no such family" (the system makes no socket for it)
+    for each address of the host. lookup_error: raised by getaddrinfo. lookups: how often getaddrinfo was called.
     """
 
     def __init__(self, port, world):
@@ -99,9 +100,9 @@ class ShimSocket:
         self.wire = None
         self.state = "new"
         self.closed = False
-        self.error = 0  # that the next call names
-        self.failed = False  # an error was named
-        self.rest = False  # a partial write: the next one takes nothing
+        self.error = 0  # raised by the next call
+        self.failed = False  # an error was raised
+        self.rest = False  # the last write was partial: the next one takes nothing
 
     def setblocking(self, flag):
         assert not flag
@@ -123,7 +124,7 @@ class ShimSocket:
         raise error(self.port.EINPROGRESS)
 
     def progress(self):
-        """One look at the connection."""
+        """Move the connection on by one poll."""
         if self.state == "connecting" and self.how != "silent":
             self.polls += 1
             if self.polls > 2:
@@ -155,7 +156,7 @@ class ShimSocket:
     def readinto(self, buf):
         self._name_the_error()
         if self.state == "failed":
-            return 0  # latched
+            return 0  # the end of the stream stays
         try:
             return self.wire.read(buf, 0)
         except OSError:
@@ -186,7 +187,7 @@ class ShimSocket:
 
 
 class ShimPoll:
-    """select.poll over ShimSockets; waiting takes no time."""
+    """select.poll over ShimSockets, where waiting takes no time."""
 
     def __init__(self):
         self.sock = None
@@ -218,7 +219,7 @@ class ShimPoll:
 
 
 class ShimWorld(World):
-    """A World whose client has real TCP transports over shim sockets."""
+    """A World whose client uses the real TCP transport over shim sockets."""
 
     def __init__(self, port, brokers=None, **options):
         self.port = port
@@ -252,7 +253,7 @@ class ShimWorld(World):
 
 
 class Shim:
-    """`with Shim(port) as make_world:` puts the shim under umqtt_robust.transport; make_world(**options)."""
+    """Puts the shim under umqtt_robust.transport: `with Shim(port) as make_world:`; make_world(**options)."""
 
     def __init__(self, port):
         self.port = port

@@ -1,4 +1,4 @@
-"""Packets that a broken or hostile broker might send, and a second opinion on what they mean."""
+"""Packets that a broken or hostile broker might send, and an independent opinion on what they mean."""
 
 from umqtt_testkit.encoder import PROPERTIES, encode, properties, publish, string, uint16
 from world import version
@@ -10,12 +10,12 @@ RX = 128
 
 
 def connack(session_present=0):
-    """The CONNACK with which everything begins."""
+    """Return the CONNACK that begins every stream."""
     return encode(0x20, bytes((session_present, 0)) + (b"\0" if version[0] == 5 else b""))
 
 
 class Peer:
-    """A transport that answers CONNECT with `stream`, in pieces, and then with silence or the end."""
+    """A transport that answers CONNECT with the stream, in pieces, and then with silence or the end of the stream."""
 
     def __init__(self, pieces, fin):
         self.pieces = list(pieces)
@@ -48,7 +48,7 @@ class Peer:
 
 
 class Eater:
-    """A client, and what it made of a stream."""
+    """A client that is fed streams, and the messages and errors that result."""
 
     def __init__(self, **options):
         self.now = 0
@@ -75,7 +75,7 @@ class Eater:
         self.errors.append(error)
 
     def eat(self, pieces, fin=False):
-        """Connects to a peer with that stream; returns True when the link is up in the end."""
+        """Connect to a peer that sends the stream; return whether the link is up at the end."""
         self.messages = []
         self.errors = []
         if self.client.transport:
@@ -106,10 +106,10 @@ OK, BAD, MORE, ODD = "ok", "bad", "more", "odd"
 
 
 def verdict(data, rx=RX):
-    """(messages, acknowledgements, state) that MQTT asks of a client without requests of its own.
+    """Return (messages, acknowledgements, state) that MQTT requires of a client without requests of its own.
 
-    state: OK; BAD: the link must be closed; MORE: the last packet is not whole, closing early is allowed;
-    ODD: a topic beyond the buffer.
+    state: OK; BAD: the link must be closed; MORE: the last packet is incomplete, and closing early is allowed;
+    ODD: a topic is longer than the buffer.
     """
     messages = []
     answers = []
@@ -142,7 +142,7 @@ def verdict(data, rx=RX):
             if head & 15 != (2 if kind == 6 else 0):
                 return messages, answers, BAD
             if version[0] == 5:
-                if kind == 14 or not good_body(kind, body):  # DISCONNECT closes the link, whatever it says
+                if kind == 14 or not good_body(kind, body):  # DISCONNECT closes the link, whatever its content
                     return messages, answers, BAD
                 if kind == 5 and len(body) > 2 and body[2] > 127:
                     continue
@@ -197,7 +197,7 @@ def take_publish(head, body, large, messages, answers, stored):
         if known is not None and large:
             return ODD
         if known is not None and not (head & 8 and known in (message, [])):
-            messages += known  # another message under its id: the broker lost the session
+            messages += known  # another message under the same id: the broker lost the session
             known = None
         if known is None:
             stored[packet_id] = message
@@ -214,7 +214,7 @@ _OF_ANSWER = ("reason_string", "user_property")
 
 
 def after_properties(body, at, names):
-    """The index behind the properties at body[at]; None: they are malformed."""
+    """Return the index behind the properties at body[at]; None if they are malformed."""
     length = shift = 0
     while True:
         if at >= len(body) or shift > 21:
@@ -252,7 +252,10 @@ def after_properties(body, at, names):
 
 
 def good_body(kind, body):
-    """Whether a packet that is no PUBLISH is well formed in MQTT 5, and one that nobody waits for does no harm."""
+    """Return whether this body of a packet other than PUBLISH is well-formed and harmless in MQTT 5.
+
+    A well-formed packet does no harm even if the client waits for none.
+    """
     if kind == 13:
         return not body
     if kind == 9 or kind == 11:
@@ -262,7 +265,7 @@ def good_body(kind, body):
 
 
 def good_text(text):
-    """Whether it is UTF-8 (RFC 3629), from the code points up: the interpreters' decoders differ."""
+    """Return whether the text is UTF-8 (RFC 3629), decoded by hand: the interpreters' decoders differ."""
     i = 0
     while i < len(text):
         byte = text[i]
@@ -287,13 +290,13 @@ def good_text(text):
     return True
 
 
-# What goes into the pot
+# Ingredients of the streams
 
 TOPICS = (b"t", b"a/b", b"\xc3\xa4/x", b"/", b"long/" + b"x" * 60)
 
 
 def some_properties(rng, kind):
-    """b"" before MQTT 5. kind: of the packet."""
+    """Return random properties for a packet of this kind; b"" before MQTT 5."""
     if version[0] != 5:
         return b""
     if rng.chance(50):
@@ -307,7 +310,7 @@ def some_properties(rng, kind):
 
 
 def reason(rng, kind):
-    """What may follow the packet id of an acknowledgement; nothing before MQTT 5."""
+    """Return what may follow the packet id of an acknowledgement; b"" before MQTT 5."""
     if version[0] != 5 or rng.chance(40):
         return b""
     code = bytes((rng.choice((0, 0, 0x10, 0x87, 0x92, 0x97)),))
@@ -335,7 +338,7 @@ def valid_packet(rng):
 
 
 def strange_properties(rng):
-    """Packets with properties that may not be, and those that only MQTT 5 has."""
+    """Return a packet with invalid properties, or one that only MQTT 5 has."""
     return rng.choice(
         (
             publish(b"t", b"x", properties=b"\2\x7f\0"),
@@ -391,7 +394,7 @@ def strange_packet(rng):
 
 
 def make_stream(rng):
-    """A stream that begins after CONNACK."""
+    """Return a stream of packets that begins after CONNACK."""
     if rng.chance(10):
         return rng.bytes(rng.between(1, 200))
     data = b""

@@ -1,4 +1,4 @@
-"""A broker in memory that keeps score: every law that a broker can see being broken is written down in `faults`."""
+"""A broker in memory that records every broken law that a broker can see, in `faults`."""
 
 from umqtt_testkit.encoder import (
     CONNECT,
@@ -27,14 +27,14 @@ _RECEIVE_MAXIMUM = 2
 
 
 def _selects(topic_filter, topic):
-    """Whether a filter without `+` selects a topic."""
+    """Return whether a filter without `+` selects a topic."""
     if topic_filter[-1:] == b"#":
         return topic.startswith(topic_filter[:-1]) or topic == topic_filter[:-2]
     return topic_filter == topic
 
 
 class Outgoing:
-    """A message for the client."""
+    """A message to the client."""
 
     def __init__(self, packet_id, topic, payload, qos):
         self.packet_id = packet_id
@@ -45,7 +45,7 @@ class Outgoing:
 
 
 class BrokerSession:
-    """What lasts from link to link."""
+    """The state that outlasts a link."""
 
     def __init__(self, wire=None):
         self.born_on = wire
@@ -53,31 +53,30 @@ class BrokerSession:
         self.queue = []  # Outgoing
         self.last_id = 0
         self.inbound = {}  # QoS 2 packet ids between PUBLISH and PUBREL: (topic, payload)
-        # Of PUBLISHes whose last acknowledgement the client has not read: packet id: (topic, payload, wire).
+        # PUBLISHes whose last acknowledgement the client has not read: packet id: (topic, payload, wire).
         self.in_use = {}
-        self.place = {}  # packet id: the place of its PUBREC among all that the client has read
+        self.place = {}  # packet id: the position of its PUBREC among all that the client has read
         self.places = 0
-        self.told = False  # the client knows that the session began with it
+        self.told = False  # the client knows that the session began as a new one
 
     def client_reset(self):
-        """The client has lost its memory: it may release any packet id."""
+        """Drop the checks of packet ids: the client has lost its memory, so it may release any packet id."""
         self.in_use = {}
         self.place = {}
         self.told = False
 
 
 class Broker:
-    """MQTT 3.1.1 and 5 for one client at a time.
+    """A broker of MQTT 3.1.1 and 5 for one client at a time.
 
-    late: takes a message at QoS 2 over at PUBREL, not at PUBLISH. hold_recs: answers so many PUBRECs at once, the
-    last first. lose_sessions: a lost link loses the session too. lost_unseen: the client may not have seen that, so
-    it may go on with what it had. down: refuses connections. mqtt31: speaks only
-    MQTT 3.1.
-    taken: (topic, payload) of every message that it took over; at QoS 1 as often as it came.
-    labels: by payload, what came as correlation data with it, None where nothing did. What it sends to a client of
-    MQTT 5 has the beginning of its payload there.
+    late: accepts a message at QoS 2 at PUBREL, not at PUBLISH. hold_recs: holds PUBRECs back until there are so
+    many, then sends them in reverse order. lose_sessions: a lost link loses the session too. lost_unseen: the client
+    may not have seen that, so it may continue the old session. down: refuses connections. mqtt31: speaks only MQTT
+    3.1. taken: (topic, payload) of every message that it accepted; at QoS 1, of every copy.
+    labels: the correlation data of each message by payload, None if it had none. Messages to a client of MQTT 5 carry
+    the beginning of their payload there.
     aliases: how many topic aliases a client may use; the broker uses as many as the client allows. aliased: how many
-    messages had no topic name, from the client and to it.
+    messages had no topic name, [from the client, to the client].
     """
 
     def __init__(self, name="a", return_code=0, late=False, hold_recs=0, mqtt31=False, aliases=0):
@@ -208,7 +207,7 @@ class Broker:
         self.session = self.sessions[client_id]
         if clean or self.level == 5 and not found.get("session_expiry_interval"):
             del self.sessions[client_id]
-        self._acks = []  # what the client is to acknowledge on this link, in order
+        self._acks = []  # what the client must acknowledge on this link, in order
         self._recs = []
         self._held = []
         self._rels = {}
@@ -298,7 +297,7 @@ class Broker:
             self._in_flight.remove(packet_id)
 
     def release_held(self):
-        """Sends the PUBRECs that were held back, the last first."""
+        """Send the PUBRECs that were held back, in reverse order."""
         while self.wire and self.session and self._held:
             self.wire.send(acknowledgement(PUBREC, self._held[-1]), self._rec_arrives(self._held.pop()))
 
@@ -334,7 +333,7 @@ class Broker:
             if message.packet_id == packet_id and message.sent:
                 break
         else:
-            if kind != PUBCOMP:  # which answers any PUBREL
+            if kind != PUBCOMP:  # PUBCOMP answers any PUBREL
                 self.fault("acknowledgement %d of nothing, packet type %d" % (packet_id, kind))
             return
         if kind != PUBCOMP:
@@ -352,8 +351,8 @@ class Broker:
     # To the client
 
     def send(self, client_id, topic, payload, qos):
-        """A message for the client, now or when it comes back; False: it has no such subscription."""
-        session = self.sessions.get(client_id) or self.session  # the second: of a clean session
+        """Send a message to the client, now or when it comes back; return False if it has no such subscription."""
+        session = self.sessions.get(client_id) or self.session  # self.session is that of a clean session
         if not session or not [1 for one in session.subscriptions if _selects(one, topic)]:
             return False
         message = Outgoing(0, topic, payload, qos)
@@ -383,7 +382,7 @@ class Broker:
         message.sent = True
 
     def _alias(self, topic):
-        # The topic name that is sent, and its alias; the first alias is given anew where there is none left.
+        # Returns the topic name to send and its alias. If all aliases are given, the first one gets a new meaning.
         if topic in self._given:
             self.aliased[1] += 1
             return b"", self._given.index(topic) + 1
@@ -394,5 +393,5 @@ class Broker:
         return topic, self._given.index(topic) + 1
 
     def forget(self, client_id):
-        """The broker loses a session, as one without persistence does."""
+        """Drop a session, as a broker without persistence does."""
         self.sessions.pop(client_id, None)

@@ -1,7 +1,7 @@
-"""Topic aliases of MQTT 5, both ways: what the laws promise without them holds with them.
+"""With topic aliases of MQTT 5, both ways, all laws hold that hold without them.
 
-The strict broker writes down each alias that its link does not know, and a PUBLISH that is sent again without its topic
-name. There are two topics each way: two aliases are used again and again, one changes its meaning all the time.
+The strict broker records each alias that its link does not know, and each repeated PUBLISH without a topic name.
+There are two topics each way: two aliases are used again and again, and one changes its meaning all the time.
 """
 
 from recorded import play, record
@@ -46,7 +46,7 @@ def _a_session_that_is_lost_takes_its_aliases_along():
 
 
 def _every_split_of_a_session_with_aliases_gives_the_same_events():
-    # Planted: large.py hands over what came with an alias alone under an empty topic name.
+    # Planted: large.py hands over a message that has only an alias under an empty topic name.
     recorded, events = record(2)
     total = sum([len(data) for _, data in recorded])
     equal(play(recorded, [], 2), events)

@@ -1,7 +1,7 @@
-"""A day of a board in virtual time: outages, reconnects and commands, no heap that grows, no watchdog that bites.
+"""A day of a board in virtual time, with outages, reconnects and commands, grows no heap and starves no watchdog.
 
-`make test` lives through its first nine hours, each of its three kinds of outage thrice; UMQTT_FULL_SWEEPS=1 through
-all 24 (`make prove-firmware`).
+`make test` runs the first nine hours, with three outages of each kind; UMQTT_FULL_SWEEPS=1 runs all 24
+(`make prove-firmware`).
 """
 
 import gc
@@ -20,14 +20,14 @@ _HOURS = 24 if FULL else 9
 _HOUR_MS = 3_600_000
 _INTERVAL_MS = 10_000
 _WATCHDOG_MS = 8_000
-# Garbage collection is conservative: a stale word on the stack can hold a few blocks, some 600 bytes. A leak of a byte
-# a reading would be 1.6 KB in half of nine hours, 4 KB in half a day.
+# Garbage collection is conservative: a stale word on the stack can retain a few blocks, some 600 bytes. A leak of one
+# byte per reading would be 1.6 KB in half of nine hours, 4 KB in half a day.
 _SLACK_BYTES = 1024
 _ID = "day"
 
 
 class Dog:
-    """The watchdog; and the module machine, as far as the application uses it."""
+    """The watchdog, and those parts of the module machine that the application uses."""
 
     PWRON_RESET, HARD_RESET, WDT_RESET, DEEPSLEEP_RESET, SOFT_RESET = 1, 2, 3, 4, 5
     clock = None
@@ -45,10 +45,10 @@ class Dog:
 
 
 class Day:
-    """The application on a virtual flash, with a virtual network; run() lets time go by."""
+    """The application on a virtual flash, with a virtual network; run() advances the time."""
 
     def __init__(self):
-        # Continuous with what is read from the real clock before everything is replaced.
+        # Continues the real clock, which the application read before everything was replaced.
         self.clock = clock = Clock(time.ticks_ms() & 0x3FFFFFFF)
         self.broker = Broker()
         self.wire = None
@@ -113,7 +113,7 @@ class Day:
         return passes
 
     def _forget(self):
-        # What the broker remembers would be taken for a leak of the board.
+        # The broker's record would count as a leak of the board.
         broker = self.broker
         for topic, payload in broker.taken:
             if topic.endswith(b"/telemetry"):
@@ -139,7 +139,7 @@ class Day:
 
 
 class Machine:
-    """Stands in for the module."""
+    """A stand-in for the module machine."""
 
     PWRON_RESET, HARD_RESET, WDT_RESET, DEEPSLEEP_RESET, SOFT_RESET = 1, 2, 3, 4, 5
 
@@ -155,7 +155,7 @@ class Machine:
 
 
 class VirtualTime:
-    """Stands in for the module time."""
+    """A stand-in for the module time."""
 
     def __init__(self, clock):
         self.ticks_ms, self.ticks_diff, self.sleep_ms = clock.ticks_ms, clock.ticks_diff, clock.sleep_ms
@@ -183,7 +183,7 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
         try:
             heap = []
             number = 0
-            for line in range(40):  # its ring is full from the beginning: outages fill it only within half a day
+            for line in range(40):  # fill the log's ring now: outages alone would take half a day
                 day.board.log.report("info", "%d %s" % (line, "x" * 60))
             for hour in range(_HOURS):
                 day.run(_HOUR_MS - 900_000)
@@ -198,12 +198,12 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
                     day.command(number, name, **args)
                     day.run(60_000)
                 if hour % 3 == 0:
-                    day.outage(600_000)  # longer than the outbox lasts: the oldest readings go, and are announced
+                    day.outage(600_000)  # longer than the outbox lasts: the oldest readings are dropped and reported
                 elif hour % 3 == 1:
                     day.wire.break_now()
                     day.run(600_000)
                 else:
-                    day.wire.mute = True  # a link that takes bytes and carries none
+                    day.wire.mute = True  # the link takes bytes and delivers none
                     day.run(600_000)
                 heap.append(_allocated())
                 equal(day.broker.faults, [])
@@ -211,7 +211,7 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
             print("heap in use at the end of each hour", heap, "fed", day.dog.times, "longest ms", day.dog.longest)
             equal((len(day.replies), False in day.replies), (number, False))
             assert day.dog.longest < _WATCHDOG_MS // 2, day.dog.longest
-            # In the first half everything is needed once: lists and dicts reach their full size.
+            # The first half needs everything for the first time: lists and dicts reach their full size.
             second_half = heap[_HOURS // 2 :]
             assert max(second_half) - min(second_half) <= _SLACK_BYTES, heap
             assert max(heap) - heap[0] <= 5 * _SLACK_BYTES, heap

@@ -1,4 +1,4 @@
-"""When the client tries again, to the millisecond, also across the wrap of the clock at 2**30 ms and long sleeps."""
+"""The client retries at the right millisecond, also across the wrap of the clock at 2**30 ms and long sleeps."""
 
 from timing import STARTS, elapsed, run_until, up
 from umqtt_testkit.portable import Rng, equal
@@ -8,7 +8,7 @@ SLEEPS = (60000, 1 << 28, (1 << 29) - 1, 1 << 29, (1 << 29) + 5, (1 << 30) - 100
 
 
 def test_a_long_sleep_ends_in_a_new_link_and_no_loss():
-    # Planted: what was in flight on the old link is not sent again on the new one.
+    # Planted: messages in flight on the old link are not sent again on the new one.
     for sleep in (60000, 1 << 28, 1 << 29, (1 << 29) + 5, (1 << 30) - 1000):
         world = up(0)
         world.client.publish(b"t", b"before", 1)
@@ -21,7 +21,7 @@ def test_a_long_sleep_ends_in_a_new_link_and_no_loss():
 
 
 def test_waits_between_attempts_to_the_millisecond():
-    # Planted: the wait doubles after the first failed attempt already.
+    # Planted: the wait doubles already after the first failed attempt.
     for start in STARTS:
         world = World(start=start)
         attempts = []
@@ -49,7 +49,7 @@ def test_the_wait_is_short_again_only_after_a_good_link():
 
 
 def test_a_long_sleep_while_waiting_for_the_next_attempt():
-    # Planted: a wait that began 2**29 ms ago or earlier counts as not begun.
+    # Planted: a wait that began 2**29 ms ago or earlier counts as not started.
     for start in STARTS:
         for sleep in SLEEPS:
             world = World(start=start)
@@ -70,7 +70,7 @@ def test_a_long_sleep_while_connected_is_a_new_link_at_once():
             world.clock.advance(sleep)
             world.client.tick()
             if sleep > 20000:
-                # A link that was silent for so long is not trusted, whatever the socket says.
+                # A link that was silent for so long is not trusted, whatever its socket reports.
                 if sleep >= 1 << 29:
                     assert "slept" in str(world.of_kind("disconnect")[0]), sleep
                 assert run_until(world, lambda world=world: len(world.wires) > 1, 20000) <= 1000
@@ -99,8 +99,8 @@ def test_a_long_sleep_while_connecting_and_while_closing():
 
 
 def test_a_link_that_lasted_for_days_was_a_good_one():
-    # Planted: a link that lasted 2**29 ms or longer, a negative difference, counts as short.
-    # 2**29 ms, 6.2 days, is where a difference of two times changes its sign.
+    # Planted: a link that lasted 2**29 ms (6.2 days) or longer counts as short.
+    # From 2**29 ms on, the difference of two times is negative.
     for days in (1, 7, 13, 20):
         world = World(keep_alive=0)
         world.unreachable = True
@@ -156,7 +156,7 @@ def test_jitter_is_full_and_within_its_limits():
 
 
 def test_a_refusal_is_reported_and_tried_again_only_at_the_longest_delay():
-    # Planted: return code 2 is tried again after the usual wait.
+    # Planted: after return code 2 the client tries again at the usual wait.
     for code in (1, 2, 3, 4, 5):
         world = World([Broker(return_code=code)])
         assert world.run(lambda world=world: world.of_kind("error"))
@@ -217,7 +217,7 @@ def test_a_link_that_was_only_ticked_when_asked_was_a_good_one_too():
 
 def test_mqtt_3_1_failover_forgets_what_belongs_to_the_other_broker():
     # Planted: the session of one broker is resumed at another.
-    # CONNACK of MQTT 3.1 has no session_present: what the client knows of the first broker must not reach the second.
+    # CONNACK of MQTT 3.1 has no session_present: the client's state of the first broker must not reach the second.
     first, second = Broker("a", mqtt31=True), Broker("b", mqtt31=True)
     world = World([first, second], allow_mqtt31=True, flash=Flash(), keep_broker_queue=False)
     client = world.client

@@ -1,4 +1,4 @@
-"""What a broker has queued for a client outlives the client's reset and its way from one broker of a list to another.
+"""A broker's queue for a client survives the client's reset and its changes between the brokers of a list.
 
 A packet id that the broker remembers from before the reset would swallow a new message at QoS 2, so the client makes
 the broker forget the id first. test_power_cut_at_every_step.py restarts with memory only between any two ticks.
@@ -15,12 +15,12 @@ AFTER = [(b"up", b"after %d" % i) for i in range(4)]
 
 
 def up(world):
-    world.client.tick()  # a link that broke is noticed
+    world.client.tick()  # the client notices a broken link
     return world.run(lambda: world.client.connected and world.client.subscribed and not world.client.pending)
 
 
 def reset_with_a_queue(qos=1, broker=None, before=(), **options):
-    """A device loses its power, with messages at QoS 2 half done; then the broker has QUEUE for it."""
+    """Return a world after a reset: messages at QoS 2 were half done, and since then the broker has QUEUE for it."""
     world = World([broker or Broker()], **options)
     world.program = lambda world: world.client.subscribe(b"down/#", qos)
     world.program(world)
@@ -35,7 +35,7 @@ def reset_with_a_queue(qos=1, broker=None, before=(), **options):
     broker.hold_recs = 0
     for topic, payload in QUEUE:
         assert broker.send(b"c", topic, payload, qos)
-    if world.flash:  # it was at another broker since, and the packet ids begin anew
+    if world.flash:  # it was at another broker since, and the packet ids begin again
         world.flash.messages.clear()
         world.flash.inbound.clear()
         world.flash.state["session"] = "elsewhere:1883"
@@ -48,7 +48,7 @@ def purges(world):
 
 
 def test_it_arrives_after_a_reset():
-    # Planted: resume.py purges whatever its store does not know.
+    # Planted: resume.py purges every session that its store does not know.
     for qos in (1, 2):
         for publishes in (None, 0, 1, 2):
             world = reset_with_a_queue(qos)
@@ -60,7 +60,7 @@ def test_it_arrives_after_a_reset():
             world.settle()
             equal(world.messages, QUEUE)
             equal(world.of_kind("connect")[-1], True)
-            # The session is the client's own from now on.
+            # From now on the session is the client's own.
             world.wire.break_now()
             assert up(world)
             world.brokers[0].send(b"c", b"down/x", b"last", qos)
@@ -92,7 +92,7 @@ def test_no_packet_id_from_before_the_reset_swallows_a_message_at_qos_2():
 
 
 class Deaf(Broker):
-    """Ends the link at a PUBREL that it knows nothing of, or says nothing any more."""
+    """A broker that ends the link at a PUBREL with an unknown packet id, or, if silent, stops answering."""
 
     silent = False
 
@@ -106,7 +106,7 @@ class Deaf(Broker):
 
 
 def test_a_broker_that_takes_no_pubrel_for_an_id_that_it_does_not_know_is_soon_asked_no_more():
-    # Planted: a PUBREL that is never answered is sent on every new link, for ever; the broker's session is purged then.
+    # Planted: an unanswered PUBREL is sent on every new link, for ever; the broker's session is then purged.
     for silent in (False, True):
         world = reset_with_a_queue(broker=Deaf())
         world.brokers[0].silent = silent
@@ -123,13 +123,13 @@ def test_a_broker_that_takes_no_pubrel_for_an_id_that_it_does_not_know_is_soon_a
         equal(world.messages, QUEUE + [(b"down/x", b"last")])
         equal(purges(world), [])
         equal(world.faults(), [])
-        if silent:  # as RabbitMQ is
+        if silent:  # as RabbitMQ does
             assert "ack_timeout" in repr(world.of_kind("disconnect")), world.events
 
 
 def test_a_reset_while_a_session_is_taken_over_lets_no_packet_id_swallow_a_message():
-    # Planted: after the reset the store says that the session is the client's own; a message that was never sent goes
-    # with DUP, unasked.
+    # Planted: after the reset the store says that the session is the client's own; a message that was never sent is
+    # sent with DUP, without the question first.
     for late in (False, True):
         for ticks in range(16):
             world = reset_with_a_queue(2, Broker(late=late), BEFORE, flash=Flash())
@@ -147,7 +147,7 @@ def test_a_reset_while_a_session_is_taken_over_lets_no_packet_id_swallow_a_messa
 
 
 def fails_over(world):
-    """Changes brokers with messages half done and queues that wait. Returns what was sent down and up."""
+    """Change brokers with messages half done and queues waiting; return the messages sent down and those sent up."""
     down, up_ = [], []
     world.client.subscribe(b"down/#", 2)
     assert up(world)
@@ -158,7 +158,7 @@ def fails_over(world):
             world.client.publish(*up_[-1], 1 + n % 2)
             for qos in (1, 2):
                 message = b"down/x", b"%d %d %d" % (turn, n, qos)
-                # To the broker where the client is, and to the one where it was.
+                # To the broker where the client is, and to the one where it was before.
                 for broker in (here, there) if turn and here.sessions is not there.sessions else (here,):
                     assert broker.send(b"c", *message, qos)
                     down.append(message)
@@ -171,7 +171,7 @@ def fails_over(world):
         assert up(world)
     world.brokers[0].down = False
     world.settle()
-    for broker in world.brokers:  # what waits at the other one arrives there
+    for broker in world.brokers:  # messages that wait at the other broker arrive from there
         broker.down = broker is world.wire.broker
     world.wire.break_now()
     assert up(world)
@@ -180,8 +180,8 @@ def fails_over(world):
 
 
 def test_a_list_of_brokers_loses_nothing_of_what_any_of_them_has_queued():
-    # Planted: the session of another broker of the list is purged; it is taken over without a question; the name of a
-    # cluster is not what the store remembers.
+    # Planted: the session of another broker of the list is purged; it is taken over without a question; the store
+    # does not remember the name of a cluster.
     for flash in (None, Flash):
         for late, mqtt31 in ((False, False), (True, False), (False, True)):
             for shared in (False, True):
@@ -197,7 +197,7 @@ def test_a_list_of_brokers_loses_nothing_of_what_any_of_them_has_queued():
                     equal(len(purges(world)), 1 if mqtt31 and flash else 0, case)
                     equal(sorted(set(down) - set(world.messages)), [], case)
                     equal(sorted(set(sent) - set(world.taken())), [], case)
-                    if declared and not mqtt31:  # whose first CONNACK leaves open whose the session is
+                    if declared and not mqtt31:  # with MQTT 3.1 the first CONNACK does not say whose session it is
                         equal(sorted({m for m in down if m[1][-1:] == b"2" and world.messages.count(m) > 1}), [], case)
                         at_2 = [m for m in sent if m[1][-1:] == b"1"]
                         equal([m for m in at_2 if world.taken().count(m) > 1], [], case)
@@ -205,7 +205,7 @@ def test_a_list_of_brokers_loses_nothing_of_what_any_of_them_has_queued():
 
 
 def test_the_session_of_another_broker_is_purged_where_the_program_says_so():
-    # What lies in the store is of the other broker: its messages at QoS 2 were handed over when that one was left.
+    # The store's session is that of the other broker: its messages at QoS 2 were handed over when the client left it.
     # Planted: every broker's session is taken over.
     world = World([Broker("a"), Broker("b")], keep_broker_queue=False)
     world.client.subscribe(b"down/#", 2)

@@ -24,7 +24,7 @@ def whole(world, traffic):
 
 
 def test_session_present_exactly_once():
-    # Planted: a message whose PUBREC came is published again on the next link.
+    # Planted: a message whose PUBREC arrived is published again on the next link.
     for step, make_world in (
         (1, World),
         (2, lambda: World(flash=Flash())),
@@ -47,7 +47,7 @@ def test_two_cuts_session_present_exactly_once():
 
 
 def new_messages_arrive(world, broker):
-    """New messages under the old packet ids: each once, in order, not flagged."""
+    """Check that new messages under the old packet ids arrive once, in order, and not flagged."""
     for message in NEW:
         assert broker.send(b"c", *message), "not subscribed again"
     heard = len(world.messages)
@@ -61,9 +61,9 @@ def new_messages_arrive(world, broker):
 
 
 def lost_then_new(world, traffic):
-    """The session is gone: everything arrives at least once, and new messages under the old packet ids do."""
+    """Lose the session; check that everything arrives at least once, also new messages under the old packet ids."""
     broker = world.brokers[0]
-    if broker.lose_sessions:  # the cut lay behind the last byte
+    if broker.lose_sessions:  # the cut was behind the last byte
         world.wire.break_now()
         assert traffic.arrives()
     traffic.check(exactly_once=False, ordered=not broker.late)
@@ -88,7 +88,7 @@ def test_session_lost_at_least_once_and_no_stale_id():
 
 
 def test_session_lost_and_its_connack_too():
-    # Planted: a known packet id always means the same message, whatever DUP and payload say.
+    # Planted: a known packet id always means the same message, even if DUP and the payload differ.
     # The client cannot see that the session is new: the next CONNACK says session_present=1.
     for connack in range(5):
         cuts = everywhere(World, 4)
@@ -119,10 +119,10 @@ def test_second_broker_at_least_once_and_no_stale_id():
                 assert traffic.arrives()
             traffic.check(exactly_once=False, ordered=not first.late)
             new_messages_arrive(world, second)
-            # And back: the first remembers a session that the client cannot vouch for any more.
+            # And back: the first broker remembers a session whose packet ids the client no longer knows.
             world.client.publish(b"up/0", b"to the second", 2)
             for session in first.sessions.values():
-                session.client_reset()  # its packet ids are asked for
+                session.client_reset()  # the client purges its packet ids
             first.down = False
             second.down = True
             world.wire.break_now()
@@ -139,7 +139,7 @@ def test_second_broker_at_least_once_and_no_stale_id():
 
 
 def test_pieces_of_any_size_and_a_link_that_is_often_full():
-    # Planted: a write that took a part counts as having taken all.
+    # Planted: a partial write counts as complete.
     for piece in (1, 2, 3, 5, 7):
         for tx_size in (32, 64, 1024):
             sweep(lambda tx_size=tx_size: World(tx_size=tx_size, rx_size=64), [[{"piece": piece}]], whole)
@@ -169,7 +169,7 @@ def test_pieces_of_any_size_and_a_link_that_is_often_full():
 
 
 def test_order_check_itself():
-    # Planted: a check that compares what came without its order.
+    # Planted: the check ignores the order.
     check_order([(b"down/0", b"command 0"), (b"down/0", b"command 2"), (b"down/0", b"command 4")], DOWN)
     try:
         check_order([(b"down/0", b"command 4"), (b"down/0", b"command 0")], DOWN)

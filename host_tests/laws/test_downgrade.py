@@ -1,4 +1,4 @@
-"""A broker that knows no QoS 2, such as RabbitMQ's MQTT plugin: it answers with PUBACK, and grants QoS 1 at most."""
+"""A broker without QoS 2, such as RabbitMQ's MQTT plugin, answers with PUBACK and grants QoS 1 at most."""
 
 from test_regressions import comes_back, connected
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE, acknowledgement
@@ -12,7 +12,7 @@ UP = [(b"up/%d" % i, b"reading %d" % i) for i in range(12)]
 
 
 class NoQos2(Broker):
-    """Takes every message at QoS 2 for one at QoS 1, and ends the link at a packet that only QoS 2 has."""
+    """A broker that treats QoS 2 as QoS 1, and ends the link at a packet that only QoS 2 has."""
 
     def _take(self, wire, head, body):
         kind = head >> 4
@@ -27,7 +27,7 @@ class NoQos2(Broker):
 
 
 def test_a_message_at_qos_2_is_delivered_at_qos_1_and_reported_once():
-    # Planted: PUBACK of a message at QoS 2 ends the link, for ever; the report comes with every message.
+    # Planted: PUBACK of a message at QoS 2 ends every link; the report comes with every message.
     cuts = [{}] + [{"cut_up": at} for at in every(200, 20)] + [{"cut_down": at} for at in every(60, 6)]
     for cut in cuts:
         world = World([NoQos2()])
@@ -47,7 +47,7 @@ def test_a_message_at_qos_2_is_delivered_at_qos_1_and_reported_once():
         equal(len([1 for error in world.of_kind("error") if isinstance(error, Downgraded)]), 1)
         equal(len([1 for kind in world.events if kind[0] == "acknowledged"]), len(UP))
         equal(world.faults(), [])
-        # Where CONNACK was lost the session is taken over, and purged after three PUBRELs: see test_broker_queue.py.
+        # If CONNACK was lost, the session is taken over, and purged after three PUBRELs: see test_broker_queue.py.
         assert len(world.brokers[0].connects) < 8, cut
 
 

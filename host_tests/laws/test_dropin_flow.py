@@ -1,6 +1,6 @@
-"""Programs for umqtt.simple and umqtt.robust are handed everything that waits, in order, whatever their callbacks do.
+"""Programs for umqtt.simple and umqtt.robust get every waiting message, in order, whatever their callbacks do.
 
-The broker sends everything that waits at once, as far as MQTT 3.1.1 lets it; test_inbox_heap.py does the same with real
+The broker sends all waiting messages at once, as far as MQTT 3.1.1 allows; test_inbox_heap.py does the same with real
 brokers and little memory.
 """
 
@@ -29,7 +29,7 @@ class Robust(robust.MQTTClient):
 
 
 class World:
-    """A program's client, called c, its broker, and the clock. cuts: of the wires to come, as Wire takes them."""
+    """A program's client, called c, its broker, and the clock. cuts: arguments of Wire for the next wires."""
 
     def __init__(self, kind, clean=False, late=False, **options):
         self.broker = Broker(late=late)
@@ -87,8 +87,8 @@ CALLBACKS = {
 
 
 def test_everything_that_waits_is_handed_over_in_order_and_once():
-    # Planted: the socket is read while the inbox is full; messages are not handed over while publish() waits; the link
-    # that fetches what there was no room for is an error of the program.
+    # Planted: the socket is read while the inbox is full; messages are not handed over while publish() waits; the
+    # program gets an error for the link that fetches the messages for which there was no room.
     for kind in (simple.MQTTClient, Robust):
         for call in ("wait_msg", "check_msg"):
             for clean in (False, True):
@@ -113,7 +113,7 @@ def hand_over(kind, call, clean, qos, name, waiting, about):
             getattr(world.client, call)()
         except ValueError:
             pass
-        if name not in ("publishes at 1", "publishes at 2"):  # which let others pass while they wait
+        if name not in ("publishes at 1", "publishes at 2"):  # these hand over other messages while they wait
             assert len(world.got) <= before + 1, "one a call: " + about
         calls += 1
         assert calls < 10 * waiting + 10, about
@@ -124,7 +124,7 @@ def hand_over(kind, call, clean, qos, name, waiting, about):
         world.client.ping()
     if qos or name not in ("publishes at 1", "publishes at 2"):
         equal(world.got, numbers(waiting), about)
-    else:  # what a broker drops too, for a client that does not read
+    else:  # a broker drops messages too if its client does not read
         equal(world.got, sorted(world.got, key=int), about)
         assert len(world.got) > 32 or waiting == len(world.got), about
     if name[:9] == "publishes":
@@ -137,7 +137,7 @@ def hand_over(kind, call, clean, qos, name, waiting, about):
 
 
 def test_a_message_at_qos_1_whose_callback_lost_the_link_is_handed_over_again_before_those_behind_it():
-    # Planted: it counts as taken; it is handed over after those behind it.
+    # Planted: the message counts as handed over; it is handed over after those behind it.
     for out_qos in (0, 1, 2):
         for direction in ("cut_up", "cut_down"):
             for cut in range(0, 600, 1 if FULL else 23 * SHARE):
@@ -171,7 +171,7 @@ def cut_in_a_callback(out_qos, direction, cut, about):
 
 
 def test_messages_that_come_while_a_call_waits_for_its_answer_are_handed_over():
-    # umqtt.simple hands them over inside of publish() and subscribe(). Planted: dropped where the inbox is full.
+    # umqtt.simple hands them over inside publish() and subscribe(). Planted: they are dropped if the inbox is full.
     for qos in (0, 1, 2):
         world = World(simple.MQTTClient, True)
         world.client.subscribe(b"in/#", qos)
@@ -185,7 +185,7 @@ def test_messages_that_come_while_a_call_waits_for_its_answer_are_handed_over():
 
 
 def test_what_a_call_leaves_behind_is_in_the_socket_where_a_selector_sees_it():
-    # umqtt.simple reads no more than a message either. Planted: what is read ahead waits in the client.
+    # umqtt.simple never reads more than one message either. Planted: bytes that are read ahead wait in the client.
     for call in ("wait_msg", "check_msg", "publish", "subscribe", "in the callback"):
         world = World(simple.MQTTClient)
         world.client.subscribe(b"in/#", 0)
@@ -215,7 +215,7 @@ def test_a_callback_may_ask_for_the_next_message():
 
 
 def test_a_message_without_memory_is_raised_by_name_and_its_buffer_freed():
-    # Planted: acknowledged without a word; the buffer stays.
+    # Planted: the message is acknowledged silently; the buffer stays.
     from umqtt_robust.large import MessageTooLarge
 
     class NoMemory(bytearray):
@@ -248,7 +248,7 @@ def test_a_message_without_memory_is_raised_by_name_and_its_buffer_freed():
 
 
 def test_keep_alive_does_not_give_up_a_link_that_is_not_read():
-    # Planted: what is not read counts as silence; no PINGREQ while the inbox is full.
+    # Planted: unread bytes count as silence; no PINGREQ leaves while the inbox is full.
     world = World(simple.MQTTClient, keepalive=10)
     core = world.core
     world.client.subscribe(b"in/#", 0)
@@ -268,7 +268,7 @@ def test_keep_alive_does_not_give_up_a_link_that_is_not_read():
 
 
 def run(world, call, *arguments, until):
-    # A program of umqtt.simple: when the link is lost it makes a new one.
+    # As a program of umqtt.simple does: it makes a new client when the link is lost.
     while not until():
         try:
             call(*arguments)
@@ -285,7 +285,7 @@ def again(client):
 
 
 def test_cut_at_random_nothing_is_lost_and_qos_2_comes_once():
-    # Planted: the packet ids of QoS 2 are forgotten with the link; robust publishes anew what may have arrived.
+    # Planted: the packet ids of QoS 2 are forgotten with the link; robust publishes again what may have arrived.
     for seed in range(600 if FULL else 60 // SHARE):
         rng = Rng(seed, True)
         kind = rng.choice((simple.MQTTClient, Robust))
@@ -319,7 +319,7 @@ def subscribed(world):
 
 
 def test_robust_at_qos_2_publishes_once_wherever_the_link_is_cut():
-    # Planted: publish() puts the message into the outbox again on the new link.
+    # Planted: publish() puts the message into the outbox a second time on the new link.
     for late in (False, True):
         for name in ("cut_up", "cut_down"):
             for at in range(1, 64):
@@ -333,7 +333,7 @@ def test_robust_at_qos_2_publishes_once_wherever_the_link_is_cut():
 
 
 def test_what_simple_could_not_publish_is_left_to_the_program():
-    # Planted: it stays in the outbox and goes on the next link as well.
+    # Planted: the message stays in the outbox and is sent on the next link as well.
     for qos in (1, 2):
         world = World(simple.MQTTClient)
         world.broker.acknowledge = False

@@ -1,7 +1,7 @@
-"""What the client takes is handed over, kept, or asked for again: however much waits, and whatever handlers do.
+"""Messages that the client receives are handed over, kept, or requested again, however many wait.
 
-The broker of these tests sends everything that waits at once, as far as MQTT 3.1.1 lets it, so acknowledgements for the
-client's own messages come behind all of it.
+The handlers of these tests publish. The broker sends all waiting messages at once, as far as MQTT 3.1.1 allows, so
+acknowledgements for the client's own messages arrive behind all of them.
 """
 
 from umqtt_testkit.portable import Rng, equal
@@ -9,16 +9,16 @@ from world import FULL, SHARE, Flash, World
 
 from umqtt_robust.store import MemoryStore
 
-HEAP = "32M" if FULL else "4M"  # the broker of 2,000 messages keeps all that it saw
+HEAP = "32M" if FULL else "4M"  # the broker of 2,000 messages records all that it saw
 TIMEOUT_S = 170
 
 WAITING = (1, 31, 32, 33, 64, 65, 200) + ((2000,) if FULL else ())
-# Messages that a handler publishes for each that it gets, and their QoS.
+# (how many messages a handler publishes for each one it gets, their QoS)
 PUBLISHES = ((0, 0), (1, 0), (1, 1), (1, 2), (3, 1))
 
 
 def worlds(qos, publishes, how, kept, waiting, **options):
-    """A world in which so many messages wait for a client whose handler publishes."""
+    """Return a world in which `waiting` messages wait for a client whose handler publishes."""
     flash = Flash(32) if kept else None
     if not kept:
         options["store"] = MemoryStore(32)
@@ -65,7 +65,7 @@ def check(world, publishes, waiting, about):
 
 
 def test_everything_that_waits_is_handed_over_in_order_and_once():
-    # Planted: a full box raises; a handler's OutboxFull is a dead letter; what is skipped is not fetched.
+    # Planted: a full outbox raises; a handler's OutboxFull becomes a dead letter; skipped messages are not fetched.
     for kept in (False, True):
         for qos in (0, 1, 2):
             for publishes, how in PUBLISHES:
@@ -79,7 +79,7 @@ def test_everything_that_waits_is_handed_over_in_order_and_once():
 
 
 def test_at_qos_0_what_there_is_no_room_for_is_counted():
-    # A broker drops it too for a client that does not read. Planted: dropped without being counted.
+    # A broker drops messages too if its client does not read. Planted: they are dropped without being counted.
     world = worlds(0, 1, 1, False, 2000)
     finished(world)
     assert 32 < len(world.got) < 2000
@@ -118,8 +118,8 @@ def test_a_handler_that_finds_the_outbox_full_gets_its_message_again():
 
 
 def test_cut_at_random_and_with_the_power_cut_nothing_is_lost():
-    # QoS 1 and 2 may come again after a cut, flagged; what a handler published may too. Planted: forget() keeps what
-    # waits.
+    # QoS 1 and 2 may come again after a cut, flagged; so may what a handler published. Planted: forget() keeps the
+    # waiting messages.
     for seed in range(400 if FULL else 40 // SHARE):
         rng = Rng(seed)
         qos, how = rng.between(1, 2), rng.between(1, 2)
@@ -141,7 +141,7 @@ def test_cut_at_random_and_with_the_power_cut_nothing_is_lost():
 
 
 def test_a_handler_is_not_called_again_before_something_has_left_the_outbox():
-    # Full by its bytes, not by its messages. Planted: called again at once, and for ever.
+    # The outbox is full by bytes, not by messages. Planted: the handler is called again at once, and for ever.
     world = World(store=MemoryStore(32), max_bytes=100)
     tries = []
 
@@ -161,13 +161,13 @@ def test_a_handler_is_not_called_again_before_something_has_left_the_outbox():
     world.brokers[0].acknowledge = True
     world.wire.break_now()
     finished(world)
-    equal(tries, [b"x", b"x", b"x"])  # and once when it came again, before the first PUBACK
+    equal(tries, [b"x", b"x", b"x"])  # called once more when it came again, before the first PUBACK
     equal([topic for topic, _ in world.taken()][-1], b"out")
     equal(world.client.dead_letters, 0)
 
 
 class Poor:
-    """A store without memory now and then: put() raises MemoryError for every third message."""
+    """A store that sometimes has no memory: put() raises MemoryError for every third message."""
 
     def __init__(self, store):
         self._store = store
@@ -184,7 +184,8 @@ class Poor:
 
 
 def test_a_message_for_which_there_is_no_memory_is_left_to_the_broker():
-    # Planted: the link ends before what came with it is answered, and the same comes again for ever.
+    # Planted: the link ends before other messages that came with it are answered, and the same ones come again for
+    # ever.
     for qos, waiting in ((2, 65), (2, 200)):
         world = worlds(qos, 0, 0, False, waiting)
         store = world.client.outbox.store
@@ -194,7 +195,7 @@ def test_a_message_for_which_there_is_no_memory_is_left_to_the_broker():
 
 
 def make_poor(client):
-    """There is no memory for the second message that is handed over after it was kept, nor for the 31st."""
+    """Make handing over run out of memory at the 2nd and the 31st message."""
     hand_over = client.hand_over
     calls = []
 
@@ -217,7 +218,7 @@ def test_a_message_that_finds_no_memory_when_it_is_handed_over_comes_again():
 
 
 def test_a_message_that_nobody_sends_again_waits_until_there_is_memory_to_hand_it_over():
-    # Planted: it is taken off the list first.
+    # Planted: the message is taken off the list before it is handed over.
     world = worlds(0, 0, 0, False, 0)
     for n in range(3):
         world.client.part("backpressure").keep((4, b"in/x", b"%d" % n))
@@ -227,7 +228,7 @@ def test_a_message_that_nobody_sends_again_waits_until_there_is_memory_to_hand_i
 
 
 def test_where_there_is_no_memory_for_the_flow_control_no_message_is_lost_or_a_dead_letter():
-    # Planted: a handler that was done is one that failed; at QoS 2 its message counts as handed over.
+    # Planted: a handler that finished counts as failed; at QoS 2 its message counts as handed over.
     for qos in (1, 2):
         world = worlds(qos, 1, 1, False, 65)
         part = world.client.part
@@ -247,7 +248,7 @@ def test_where_there_is_no_memory_for_the_flow_control_no_message_is_lost_or_a_d
 
 
 def test_publish_without_memory_is_as_with_a_full_outbox():
-    # Planted: a handler's MemoryError is a dead letter; half of the message stays in the index of the outbox.
+    # Planted: a handler's MemoryError makes a dead letter; half of the message stays in the index of the outbox.
     world = worlds(1, 1, 1, False, 65)
     store = world.client.outbox.store
     put = store.put
@@ -267,7 +268,7 @@ def test_publish_without_memory_is_as_with_a_full_outbox():
 
 
 def test_in_a_session_that_the_broker_forgets_the_messages_at_qos_2_are_bounded():
-    # A broker that says PUBREL late. Planted: they are kept until their PUBREL, however many there are.
+    # The broker sends PUBREL late. Planted: all messages are kept until their PUBREL, however many there are.
     world = worlds(2, 0, 0, False, 0, clean_session=True)
     client = world.client
     assert world.run(lambda: client.connected and client.subscribed)

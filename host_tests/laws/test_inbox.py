@@ -1,4 +1,4 @@
-"""Messages that wait until the program takes them: each once at QoS 2 and acknowledged, wherever the link is cut."""
+"""Messages wait in the inbox until the program takes them: each once at QoS 2 and acknowledged, despite cuts."""
 
 from umqtt_testkit.portable import equal
 from world import Broker, Flash, World, every, publish
@@ -20,7 +20,7 @@ class InboxWorld(World):
 
 
 class AioWorld(InboxWorld):
-    """The client for asyncio, driven by hand."""
+    """A world whose client is that for asyncio, driven by hand."""
 
     kind = aio.Client
 
@@ -51,7 +51,7 @@ def test_each_once_at_qos_2_and_acknowledged_wherever_the_link_is_cut():
             while len(taken) < 3:
                 assert world.run(lambda client=client: client.inbox), (name, at)
                 taken.append(client.take()[1])
-                world.settle(1000)  # long enough for another link: the program is busy with this one
+                world.settle(1000)  # long enough for another link: the program is busy with this message
             client.release()
             assert world.run(lambda session=broker.session: not session.queue), (name, at, "not acknowledged")
             world.settle(1000)
@@ -60,7 +60,7 @@ def test_each_once_at_qos_2_and_acknowledged_wherever_the_link_is_cut():
 
 
 def test_half_a_large_message_is_let_go_with_its_link():
-    # Planted: its pieces stay in RAM until another large message comes.
+    # Planted: its pieces stay in RAM until the next large message.
     for qos in (0, 1, 2):
         world = connected(rx_size=64)
         client = world.client
@@ -102,8 +102,8 @@ def test_what_waited_over_a_lost_session_acknowledges_nothing_of_the_new_one():
 
 
 def test_a_stale_id_that_the_program_holds_swallows_no_new_message():
-    # Planted: a message that is given up can still be acknowledged.
-    # The session was lost, and the CONNACK that said so: the broker begins again with the same packet ids.
+    # Planted: a message that was given up can still be acknowledged.
+    # The session was lost, and so was the CONNACK that said so: the broker begins again with the same packet ids.
     world = connected()
     client = world.client
     world.wire.send(publish(b"down/x", b"old", 2, 1))
@@ -123,7 +123,7 @@ def test_a_stale_id_that_the_program_holds_swallows_no_new_message():
 
 
 def test_an_acknowledgement_that_the_store_refuses_ends_the_link_and_not_the_program():
-    # Planted: release() ignores a StoreError, and the link stays; the message is handed over again.
+    # Planted: release() ignores a StoreError, so the link stays and the message is handed over again.
     world = connected(flash=Flash())
     client = world.client
     broker = world.brokers[0]
@@ -136,12 +136,12 @@ def test_an_acknowledgement_that_the_store_refuses_ends_the_link_and_not_the_pro
     equal(type(world.of_kind("disconnect")[0]).__name__, "StoreError")
     world.run(lambda: client.connected)
     world.settle()
-    equal(client.inbox, [])  # the program has had it
+    equal(client.inbox, [])  # the program already has the message
     equal(broker.session.queue, [])
 
 
 class PoorList(list):
-    """There is no memory for the second message that is appended, nor for the two that are tried after it."""
+    """A list without memory for the second append and for the two after it."""
 
     calls = 0
 
@@ -153,7 +153,7 @@ class PoorList(list):
 
 
 def test_a_message_is_not_done_when_there_is_no_memory_to_note_that_it_is_handed_over():
-    # Planted: at its next PUBREL it counts as handed over.
+    # Planted: the message counts as handed over at its next PUBREL.
     world = connected()
     world.client.part("qos2")._open = PoorList()
     sent = [b"%d" % i for i in range(5)]
@@ -167,7 +167,7 @@ def test_a_message_is_not_done_when_there_is_no_memory_to_note_that_it_is_handed
 
 
 def test_a_message_that_the_inbox_has_no_memory_for_comes_again():
-    # Planted: it waits for an outbox that is empty already; without memory for the flow control it is a dead letter.
+    # Planted: it waits for an outbox that is already empty; without memory for flow control it becomes a dead letter.
     for qos in (1, 2):
         for module_fails in (0, 2):
             world = connected()
@@ -200,8 +200,8 @@ def test_a_message_that_the_inbox_has_no_memory_for_comes_again():
 
 
 def test_behind_a_full_inbox_a_message_at_qos_2_leaves_after_a_restart():
-    # Before it leaves, the broker is asked to forget its packet id. Planted: with asyncio the socket is read for what
-    # is in flight alone, so the answer stays behind the messages that wait.
+    # Before the message leaves, the broker is asked to forget its packet id. Planted: with asyncio the socket is read
+    # only if messages are in flight, so the answer stays behind the waiting messages.
     for kind in (InboxWorld, AioWorld):
         world = kind([Broker()])
         assert world.run(lambda world=world: world.client.connected and world.client.subscribed)
@@ -215,7 +215,7 @@ def test_behind_a_full_inbox_a_message_at_qos_2_leaves_after_a_restart():
         assert client.pauses() and len(client.inbox) < 20
         Inbox.publish(client, b"up", b"x", 2)
         if kind is InboxWorld:
-            client.awaited = True  # as simple.py says
+            client.awaited = True  # as simple.py sets it
         for _ in range(200):
             client.tick()
         equal(client.pending, 0, kind)

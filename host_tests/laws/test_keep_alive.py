@@ -29,7 +29,7 @@ def test_a_link_that_takes_no_bytes_is_found_within_keep_alive():
 
 
 def test_a_blackhole_in_the_middle_of_a_packet_is_found_within_keep_alive():
-    # Planted: half a packet in the buffer counts as heard anew at every tick.
+    # Planted: an incomplete packet in the buffer counts as new input at every tick.
     for start in STARTS:
         world = up(start)
         world.wire.send(publish(b"t", b"half of it never comes")[:9])
@@ -123,7 +123,7 @@ def test_ping_leaves_when_only_the_other_side_is_quiet():
 
 
 def test_whatever_arrives_is_an_answer_to_a_ping_until_twice_the_keep_alive():
-    # Planted: a client that hears something never gives up a PINGREQ.
+    # Planted: a client that receives anything never gives up waiting for PINGRESP.
     for start in STARTS:
         world = up(start)
         world.brokers[0].answer_pings = False
@@ -135,13 +135,13 @@ def test_whatever_arrives_is_an_answer_to_a_ping_until_twice_the_keep_alive():
             if world.client.connected:
                 world.clock.advance(100)
             assert elapsed(world, since) <= 30000
-        # PINGREQ left at 5 s; after it the client wrote nothing, so the broker would end the link soon.
+        # PINGREQ left at 5 s; after that the client wrote nothing, so the broker would end the link soon.
         equal(elapsed(world, since), 25000)
         equal(len(pings(world)), 1)
 
 
 def test_a_ping_that_is_answered_late_counts_from_what_arrived_last():
-    # Planted: the wait for PINGRESP always counts from PINGREQ.
+    # Planted: the wait for PINGRESP always counts from PINGREQ, not from the last bytes received.
     for start in STARTS:
         world = up(start)
         world.brokers[0].answer_pings = False
@@ -178,7 +178,7 @@ def test_a_long_keep_alive_waits_ten_seconds_for_the_answer():
 
 def test_the_acknowledgement_that_is_missing_longest_ends_the_link():
     # Planted: only the first message in flight has a deadline.
-    # The first one moves on with PUBREC after 20 s; the second never gets its PUBACK.
+    # The first one progresses with PUBREC after 20 s; the second never gets its PUBACK.
     for start in STARTS:
         world = up(start)
         broker = world.brokers[0]
@@ -205,14 +205,14 @@ def test_each_acknowledgement_has_its_own_time():
         world.client.publish(b"t", b"%d" % i, 1)
         world.client.tick()
         world.clock.advance(5000)
-    world.wire.send(b"\x40\2\0\1")  # the first is there; the second has waited 15 s
+    world.wire.send(b"\x40\2\0\1")  # the first one is acknowledged; the second has waited 15 s
     world.client.tick()
     equal(run_until(world, lambda: not world.client.connected, 40000), 15000)
 
 
 def test_an_old_deadline_does_not_end_a_new_link():
     # Planted: messages stay in flight, with their deadlines, when the link is gone.
-    # The link is busy for a while: what is in flight on the old link has not been sent on the new one.
+    # The new link is busy for a while, so the messages in flight on the old one have not been sent on it yet.
     for qos in (1, 2):
         world = up(0, tx_size=32, queue_qos0=True)
         world.brokers[0].acknowledge = False
@@ -239,7 +239,7 @@ def test_suback_that_does_not_come_ends_the_link():
 
 
 def test_connack_has_a_deadline():
-    # Planted: connect_timeout ends nothing.
+    # Planted: the end of connect_timeout has no effect.
     for start in STARTS:
         for state in ("no answer", "no bytes taken", "not connected"):
             world = World(start=start, connect_timeout=7000)
@@ -264,7 +264,7 @@ def test_connack_has_a_deadline():
 
 
 def test_a_quiescing_disconnect_ends_in_time_in_every_state():
-    # Planted: tick() does not ask to be called at the deadline of disconnect().
+    # Planted: tick() does not ask for a call at the deadline of disconnect().
     for start in STARTS:
         for state in ("unreachable", "no acknowledgement", "back off"):
             world = World(start=start) if state != "no acknowledgement" else up(start)

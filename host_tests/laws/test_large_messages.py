@@ -50,7 +50,7 @@ def cuts():
 
 
 def test_streamed_to_a_handler_exactly_once_at_qos_2():
-    # Planted: DUP of a large message whose PUBREC was lost is handed over again.
+    # Planted: a DUP of a large message whose PUBREC was lost is handed over again.
     for cut in cuts():
         for qos in (1, 2):
             world = receiver(cut)
@@ -63,7 +63,7 @@ def test_streamed_to_a_handler_exactly_once_at_qos_2():
 
 
 def test_skipped_and_acknowledged_without_a_handler():
-    # Planted: a large message that nobody takes is not acknowledged.
+    # Planted: a large message without a handler is not acknowledged.
     for cut in cuts()[::3]:
         for qos in (1, 2):
             world = receiver(cut, handler=False)
@@ -73,8 +73,8 @@ def test_skipped_and_acknowledged_without_a_handler():
 
 
 def test_an_empty_payload_behind_a_long_topic_is_handed_over():
-    # Planted: without a byte of payload nothing is begun, so the message is acknowledged and never handed over; of a
-    # topic name longer than the buffer only the beginning is kept.
+    # Planted: with no payload byte the handler is never started, so the message is acknowledged and never handed
+    # over; only the beginning of a topic name longer than the buffer is kept.
     topic = b"down/" + b"x" * 80
     for qos in (0, 1, 2):
         for size in (0, 1):
@@ -94,7 +94,7 @@ def test_an_empty_payload_behind_a_long_topic_is_handed_over():
 
 
 def test_acknowledged_with_manual_acknowledgement_too():
-    # Planted: with manual_ack a large message waits for acknowledge(), which nobody calls.
+    # Planted: with manual_ack a large message waits for an acknowledge() that nobody calls.
     for qos in (1, 2):
         world = receiver({}, manual_ack=True)
         broker = world.brokers[0]
@@ -106,7 +106,7 @@ def test_acknowledged_with_manual_acknowledgement_too():
 
 
 def test_sent_in_pieces_that_a_busy_link_takes():
-    # Planted: publish() keeps the buffer of the program, which is used again, and not a copy.
+    # Planted: publish() keeps a reference to the program's buffer, which is then reused, and not a copy.
     for piece in (1, 7, 50, 1000):
         world = World([Broker()], tx_size=64)
         assert world.run(lambda world=world: world.client.connected)
@@ -125,8 +125,8 @@ def test_sent_in_pieces_that_a_busy_link_takes():
 
 
 def test_a_new_large_message_under_a_stale_id_is_not_swallowed():
-    # Planted: a known packet id means the same message, with DUP or without.
-    # The session was lost, and the CONNACK that said so: the broker begins again with the same packet ids.
+    # Planted: a known packet id always means the same message, with or without DUP.
+    # The session was lost, and so was the CONNACK that said so: the broker begins again with the same packet ids.
     world = receiver({})
     world.wire.send(publish(b"down/old", b"stored", 2, 1))
     world.client.tick()

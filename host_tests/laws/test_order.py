@@ -51,7 +51,7 @@ def test_manual_acknowledgement_in_any_order_pubacks_in_order_of_arrival():
 
 
 def test_manual_acknowledgement_at_qos_2_is_handed_over_once_over_any_number_of_links():
-    # Planted: PUBREL on the next link hands over again what the program has not acknowledged.
+    # Planted: PUBREL on the next link hands over again a message that the program has not acknowledged.
     for when in ("before", "offline", "after"):
         world = connected(manual_ack=True)
         client = world.client
@@ -79,7 +79,7 @@ def test_manual_acknowledgement_at_qos_2_is_handed_over_once_over_any_number_of_
 
 
 def test_manual_acknowledgement_at_qos_1_comes_again_on_the_next_link_and_is_flagged():
-    # Planted: what was not acknowledged on the last link still waits for its PUBACK on this one.
+    # Planted: a message that was not acknowledged on the last link still waits for its PUBACK on this one.
     world = connected(manual_ack=True)
     world.brokers[0].send(b"c", b"down/x", b"one", 1)
     world.settle()
@@ -109,14 +109,14 @@ def test_pubrels_in_the_order_of_the_pubrecs_of_a_broker_that_answers_out_of_ord
             assert world.run(lambda: not world.client.pending)
             equal(world.brokers[0].faults, [], "hold %d, cut %d" % (hold, cut))
             if cut == 4 * hold:
-                # All PUBRECs came, the link broke, and the PUBRELs went again: the last PUBLISH first.
+                # All PUBRECs came, the link broke, and the PUBRELs were sent again: that of the last PUBLISH first.
                 world.run(lambda: world.client.connected)
                 rels = [body[1] for head, body in world.brokers[0].seen[released:] if head == 0x62]
                 equal(rels[-hold:], sorted(rels[-hold:], reverse=True))
 
 
 def test_acknowledgements_keep_their_order_when_the_send_buffer_is_full():
-    # Planted: a PUBLISH whose acknowledgement finds no room is dropped.
+    # Planted: a PUBLISH is dropped if its acknowledgement finds no room.
     for seed in range(60):
         rng = Rng(seed, quiet=True)
         world = connected(tx_size=32, rx_size=rng.choice((32, 200)))
@@ -194,7 +194,7 @@ def test_pubrels_that_waited_for_room_are_forgotten_with_the_session():
 
         def full(host, port, path, make=make):
             wire = make(host, port, path)
-            wire.split_up = 15  # CONNECT goes, and then nothing
+            wire.split_up = 15  # only CONNECT passes
             write = wire.write
             wire.write = lambda buf, offset, size: write(buf, offset, size) if wire.up < 15 else None
             return wire
@@ -246,7 +246,7 @@ def test_packet_ids_follow_those_in_the_store_after_a_restart():
 
 
 def test_packet_ids_through_the_wrap_skip_those_in_use():
-    # Planted: packet ids are given out though a message still has them.
+    # Planted: a packet id is used again while a message still has it.
     for stuck in (1, 2, 3):
         world = connected(window=3)
         client = world.client
@@ -269,7 +269,7 @@ def test_packet_ids_through_the_wrap_skip_those_in_use():
 
 
 def test_random_use_never_reuses_a_packet_id_or_breaks_an_order():
-    # Planted: an acknowledged message moves the place of the next one to send, which is skipped.
+    # Planted: an acknowledgement moves the position of the next message to send, which is then skipped.
     for seed in range(80):
         rng = Rng(seed, quiet=True)
         world = World(
@@ -325,7 +325,7 @@ def test_random_use_never_reuses_a_packet_id_or_breaks_an_order():
 
 
 def test_a_handler_acknowledges_another_message_while_a_session_is_forgotten():
-    # Planted: forgetting a session takes every stored message for still there.
+    # Planted: when a session is forgotten, every stored message is assumed to be still there.
     world = connected(manual_ack=True)
     client = world.client
     seen = []
@@ -348,7 +348,7 @@ def test_a_handler_acknowledges_another_message_while_a_session_is_forgotten():
 
 
 def test_messages_at_qos_0_leave_in_the_order_of_publish_with_those_that_were_kept():
-    # Planted: on a live link QoS 0 overtakes what was kept while there was none.
+    # Planted: on a live link, QoS 0 overtakes messages that were kept while there was no link.
     world = World(queue_qos0=True, tx_size=32)
     client = world.client
     for i in range(20):

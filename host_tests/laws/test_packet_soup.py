@@ -1,4 +1,4 @@
-"""Whatever the broker sends: an error or a valid event, never a hang, never another exception, bounded memory."""
+"""Whatever the broker sends makes an error or a valid event: never a hang or another exception; memory is bounded."""
 
 import gc
 
@@ -17,7 +17,7 @@ def rounds():
 
 
 def check(stream, pieces):
-    """The client makes of the stream what MQTT 3.1.1 says."""
+    """Check that the client treats the stream as verdict() says; return the state."""
     eater = Eater()
     up = eater.eat([connack() + pieces[0]] + pieces[1:] if pieces else [connack()])
     messages, answers, state = verdict(stream)
@@ -55,7 +55,7 @@ def test_soup():
 
 
 def test_truncated_at_every_byte_then_the_end():
-    # Planted: a packet ends where the bytes end.
+    # Planted: a packet is taken for complete where the bytes end.
     for seed in range(20 if FULL else (20 if version[0] == 4 else 6) // SHARE):
         rng = Rng(seed, quiet=True)
         stream = b"".join([valid_packet(rng) for _ in range(3)])
@@ -94,7 +94,7 @@ def test_anything_instead_of_connack():
 
 def test_soup_with_work_in_progress_ends_in_order():
     # Planted: the count of messages in flight outlives the link.
-    # Messages in flight and requests open: acknowledgements of anything must not break the client.
+    # With messages in flight and open requests, acknowledgements of anything must not break the client.
     for seed in range(rounds() // 10):
         rng = Rng(seed, quiet=True)
         eater = Eater()
@@ -110,7 +110,7 @@ def test_soup_with_work_in_progress_ends_in_order():
             assert client.pending <= pending
             equal(sorted(client.outbox.slot_of), sorted(client.outbox.queue))
             assert 0 <= client.in_flight <= client.window, client.in_flight
-            # And then it works with a good broker.
+            # Afterwards it works with a good broker.
             for _ in range(3):
                 eater.eat([connack()])
                 if client.connected:
@@ -125,7 +125,7 @@ def test_soup_with_work_in_progress_ends_in_order():
 
 
 def test_memory_is_bounded():
-    # Planted: the client keeps every topic that it received.
+    # Planted: the client keeps every topic name that it received.
     if not hasattr(gc, "mem_alloc"):
         return
     eater = Eater()
@@ -142,7 +142,7 @@ def test_memory_is_bounded():
 
 
 def test_a_length_of_256_megabytes_takes_no_memory():
-    # Planted: begin() makes room for the whole message.
+    # Planted: begin() allocates the whole message.
     for head in (0x30, 0x32, 0x34, 0x40, 0x90):
         eater = Eater()
         up = eater.eat([connack(), bytes((head, 0xFF, 0xFF, 0xFF, 0x7F)), b"\0\1t\0\1" + bytes(5000)])

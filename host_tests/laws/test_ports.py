@@ -27,7 +27,7 @@ def whole(world, traffic):
 
 
 def test_a_session_cut_at_every_byte():
-    # Planted: close() raises what lwIP says of a broken socket.
+    # Planted: close() raises the error that lwIP reports for a broken socket.
     def test(make_world, port):
         up, down, _ = length_of_a_session(make_world)
         cuts = [[{"cut_up": at}] for at in every(up, 3)] + [[{"cut_down": at}] for at in every(down, 3)]
@@ -38,7 +38,7 @@ def test_a_session_cut_at_every_byte():
 
 
 def test_a_power_cut_at_every_byte():
-    # Planted: what was sent before a restart goes again without DUP.
+    # Planted: messages sent before a restart are sent again without DUP.
     def test(make_world, port):
         sweep(
             lambda: make_world(flash=Flash()),
@@ -126,7 +126,7 @@ def test_every_failure_to_connect_is_reported_and_tried_again_and_leaves_no_sock
 
 
 def test_a_name_is_not_looked_up_while_its_address_is_good():
-    # Planted: every attempt looks the name up; a look-up that fails is repeated at once.
+    # Planted: every attempt looks up the name; a failed look-up is repeated at once.
     def test(make_world, port):
         world = make_world()
         net = world.net
@@ -136,7 +136,7 @@ def test_a_name_is_not_looked_up_while_its_address_is_good():
             world.settle()
             assert world.run(lambda: world.client.connected)
         equal(net.lookups, 1)
-        # The network is away, and a look-up may block: not with every attempt.
+        # The network is gone, and a look-up may block: it must not happen at every attempt.
         world.unreachable = True
         net.lookup_error = OSError(-2)
         world.wire.break_now()
@@ -153,9 +153,9 @@ def test_a_name_is_not_looked_up_while_its_address_is_good():
 
 
 def test_a_broker_that_has_moved_is_found():
-    # Planted: an address counts as good when it takes a connection, whatever the broker there says of the client.
+    # Planted: an address counts as good if it accepts a connection, even if the broker there refuses the client.
     def test(make_world, port):
-        for code in (0, 5):  # the old address is dead, or somebody else's broker
+        for code in (0, 5):  # the old address is dead, or belongs to somebody else's broker
             world = make_world([Broker("a")])
             net = world.net
             assert world.run(lambda world=world: world.client.connected)
@@ -187,7 +187,7 @@ def test_a_name_that_cannot_be_looked_up_is_an_error_like_others():
             world.net.lookup_error = None
             assert world.run(lambda world=world: world.client.connected)
         world = make_world()
-        world.net.addresses = []  # some ports find no address without saying why
+        world.net.addresses = []  # some ports find no address without raising an error
         assert world.run(lambda: len(world.of_kind("error")) == 2, 60000)
         assert isinstance(world.of_kind("error")[0], OSError)
 

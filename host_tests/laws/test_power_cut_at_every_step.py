@@ -1,4 +1,4 @@
-"""The power fails at every byte and at every write to the store; the program starts again with what the store holds."""
+"""Power cuts at every byte and at every write to the store lose no message: the store holds all that is needed."""
 
 from traffic import DOWN, NEW, UP, Traffic, length_of_a_session, sweep
 from umqtt_testkit.portable import Rng, equal
@@ -61,7 +61,7 @@ def test_power_cut_at_every_write_exactly_once():
 
 def test_power_cut_at_every_write_while_the_session_is_lost():
     # Planted: a lost session is not marked as lost before it is forgotten record by record.
-    # The writes with which a lost session is forgotten are cut too: half of it must not be taken for whole.
+    # The writes that forget a lost session are cut too: a half-forgotten session must not be taken for a whole one.
     for late in (False, True):
 
         def make_broker(late=late):
@@ -75,8 +75,8 @@ def test_power_cut_at_every_write_while_the_session_is_lost():
                 world.wire.break_now()
                 assert traffic.arrives()
             if world.flash.undone == "session":
-                # The power failed before the client could write down what CONNACK said: it may go on with its half.
-                # What the broker had acknowledged in the session that it lost is not the client's to mend.
+                # The power failed before the client could record what CONNACK said, so it may continue with its half.
+                # It cannot repair what the broker had acknowledged in the session that it lost.
                 broker.faults = [fault for fault in broker.faults if "without PUBREC" not in fault]
             else:
                 traffic.check(exactly_once=False, ordered=not broker.late)
@@ -105,7 +105,7 @@ def test_power_cut_at_every_write_while_another_broker_takes_over():
                 try:
                     traffic = Traffic(world)
                     world.run(lambda world=world: world.wires)
-                    first.down = True  # once the link is gone, it stays away
+                    first.down = True  # it stays away after the link is gone
                     world.flash.cut_at = at
                     world.flash.after = after
                     traffic.run()
@@ -144,8 +144,8 @@ def test_many_power_cuts_exactly_once():
 
 
 def test_a_restart_between_any_two_ticks_with_memory_only():
-    # Planted: a session that only the broker remembers is taken for new, without a purge.
-    # The messages in RAM are gone; but the broker remembers, and no id of its session may swallow a new message.
+    # Planted: a session that only the broker remembers is taken for a new one, without a purge.
+    # The messages in RAM are gone, but the broker remembers: no id of its session may swallow a new message.
     for ticks in range(24):
         for late, hold_recs in ((False, 0), (True, 0), (False, 9), (True, 9)):
             world = World([Broker(late=late, hold_recs=hold_recs)])
@@ -175,7 +175,7 @@ def test_a_restart_between_any_two_ticks_with_memory_only():
 
 def test_the_purge_is_for_the_broker_that_it_is_meant_for():
     # Planted: a purge that failed at one broker is carried out at the next.
-    # Both brokers remember; the store belongs to the second. The link that purges the first one fails.
+    # Both brokers remember a session; the store's is that of the second. The link that purges the first one fails.
     flash = Flash()
     world = World([Broker("a"), Broker("b")], flash=flash, keep_broker_queue=False)
     first, second = world.brokers
@@ -226,7 +226,7 @@ def test_a_write_that_fails_at_every_step_loses_nothing():
                         world.redelivered[i] for i in range(len(world.messages)) if world.messages[i][1] == payload
                     ]
                     assert again and (qos == 1 or all(again[1:])), (payload, again, "handed over again, not flagged")
-                # Of a message at QoS 1 that could not be removed it is no harm if it goes again after a reset.
+                # A message at QoS 1 that could not be removed may be sent again after a reset: that does no harm.
                 left = world.flash.messages.values()
                 assert len(left) <= failing + 1 and not [1 for record in left if record[2] & 4], left
                 equal(world.flash.inbound, {})

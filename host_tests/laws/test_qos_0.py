@@ -1,4 +1,4 @@
-"""QoS 0: what publish() says and counts is what can be known, and queue_qos0 drops nothing that was not sent."""
+"""QoS 0: publish() returns and counts only what can be known, and queue_qos0 drops no unsent message."""
 
 from umqtt_testkit.portable import equal
 from world import Broker, World
@@ -13,7 +13,7 @@ def connected(**options):
 
 
 def test_queued_while_the_link_takes_nothing():
-    # Planted: with nothing queued yet, the message that the send buffer has no room for is dropped.
+    # Planted: with an empty queue, a message that does not fit into the send buffer is dropped.
     for size in (1, 20, 40, 200):
         world = connected(queue_qos0=True)
         world.wire.full = True
@@ -30,7 +30,7 @@ def test_queued_while_the_link_takes_nothing():
 
 
 def test_a_write_that_fails_has_sent_nothing():
-    # Planted: the write that the link refuses counts as sent; what is queued instead is written at once all the same.
+    # Planted: a write that the link refuses counts as sent; a message queued instead is written at once all the same.
     for queued in (False, True):
         world = connected(queue_qos0=queued)
         client = world.client

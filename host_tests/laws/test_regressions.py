@@ -1,4 +1,4 @@
-"""One test for each failure of other clients, or of this one once, by its name."""
+"""One test for each failure once seen in other clients or in this one; its name says which."""
 
 from timing import run_until, up
 from umqtt_testkit.portable import equal, raises
@@ -25,7 +25,7 @@ def comes_back(world):
 
 
 def test_fin_instead_of_puback():
-    # Planted: what was in flight on the old link is not sent again on the new one.
+    # Planted: messages in flight on the old link are not sent again on the new one.
     world = connected()
     broker = world.brokers[0]
     broker.acknowledge = False
@@ -39,7 +39,7 @@ def test_fin_instead_of_puback():
 
 
 def test_truncated_payload_then_fin_is_never_delivered():
-    # Planted: a packet ends where the bytes end.
+    # Planted: a packet is taken for complete where the bytes end.
     for qos in (0, 1, 2):
         whole = publish(b"down/x", b"whole payload", qos, 9 if qos else 0)
         for at in range(1, len(whole)):
@@ -87,7 +87,7 @@ def test_inbound_qos_2():
     world.wire.send(b"\x62\x02\x00\x4d")
     world.settle()
     equal(world.messages, [(b"down/x", b"again")])
-    # PUBREL again, and of an id that nobody knows: PUBCOMP.
+    # PUBREL again, and one with an unknown id: both get PUBCOMP.
     completed = len([1 for head, _ in broker.seen if head == 0x70])
     world.wire.send(b"\x62\x02\x00\x4d\x62\x02\x12\x34")
     world.settle()
@@ -202,7 +202,7 @@ def test_taken_over_client_id():
 
 
 def test_failover_to_a_second_broker_with_qos_2_in_flight_both_ways():
-    # Planted: what belongs to the last session goes on in the next one.
+    # Planted: messages of the last session continue in the next one.
     for late in (False, True):
         first, second = Broker("a", late=late), Broker("b", late=late)
         world = World([first, second])
@@ -228,7 +228,7 @@ def test_failover_to_a_second_broker_with_qos_2_in_flight_both_ways():
 
 
 def test_erased_store_against_a_broker_that_remembers():
-    # Planted: a session that only the broker remembers is taken for new, without a purge.
+    # Planted: a session that only the broker remembers is taken for a new one, without a purge.
     flash = Flash()
     world = connected(flash=flash)
     broker = world.brokers[0]
@@ -257,7 +257,7 @@ def test_erased_store_against_a_broker_that_remembers():
 
 
 def test_a_handler_that_raises():
-    # Planted: three calls for each message, whoever asked for them.
+    # Planted: the handler is called three times for each message, even if handler_retries asks for fewer.
     for qos in (0, 1, 2):
         for retries in (0, 2):
             world = connected(handler_retries=retries)
@@ -315,7 +315,7 @@ def test_session_lost_in_await_pubcomp():
 
 
 def test_a_pubrec_that_comes_twice_counts_once():
-    # Planted: PUBREC is entered again each time it comes.
+    # Planted: PUBREC is recorded again each time it arrives.
     world = connected(window=3)
     broker = world.brokers[0]
     broker.acknowledge = False
@@ -383,7 +383,7 @@ def test_bad_arguments_while_connected_send_nothing():
 
 
 def test_a_callback_that_raises_leaves_the_stream_whole():
-    # Planted: an error of a callback leaves the link open, out of step with what was read.
+    # Planted: an error of a callback leaves the link open, out of step with the bytes already read.
     world = connected()
     broker = world.brokers[0]
     client = world.client
@@ -403,7 +403,7 @@ def test_a_callback_that_raises_leaves_the_stream_whole():
 
 
 def test_a_purge_does_not_publish_the_will():
-    # Planted: the link on which the purge is found to be needed ends without DISCONNECT.
+    # Planted: the link on which the need for a purge is found ends without DISCONNECT.
     world = connected(flash=Flash())
     world.flash.state.clear()
     world.restart()
@@ -416,7 +416,7 @@ def test_a_purge_does_not_publish_the_will():
 
 def test_a_handler_that_needs_another_part_while_a_session_is_forgotten():
     # Planted: forget() walks through a dict that a handler makes longer.
-    # Its message was stored and never released: it is handed over when the session is found to be lost.
+    # The handler's message was stored and never released: it is handed over when the session is found to be lost.
     world = connected()
     broker = world.brokers[0]
     client = world.client

@@ -1,4 +1,4 @@
-"""Large messages that take longer than every deadline: they arrive, and a link that stops meanwhile is found."""
+"""Large messages arrive even if they take longer than every deadline, and a link that stops meanwhile is found."""
 
 from timing import STARTS, elapsed, run_until
 from umqtt_testkit.portable import equal
@@ -6,11 +6,11 @@ from world import Broker, World, publish
 
 HEAP = "4M"
 TIMEOUT_S = 100
-BODY = bytes([i * 7 & 255 for i in range(3000)])  # two minutes
+BODY = bytes([i * 7 & 255 for i in range(3000)])  # takes two minutes
 
 
 class SlowWorld(World):
-    """The link carries 25 bytes a second each way."""
+    """A world whose link carries 25 bytes a second each way."""
 
     def __init__(self, start, **options):
         self.slow = False
@@ -50,7 +50,7 @@ class SlowWorld(World):
 
 
 def test_a_large_message_that_takes_longer_than_every_deadline_is_delivered():
-    # Planted: a large message on its way out does not put off the deadlines.
+    # Planted: sending a large message does not extend the deadlines.
     for start in STARTS:
         for qos in (0, 1, 2):
             for keep_alive in (10, 0):
@@ -62,7 +62,7 @@ def test_a_large_message_that_takes_longer_than_every_deadline_is_delivered():
 
 
 def test_what_waits_for_its_acknowledgement_behind_a_large_message_is_not_given_up():
-    # Planted: a large message on its way in does not put off the acknowledgement timeout.
+    # Planted: receiving a large message does not extend the acknowledgement timeout.
     for start in STARTS:
         for keep_alive in (10, 0):
             world = SlowWorld(start, keep_alive=keep_alive)
@@ -78,7 +78,7 @@ def test_what_waits_for_its_acknowledgement_behind_a_large_message_is_not_given_
 
 
 def test_a_link_that_stops_in_the_middle_of_a_large_message_is_found():
-    # Planted: a large message puts off the deadlines though the link takes none of it.
+    # Planted: a large message extends the deadlines even if the link takes none of it.
     for start in STARTS:
         for keep_alive, within in ((10, 10000), (0, 30000)):
             for up in (True, False):

@@ -9,7 +9,7 @@ TIMEOUT_S = 100
 
 
 def test_every_split_of_a_recorded_session_gives_the_same_events():
-    # Planted: the length of a packet is read before it has come.
+    # Planted: the length of a packet is read before it has arrived.
     recorded, events = record()
     total = sum([len(data) for _, data in recorded])
     print("bytes", total, "events", len(events))

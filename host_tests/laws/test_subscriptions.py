@@ -1,4 +1,4 @@
-"""What the program subscribed to is what the broker knows, wherever the link is cut and whatever the broker forgets."""
+"""The broker has the subscriptions that the program wants, wherever the link is cut and whatever it forgets."""
 
 from umqtt_testkit.portable import Rng, equal
 from world import Broker, World, every
@@ -8,7 +8,7 @@ TIMEOUT_S = 100
 
 
 class Refusing(Broker):
-    """Grants no filter that begins with `secret`, and at most QoS 1."""
+    """A broker that refuses filters beginning with `secret` and grants at most QoS 1."""
 
     def _subscribe(self, wire, kind, body):
         n = body[2] << 8 | body[3]
@@ -19,7 +19,7 @@ class Refusing(Broker):
 
 
 def steps(client):
-    """What the program asks for, one step at a time; and what it wants in the end."""
+    """Yield after each request of the program."""
     yield client.subscribe(b"a", 1)
     yield client.subscribe(b"b/#", 2)
     yield client.unsubscribe(b"a")
@@ -58,7 +58,7 @@ def test_cut_at_every_byte_the_broker_has_what_the_program_wants():
 
 
 def test_random_wishes_and_cuts():
-    # Planted: a subscription is not asked for again when the session is lost.
+    # Planted: a subscription is not requested again when the session is lost.
     for seed in range(300):
         rng = Rng(seed, quiet=True)
         world = World(tx_size=rng.choice((32, 64, 1024)))
@@ -89,7 +89,7 @@ def test_random_wishes_and_cuts():
 
 
 def test_a_refusal_is_reported_once_and_the_others_stand():
-    # Planted: a filter that was refused is asked for again in the next session.
+    # Planted: a refused filter is requested again in the next session.
     world = World([Refusing()])
     client = world.client
     client.subscribe(b"a", 2)
@@ -135,7 +135,7 @@ def test_requests_of_a_handler_leave_room_for_the_acknowledgement():
 
 
 class AnswersLate(Broker):
-    """Answers an UNSUBSCRIBE only when the next SUBSCRIBE has left, which it never gets: the link breaks there."""
+    """A broker that keeps UNSUBACK back until the next SUBSCRIBE, which never arrives: the link breaks there."""
 
     late = None
 
@@ -149,7 +149,7 @@ class AnswersLate(Broker):
 
 
 def test_an_answer_counts_for_the_request_that_it_answers():
-    # Planted: answers credited to filters. Then UNSUBACK passes for the SUBACK of the later SUBSCRIBE.
+    # Planted: answers are matched to filters, so that UNSUBACK counts as the SUBACK of the later SUBSCRIBE.
     world = World([AnswersLate()])
     world.client.subscribe(b"a", 1)
     comes_back(world)

@@ -1,4 +1,4 @@
-"""A message that the store cannot read any more does not hold up the others."""
+"""A message that the store can no longer read does not block the others."""
 
 from world import World
 
@@ -14,7 +14,7 @@ class Damaged(MemoryStore):
 
 
 def test_a_message_that_cannot_be_read_is_reported_and_the_others_are_sent():
-    # Planted: what the store cannot read is sent as an empty message.
+    # Planted: an unreadable message is sent as an empty one.
     for qos in (1, 2):
         world = World(store=Damaged())
         dropped = []

@@ -1,4 +1,4 @@
-"""A store that cannot write: the client connects, says so, and goes on with all that needs no store."""
+"""With a store that cannot write, the client connects, reports it, and does everything that needs no store."""
 
 from umqtt_testkit.portable import equal, raises
 from world import Broker, Flash, World
@@ -13,12 +13,12 @@ def subscribing(world):
 
 
 def up(world):
-    world.client.tick()  # a link that broke is noticed
+    world.client.tick()  # the client notices a broken link
     return world.run(lambda: world.client.connected and world.client.subscribed)
 
 
 def world_of(unwritable, session=None, brokers=None):
-    """A device whose flash says that its session belongs to a broker, and cannot write some of its files any more."""
+    """Return a device whose flash says that its session belongs to a broker, and cannot write some of its files."""
     flash = Flash()
     flash.state = {"session": session} if session else {}
     flash.unwritable = unwritable
@@ -30,7 +30,7 @@ def store_errors(world):
 
 
 def test_it_connects_and_goes_on_with_what_works():
-    # Planted: a name of the broker that cannot be written ends the link; so does one that cannot be cleared.
+    # Planted: a broker's name that cannot be written ends the link; so does one that cannot be cleared.
     for unwritable in ("session", "everything"):
         for session in (None, "host0:1883", "elsewhere:1883"):
             world = world_of(unwritable, session)
@@ -55,7 +55,7 @@ def test_it_connects_and_goes_on_with_what_works():
             equal([payload for _, payload in world.taken() if len(payload) == 1], [b"%d" % i for i in range(4)])
             equal(len(broker.connects), 5)
             equal(world.faults(), [])
-            # The flash works again: the next link has its name.
+            # The flash works again: the next link records its name.
             world.flash.unwritable = None
             world.wire.break_now()
             assert up(world)
@@ -63,7 +63,7 @@ def test_it_connects_and_goes_on_with_what_works():
 
 
 def test_what_on_error_publishes_is_sent_once():
-    # Planted: the link is up while its session is begun, so that a message goes twice under one packet id.
+    # Planted: the link is up while its session is being set up, so that a message is sent twice under one packet id.
     for session in (None, "host0:1883", "elsewhere:1883"):
         world = world_of("session", session)
         client = world.client
@@ -76,7 +76,7 @@ def test_what_on_error_publishes_is_sent_once():
 
 
 def test_what_was_stored_goes_once_and_the_link_stays():
-    # Planted: a message that cannot be removed ends the link, and goes again on every new one.
+    # Planted: a message that cannot be removed ends the link, and is sent again on every new one.
     flash = Flash()
     world = World([Broker()], flash=flash, program=subscribing)
     for i in range(3):
@@ -96,8 +96,8 @@ def test_what_was_stored_goes_once_and_the_link_stays():
 
 
 def test_no_step_of_qos_2_is_stored_for_a_broker_whose_name_is_not():
-    # Planted: the record of a PUBREC is written although the name of its broker could not be; so the next life takes it
-    # for one of the other broker, and PUBREL goes there.
+    # Planted: the record of a PUBREC is written although the name of its broker could not be, so after a restart it
+    # counts as that of the other broker, and PUBREL goes there.
     brokers = [Broker("a"), Broker("b")]
     world = world_of(None, None, brokers)
     assert up(world)
@@ -121,8 +121,8 @@ def test_no_step_of_qos_2_is_stored_for_a_broker_whose_name_is_not():
 
 
 def test_what_comes_at_qos_2_waits_at_the_broker_and_the_link_stays():
-    # Planted: a message at QoS 2 that cannot be stored ends the link, and does so again on every new one.
-    for rx_size in (1024, 64):  # what comes whole, and in pieces
+    # Planted: a message at QoS 2 that cannot be stored ends the link, and every new link again.
+    for rx_size in (1024, 64):  # the message arrives whole, and in pieces
         world = World([Broker()], flash=Flash(), program=subscribing, rx_size=rx_size)
         got = []
         world.client.on_large = lambda topic, offset, size, chunk, got=got: got.append((offset, bytes(chunk)))
@@ -139,13 +139,13 @@ def test_what_comes_at_qos_2_waits_at_the_broker_and_the_link_stays():
         equal((world.client.connected, world.client.reconnects), (True, 4))
         equal(world.messages, [(b"down/y", b"at 1"), (b"down/y", b"at 0")])
         equal(len(store_errors(world)), 1)
-        # It is tried again now and then, on a link of its own.
+        # The client tries again now and then, each time on a new link.
         world.settle(600000)
         assert 7 < world.client.reconnects < 16
         equal(len(world.messages), 2)
         world.flash.unwritable = None
         world.settle(120000)
-        if rx_size == 64:  # the first one was handed over before its id could not be stored
+        if rx_size == 64:  # the first message was handed over before its id could not be stored
             equal(len([1 for offset, _ in got if offset == 0]), world.client.reconnects + 3)
         else:
             equal(world.messages[2:], [(b"down/x", payload) for payload in sent])

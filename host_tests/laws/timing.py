@@ -1,4 +1,4 @@
-"""Waiting in virtual time, exactly as long as the client asks."""
+"""Waiting in virtual time, for exactly as long as the client asks."""
 
 from umqtt_testkit.portable import TICKS_PERIOD
 from world import PINGREQ, World
@@ -19,7 +19,7 @@ def elapsed(world, since):
 
 
 def run_until(world, condition, limit):
-    """Ticks exactly when the client asks; returns the ms that went by."""
+    """Tick exactly when the client asks until condition(); return the ms that passed. Fails after `limit` ms."""
     since = world.clock.ticks_ms()
     while not condition():
         wait = world.client.tick()

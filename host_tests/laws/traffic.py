@@ -11,7 +11,7 @@ NEW = [(b"down/%d" % (i % 2), b"new command %d" % i, 2) for i in range(5)]
 class Traffic:
     """UP goes from the client to the brokers, DOWN from the first broker to the client.
 
-    Survives restarts of the program: it is the witness. doubtful: messages whose publish() did not return.
+    It survives restarts of the program, as their witness. doubtful: messages whose publish() did not return.
     """
 
     def __init__(self, world, down=DOWN):
@@ -24,11 +24,11 @@ class Traffic:
         self.begin(world)
 
     def begin(self, world):
-        """What the program does at its start."""
+        """Do what the program does at its start."""
         world.client.subscribe(b"down/#", qos=2)
 
     def step(self):
-        """The next message each way."""
+        """Send the next message each way."""
         world = self.world
         if self.made < len(UP):
             message = UP[self.made]
@@ -47,7 +47,7 @@ class Traffic:
             world.restart()
 
     def run(self):
-        """Everything, to the end."""
+        """Run the whole session, to the end."""
         world = self.world
         world.run(lambda: world.client.connected and world.client.subscribed)
         for _ in range(len(UP) + len(self.down)):
@@ -56,7 +56,7 @@ class Traffic:
         world.settle()
 
     def arrives(self):
-        """True when the client comes back and everything is acknowledged."""
+        """Return whether the client comes back and everything is acknowledged."""
         world = self.world
         world.settle()  # a link that broke is noticed at the next tick
         return world.run(lambda: world.client.connected and world.client.subscribed and not world.client.pending)
@@ -81,7 +81,7 @@ class Traffic:
             check_order(taken, [m for m in UP if m not in self.doubtful], ((1, 2),))
 
     def check_down(self, sent=None, exactly_once=True):
-        """A message at QoS 2 is handed over once; again only after a power cut, and then it is flagged."""
+        """Check that a message at QoS 2 is handed over once; again only after a power cut, and then flagged."""
         world = self.world
         sent = sent or self.down
         for topic, payload, qos in sent:
@@ -98,9 +98,9 @@ class Traffic:
 
 
 def check_order(arrived, sent, flows=(1, 2)):
-    """The first copies of a topic came in the order in which they were sent. flows: QoS of each ordered flow.
+    """Check that the first copies in a topic came in the order of sending. flows: the QoS of each ordered flow.
 
-    What comes at QoS 1 may overtake what comes at QoS 2, which is handed over when it is released.
+    A message at QoS 1 may overtake one at QoS 2, which is handed over when it is released.
     """
     for topic, flow in [(topic, flow) for topic in (b"up/0", b"up/1", b"down/0", b"down/1") for flow in flows]:
         wanted = [(t, p) for t, p, qos in sent if t == topic and qos in (flow if isinstance(flow, tuple) else (flow,))]
@@ -112,7 +112,7 @@ def check_order(arrived, sent, flows=(1, 2)):
 
 
 def length_of_a_session(make_world):
-    """(bytes up, bytes down, writes to the store) of the whole session when nothing is cut."""
+    """Return (bytes up, bytes down, writes to the store) of a whole session without cuts."""
     world = make_world()
     traffic = Traffic(world)
     traffic.run()
@@ -122,7 +122,7 @@ def length_of_a_session(make_world):
 
 
 def sweep(make_world, cuts, finish):
-    """Runs a session for each of `cuts`, which are lists of what Wire takes, and finish(world, traffic) after it."""
+    """Run a session for each of `cuts` (lists of arguments of Wire), then finish(world, traffic)."""
     for cut in cuts:
         world = make_world()
         world.cuts = list(cut)

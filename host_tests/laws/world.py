@@ -1,6 +1,6 @@
-"""A world in memory for the laws: one client, a wire that can be cut at any byte, brokers that keep score, a clock.
+"""The laws' world in memory: a client, a wire that can be cut at any byte, brokers that record faults, and a clock.
 
-Everything happens in one thread and in virtual time, so a run is the same every time.
+Everything happens in one thread and in virtual time, so every run is the same.
 """
 
 import os
@@ -19,27 +19,27 @@ __all__ = (
     "publish", "version", "with_mqtt5",
 )  # fmt: skip
 
-# `make test` samples the longest sweeps; this runs them whole.
+# `make test` samples the longest sweeps; with this set, they run completely.
 FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
-# MicroPython, which takes three times as long as CPython, goes in `make test` to a place in five of CPython's.
+# MicroPython takes three times as long as CPython, so in `make test` it cuts at every fifth of CPython's places.
 SHARE = 5 if sys.implementation.name == "micropython" and not FULL else 1
 
 
 def every(total, step):
-    """Where a sweep cuts: everywhere, or at every `step`th place; both ends always."""
+    """Return where a sweep cuts: everywhere, or at every `step`th place; always at both ends."""
     step *= SHARE
     if version[0] == 5:
         step *= 3
     return range(total + 1) if FULL else sorted(set(range(0, total, step)) | {total})
 
 
-version = [4]  # of MQTT: what clients are told as `protocol`
+version = [4]  # of MQTT: the clients' option `protocol`
 
 
 def with_mqtt5(test, sampled=True):
-    """The same law under MQTT 5. `make test` takes a place in three of those that it takes of MQTT 3.1.1.
+    """Return the same test under MQTT 5; `make test` cuts at a third of the places that it cuts with MQTT 3.1.1.
 
-    sampled: whether it takes any.
+    sampled: whether `make test` runs it at all.
     """
 
     def test_with_mqtt5():
@@ -57,9 +57,9 @@ def with_mqtt5(test, sampled=True):
 class World:
     """A client called c, its brokers, and the clock. `kind` is the client's class.
 
-    cuts: of the wires to come, as Wire takes them. unreachable: no broker answers. flash: the client's store is a
-    DurableStore on it. cluster: the name under which the brokers share their sessions. program(world): what the program
-    does at its start, also after a power cut.
+    cuts: arguments of Wire for the next wires. unreachable: no broker answers. flash: the client's store is a
+    DurableStore on it. cluster: the name under which the brokers share their sessions. program(world): called when
+    the program starts, also after a power cut.
     """
 
     kind = Client
@@ -74,8 +74,8 @@ class World:
         self.cuts = []
         self.unreachable = False
         self.events = []
-        self.messages = []  # (topic, payload), as they were handed over
-        self.redelivered = []  # for each of them
+        self.messages = []  # (topic, payload), in the order in which they were handed over
+        self.redelivered = []  # a flag for each of them
         self.power_cuts = 0
         options.setdefault("clean_session", False)
         options.setdefault("protocol", version[0])
@@ -84,7 +84,7 @@ class World:
         self.start()
 
     def start(self):
-        """The program starts, with whatever its store holds."""
+        """Start the program, with whatever its store holds."""
         if self.flash:
             self.options["store"] = DurableStore(self.flash)
         urls = tuple("mqtt://host%d" % i for i in range(len(self.brokers)))
@@ -102,13 +102,13 @@ class World:
         return client
 
     def restart(self):
-        """The power fails and comes back."""
+        """Cut the power, and start the program again."""
         self.power_cuts += 1
         for wire in self.wires:
             wire.break_now()
         known = self.flash and self.flash.state.get("session")
         for i, broker in enumerate(self.brokers):
-            if not self.flash or known not in (None, "host%d:1883" % i):  # its session will be taken over
+            if not self.flash or known not in (None, "host%d:1883" % i):  # the client will take over its session
                 for client_id in broker.sessions:
                     broker.sessions[client_id].client_reset()
         self.start()
@@ -135,7 +135,7 @@ class World:
         return self.wires[-1]
 
     def run(self, until, ms=600000):
-        """Ticks in virtual time until `until()`; False when ms went by first. A power cut restarts the program."""
+        """Tick in virtual time until `until()`; return False if ms pass first. A power cut restarts the program."""
         left = ms
         ticks = 0
         while not until():
@@ -155,7 +155,7 @@ class World:
         return True
 
     def settle(self, ms=0):
-        """Ticks until nothing moves any more, then lets ms go by."""
+        """Tick until nothing moves, then let ms pass."""
         self.run(lambda: False, ms)
 
     def _more(self):

@@ -1,7 +1,7 @@
-"""What pip gets: complete, of one version, and with one line where an extra is missing.
+"""What pip installs is complete, has one version, and says in one line which extra is missing.
 
-Planted: a package that the wheel leaves out (an editable installation hides it), an import of click at the top of what
-needs no extra, a version in package.json that is not the project's.
+Planted: a package that the wheel leaves out (an editable installation hides it), an import of click at the top of a
+module that needs no extra, a version in package.json that differs from the project's.
 """
 
 import json
@@ -33,7 +33,7 @@ NAME = "umqtt-robust"
 
 
 def tracked(folder: str = ".") -> set[str]:
-    """The files that git knows, and new ones that it does not ignore, below `folder`."""
+    """Return the files below `folder` that git tracks, and new ones that it does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate", folder]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     return {name for name in names if name and (ROOT / name).is_file()}
@@ -41,7 +41,7 @@ def tracked(folder: str = ".") -> set[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist."""
+    """Return a folder with the wheel and the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "hatchling", "build", "-d", folder],
@@ -59,7 +59,7 @@ def wheel(built: Path) -> zipfile.ZipFile:
 
 @pytest.fixture(scope="module")
 def installed(built: Path, wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as pip would lay it out."""
+    """Return the wheel unpacked as pip would install it."""
     folder = tmp_path_factory.mktemp("site")
     wheel.extractall(folder)
     return folder
@@ -86,7 +86,7 @@ def test_there_is_one_version(built: Path) -> None:
 
 
 def brought_by(extra: str, installed: Path) -> set[str]:
-    """The distributions that pip installs for NAME[extra]: what the wheel says, and those here say of themselves."""
+    """Return the distributions that pip installs for NAME[extra], by the requirements of the wheel and of these."""
     ours = Distribution.at(next(installed.glob("*.dist-info")))
     found: set[tuple[str, str]] = set()
     todo = [(NAME, extra)]
@@ -107,7 +107,7 @@ def brought_by(extra: str, installed: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def with_extra(installed: Path, tmp_path_factory: pytest.TempPathFactory):
-    """Runs a program with the wheel, and only what one extra brings beside it."""
+    """Provide a function that runs a program with the wheel and only those packages that one extra brings."""
     sites: dict[str, Path] = {}
 
     def site(extra: str) -> Path:

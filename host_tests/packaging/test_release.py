@@ -1,4 +1,4 @@
-"""`make release` in a copy of the repository: whole, verifiable, and without a trace where it is refused."""
+"""`make release` in a copy of the repository is complete and verifiable, and a refused one leaves no trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of one commit that has the files as they are here, committed or not."""
+    """Return a repository of one commit with the current files, committed or not."""
     folder = tmp_path_factory.mktemp("copy")
     names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate").splitlines()
     for name in names:
@@ -45,7 +45,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """That repository, for release.main(); as it was for the next test."""
+    """Provide that repository for release.main(), and restore it for the next test."""
     monkeypatch.setattr(release, "ROOT", repository)
     yield repository
     git(repository, "checkout", "--quiet", "--force", "-B", "main", "as-it-was")
@@ -55,14 +55,14 @@ def copy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Path, capsys) -> None:
-    """Planted: the tag stands before the commit of the release; a file that SHA256SUMS leaves out."""
+    """Planted: the tag is on the commit before the release; a file is missing in SHA256SUMS."""
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is not installed - apt install openssh-client")
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tester", "-f", str(key)], check=True)
     assert release.main(["9.8.7", "--key", str(key)]) == 0, capsys.readouterr().err
     dist = copy / "dist"
-    # Nothing is left out of the sums, and they are signed.
+    # The sums leave nothing out, and they are signed.
     sums = dict(line.split("  ")[::-1] for line in (dist / "SHA256SUMS").read_text().splitlines())
     files = {path.relative_to(dist).as_posix(): path for path in dist.rglob("*") if path.is_file()}
     assert set(files) == set(sums) | {"SHA256SUMS", "SHA256SUMS.sig"}
@@ -75,7 +75,7 @@ def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Pat
             [*verify, "-s", dist / "SHA256SUMS.sig"], stdin=signed, capture_output=True, check=False
         )
     assert verified.returncode == 0, verified.stderr
-    # The tag is the branch, and what was built says the same version everywhere.
+    # The tag is on the branch's head, and everything built names the same version.
     assert git(copy, "rev-parse", "v9.8.7^{commit}") == git(copy, "rev-parse", "main")
     assert git(copy, "status", "--porcelain") == "" and git(copy, "worktree", "list").count("\n") == 0
     with zipfile.ZipFile(next(dist.glob("umqtt_robust-9.8.7-*.whl"))) as wheel:
@@ -87,7 +87,7 @@ def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Pat
     assert sections[0] == "## [Unreleased]" and sections[1].startswith("## [9.8.7] - ")
     for package in ("6/umqtt-robust", "6/umqtt-robust-full", "py/umqtt-robust"):
         assert json.loads((dist / "mip" / "package" / package / "latest.json").read_text())["version"] == "9.8.7"
-    # Once more has nothing to say.
+    # A second release has nothing to describe.
     assert release.main(["9.8.8"]) == 1
     assert (
         capsys.readouterr().err == "release: the section Unreleased of CHANGELOG.md is empty - say what has changed\n"

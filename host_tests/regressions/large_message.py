@@ -7,7 +7,7 @@ SIZE = 100 * 1024
 
 
 class Stream:
-    """A transport whose broker sends one message of SIZE bytes at each QoS, made while it is read."""
+    """A transport whose broker sends one message of SIZE bytes at each QoS, generated while it is read."""
 
     socket = None
 

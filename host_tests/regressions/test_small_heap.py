@@ -1,4 +1,4 @@
-"""A message of 100 KB into a heap of 64 KB: streamed to a handler or skipped and acknowledged, never a MemoryError."""
+"""A 100 KB message in 64 KB of heap is streamed to a handler, or skipped and acknowledged, without MemoryError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library as a board has it: .mpy files, so that the heap holds no compiler's work."""
+    """Return the library as on a board: .mpy files, so that the compiler uses none of the heap."""
     top = tmp_path_factory.mktemp("compiled")
     (top / "umqtt_robust").mkdir()
     sources = [(path, top / "umqtt_robust") for path in Path(umqtt_robust.__file__).parent.glob("*.py")]
@@ -32,7 +32,7 @@ def test_100_kb_message_into_a_64_kb_heap(compiled: Path):
         command = micropython_command("64K")
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
-    # In its folder, since MicroPython keeps the path of every module in the heap.
+    # It runs in that folder, because MicroPython keeps the path of every module in the heap.
     done = subprocess.run(
         [*command, "-c", "import large_message"],
         cwd=compiled, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False,

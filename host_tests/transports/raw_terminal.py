@@ -1,4 +1,4 @@
-"""A pseudo-terminal that is a serial line: nothing is translated, and a read without data returns at once."""
+"""A pseudo-terminal used as a serial line: nothing is translated, and a read without data returns at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tty
 
 
 def open_raw_terminal() -> tuple[int, int, str]:
-    """Descriptors of the line's other end and of this one, and the path of this one. The caller closes both."""
+    """Return descriptors of the line's far end and of this end, and the path of this end. The caller closes both."""
     outer, inner = pty.openpty()
     tty.setraw(inner)
     settings = termios.tcgetattr(inner)

@@ -1,4 +1,4 @@
-"""Names and their addresses on CPython; host_tests/laws/test_ports.py has those of every port."""
+"""Names and their addresses on CPython; host_tests/laws/test_ports.py covers those of every port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from umqtt_robust import Client
 
 @pytest.fixture
 def silent_address() -> Iterator[tuple[str, int]]:
-    """An address that answers no attempt to connect: its queue is full."""
+    """Provide an address that answers no attempt to connect, because its queue is full."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))

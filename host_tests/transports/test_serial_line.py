@@ -1,4 +1,4 @@
-"""Over a serial line that loses and garbles bytes every message arrives once, through `umqtt serial` and mosquitto."""
+"""Every message arrives once over a bad serial line, through `umqtt serial` and mosquitto."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.tier(2)
 
 
 class Cable:
-    """Two terminals that are joined; of what passes, a byte in `every` is lost, garbled or doubled."""
+    """Two joined terminals; about one byte in `every` is lost, garbled or doubled."""
 
     def __init__(self, seed: int, every: int) -> None:
         self._rng = random.Random(seed)
@@ -80,7 +80,7 @@ def _read_up_to(gateway: subprocess.Popen[str], text: str) -> None:
 
 @pytest.mark.parametrize("cable", [0, 400], ids=["good", "bad"], indirect=True)
 def test_every_message_passes_once_whatever_the_line_does(program, mosquitto, cable: Cable) -> None:
-    """Planted: what is garbled is handed over; what is lost ends the link."""
+    """Planted: garbled bytes are handed over; lost bytes end the link."""
     with _gateway(cable, f"mqtt://127.0.0.1:{mosquitto()}") as gateway:
         try:
             program("serial_line.py", tty=cable.board, count=20).finish()
@@ -96,7 +96,7 @@ def test_every_message_passes_once_whatever_the_line_does(program, mosquitto, ca
 def test_a_broker_that_goes_and_comes_back_and_a_gateway_that_is_killed_lose_nothing(
     program, cable: Cable, tmp_path
 ) -> None:
-    """Planted: the gateway ends where its broker cannot be reached."""
+    """Planted: the gateway ends if it cannot reach its broker."""
     with Mosquitto(tmp_path, "allow_anonymous true", "persistence true", f"persistence_location {tmp_path}/") as broker:
         url = f"mqtt://127.0.0.1:{broker.port}"
         gateway = _gateway(cable, url)

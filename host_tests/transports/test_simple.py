@@ -1,7 +1,7 @@
-"""The programs of umqtt.simple and umqtt.robust on this library, on both interpreters.
+"""Programs for umqtt.simple and umqtt.robust work with this library, on both interpreters.
 
-Their published examples are others' text and not here: with UMQTT_PEERS=DIR, where DIR/examples holds them, they run
-with only their import changed.
+Their published examples belong to others and are not included: with UMQTT_PEERS=DIR, where DIR/examples holds them,
+they run with only their import changed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def test_every_call_against_a_broker(program, mosquitto) -> None:
 
 
 def test_a_selector_and_check_msg_lose_sight_of_no_message(program, mosquitto) -> None:
-    # Planted: check_msg() hands over one message of those that were read.
+    # Planted: check_msg() hands over only one of the messages that it read.
     assert program("simple_cases.py", server=HOST, port=mosquitto(), case="selected").finish()[-1]["event"] == "done"
 
 
 def test_ssl_is_a_context_that_verifies_or_true(program, mosquitto, certificates: Path) -> None:
-    # Planted: a context is taken for what TLS() returns; one that verifies nothing is taken.
+    # Planted: a context is treated like the result of TLS(); one that verifies nothing is accepted.
     port = mosquitto(f"certfile {certificates / 'broker.pem'}", f"keyfile {certificates / 'broker.key'}")
     files = {"ca": str(certificates / "ca.pem"), "der": str(certificates / "ca.der")}
     program("simple_cases.py", server="localhost", port=port, case="secure", **files).finish()
@@ -108,12 +108,12 @@ def test_robust_makes_a_new_link_in_every_call(program) -> None:
 
 
 def run_example(interpreter: list[str], tmp_path: Path, name: str, port: int, wait: str | None = None):
-    """The example as published; only its import is changed, and `localhost` is the test's broker."""
+    """Run the published example; only its import is changed, and `localhost` is the test's broker."""
     text = (PEERS / name).read_text()
     text = re.sub(r"^from umqtt\.", "from umqtt_robust.", text, flags=re.MULTILINE)
     text = re.sub(r"^import umqtt\.robust$", "import umqtt_robust as umqtt, umqtt_robust.robust", text, flags=re.M)
     (tmp_path / name).write_text(text)
-    # The examples name no port: 1883 is moved, as by a port forward.
+    # The examples name no port, so 1883 is redirected, as by a port forward.
     start = "import sys, umqtt_robust.simple as s\ni = s.MQTTClient.__init__\n"
     start += f"def f(self, *a, **k):\n    i(self, *a, **k)\n    self.port = {port}\n"
     start += f"s.MQTTClient.__init__ = f\nexec(open({str(tmp_path / name)!r}).read(), {{'__name__': '__main__'}})\n"
@@ -130,7 +130,7 @@ def run_example(interpreter: list[str], tmp_path: Path, name: str, port: int, wa
 
 @pytest.fixture
 def listener(mosquitto):
-    """A mosquitto, and a paho client that hears everything there."""
+    """Provide a mosquitto, and a paho client that receives every message there."""
     port = mosquitto()
     heard: queue.Queue[tuple[str, bytes]] = queue.Queue()
     ready = threading.Event()
@@ -198,6 +198,6 @@ def test_the_published_resubscriber_runs(interpreter, tmp_path: Path, listener) 
     process = run_example(interpreter, tmp_path, "example_resubscribe_robust.py", port)
     output, _ = process.communicate(timeout=WAIT_LIMIT_S)
     assert process.returncode == 0, output
-    # umqtt.robust loses message 2; here it arrives, and is the second that the program sees.
+    # umqtt.robust loses message 2; here it arrives, as the second one that the program sees.
     assert "message 1" in output and "message 2" in output
     assert [hear(heard, "test/topic/a") for _ in range(3)] == [b"message 1", b"message 2", b"message 3"]

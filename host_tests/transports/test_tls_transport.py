@@ -20,7 +20,7 @@ CONNACK = b"\x20\x02\x00\x00"
 
 @pytest.fixture
 def broker(mosquitto: Callable[..., int], certificates: Path) -> Callable[..., int]:
-    """`broker("expired")` is mosquitto with that certificate; returns its port."""
+    """Provide broker("expired"), which runs mosquitto with that certificate and returns its port."""
 
     def start(name: str = "broker", *lines: str) -> int:
         return mosquitto(f"certfile {certificates / f'{name}.pem'}", f"keyfile {certificates / f'{name}.key'}", *lines)
@@ -29,7 +29,7 @@ def broker(mosquitto: Callable[..., int], certificates: Path) -> Callable[..., i
 
 
 class Server:
-    """A TLS server that does what `script(link)` says with each connection."""
+    """A TLS server that runs `script(link)` for each connection."""
 
     def __init__(self, certificates: Path, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -120,13 +120,13 @@ def test_a_handshake_that_is_never_answered_ends_at_connect_timeout(program, cer
     for error in errors:
         assert error["type"] == "LinkLost" and "connect_timeout" in error["text"]
         assert error["seconds"] >= 0.9
-    # A tick that waited for the broker would take the whole timeout: then there were two or three.
+    # A tick that blocked for the broker would take the whole timeout, so there would be only two or three.
     assert max(error["polls"] for error in errors) > 5
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_cut_during_the_handshake(program, broker, certificates: Path, direction: Direction) -> None:
-    """Each cut is one error and another attempt. UMQTT_SWEEP=1 cuts at every byte, otherwise at some."""
+    """Each cut causes one error and another attempt. UMQTT_SWEEP=1 cuts at every byte, otherwise some are sampled."""
     tls = {"ca": str(certificates / "ca.pem")}
     with FaultProxy(("127.0.0.1", broker())) as proxy:
         whole = program("talk.py", url=url(proxy.port), tls=tls, only_connect=True)
@@ -164,8 +164,8 @@ def test_close_notify_is_the_end_while_tcp_stays_open(program, certificates: Pat
         link.sendall(CONNACK)
         link.recv(1000)  # SUBSCRIBE
         link.setblocking(False)
-        with suppress(ssl.SSLError, ConnectionError):  # the client says nothing of the kind, or has gone
-            link.unwrap()  # close_notify; TCP is still there
+        with suppress(ssl.SSLError, ConnectionError):  # the client sends no close_notify, or has gone
+            link.unwrap()  # close_notify; TCP stays open
         open_until_then.append(server.release.wait(WAIT_LIMIT_S))
 
     server.run(script)
@@ -178,7 +178,7 @@ def test_close_notify_is_the_end_while_tcp_stays_open(program, certificates: Pat
 
 
 def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Server, certificates: Path) -> None:
-    """The server does not read for a while: a write of TLS that went in part must go on with the same bytes."""
+    """The server does not read for a while: a partial write of TLS must continue with the same bytes."""
     got = bytearray()
 
     def script(link: ssl.SSLSocket) -> None:
@@ -220,7 +220,7 @@ def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Serv
 def test_what_tls_has_decrypted_already_is_not_waited_for(program, server: Server, certificates: Path) -> None:
     """One record holds more messages than one tick reads, and nothing follows it.
 
-    Planted: a wait for the socket alone, which never ends.
+    Planted: waiting for the socket alone, which never ends.
     """
 
     def script(link: ssl.SSLSocket) -> None:

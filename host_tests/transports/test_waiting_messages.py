@@ -1,8 +1,8 @@
-"""What waits at a broker reaches a program with little heap: all of it, in order, whatever the program does meanwhile.
+"""A program with little heap gets all messages that wait at a broker, in order, whatever it does meanwhile.
 
 The table has a block for each broker, interface, QoS, way to keep messages and trouble; a block has every number of
-messages for every handler. All of it is the bundle on real MicroPython with real brokers. `make prove-client` runs all
-blocks and prints a line for each; UMQTT_SEED repeats one of its runs.
+messages for every handler. Everything runs the bundle on real MicroPython with real brokers. `make prove-client` runs
+all blocks and prints a line for each; UMQTT_SEED repeats one of its runs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 SEED = int(os.getenv("UMQTT_SEED", random.randrange(1_000_000) if FULL else 1))
 HOST = "127.0.0.1"
 BROKERS = ("mosquitto", "paired")
-# For QoS 2 and a FlashStore, where words have 32 bits, as on boards, and where they have 64.
-# robust: where a handler publishes at QoS 2 in less, what the broker sends again on each link fills the heap before the
-# answers that it waits for have come.
+# Heaps for QoS 2 and a FlashStore, with words of 32 bits, as on boards, and of 64.
+# robust: with less heap, a handler that publishes at QoS 2 fails: what the broker sends again on each link fills the
+# heap before the answers that it waits for have come.
 HEAPS = {
     32: {"client": "64K", "aio": "96K", "simple": "96K", "robust": "96K"},
     64: {"client": "80K", "aio": "112K", "simple": "96K", "robust": "120K"},
@@ -54,12 +54,12 @@ HANDLERS = (
     "unsubscribes",
     "disconnects",
 )
-ANSWERS = ("publishes at 1", "publishes at 2", "unsubscribes")  # what waits for an answer, behind messages
+ANSWERS = ("publishes at 1", "publishes at 2", "unsubscribes")  # they wait for an answer behind messages
 COUNTS = (1, 31, 32, 33, 64, 65, 200, 2000) if FULL else (33, 200)
 
 
 class Block(NamedTuple):
-    """One block of the table. kept: "clean", a session that the broker forgets, or "memory" or "flash"."""
+    """A block of the table. kept: "clean" (a session that the broker forgets), "memory" or "flash"."""
 
     broker: str
     front: str
@@ -98,7 +98,7 @@ TABLE = dict.fromkeys(blocks(), HANDLERS) if FULL else SAMPLE
 
 
 def device(front: str) -> list[str]:
-    """The command line of a MicroPython with little heap; the bundle is what it imports."""
+    """Return the command line of a MicroPython with little heap, which imports the bundle."""
     try:
         return micropython_command(HEAPS[word_bits()][front])
     except MicroPythonMissing as missing:
@@ -107,14 +107,14 @@ def device(front: str) -> list[str]:
 
 @functools.cache
 def word_bits() -> int:
-    """Of the MicroPython that runs here."""
+    """Return the word size of the installed MicroPython, in bits."""
     command = [*micropython_command("1M"), "-c", "import struct; print(struct.calcsize('P') * 8)"]
     return int(subprocess.check_output(command, text=True))
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the bundle, and of the programs' modules."""
+    """Return the folder of the bundle and of the programs' modules."""
     folder = tmp_path_factory.mktemp("bundle")
     build(folder)
     return folder
@@ -128,7 +128,7 @@ def build(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """The port of each broker."""
+    """Provide the port of each broker."""
     command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
     with ExitStack() as stack:
         lines = ("allow_anonymous true", "max_queued_messages 0")
@@ -140,22 +140,23 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]
 
 
 def counts(block: Block, handler: str) -> tuple[int, ...]:
-    """How many messages wait, one round after the other."""
-    # In a session that the broker forgets, what comes before an answer cannot be left to it: memory must hold it all.
+    """Return how many messages wait in each round."""
+    # If the broker forgets the session, messages that come before an answer cannot be left to it: memory must hold
+    # all.
     keeps_all = block.kept == "clean" and block.qos and handler in ANSWERS
     return tuple(count for count in COUNTS if count <= 65 or not keeps_all)
 
 
 def messages(first: int, count: int) -> list[bytes]:
-    """Payloads of about 65 bytes that begin with their number."""
+    """Return payloads of about 65 bytes that begin with their number."""
     return [b"%d " % number + bytes(60) for number in range(first, first + count)]
 
 
 class Judge:
-    """Publishes messages for programs, and takes what their handlers publish."""
+    """A client that publishes messages for the programs and receives what their handlers publish."""
 
     def __init__(self, port: int) -> None:
-        self.out: dict[str, list[int]] = {}  # by topic name: the numbers, as they came
+        self.out: dict[str, list[int]] = {}  # by topic name: the numbers, in order of arrival
         self._client = client = paho.Client(CallbackAPIVersion.VERSION2)
         client.max_inflight_messages_set(10)  # above 20 at QoS 2 mosquitto 2.0.11 loses some
         ready = threading.Event()
@@ -170,7 +171,7 @@ class Judge:
         self.out.setdefault(message.topic, []).append(int(message.payload.split()[0]))
 
     def publish(self, topic: str, qos: int, payloads: list[bytes]) -> None:
-        """Publish them in order; returns when the broker has them all."""
+        """Publish the payloads in order; return when the broker has them all."""
         for payload in payloads:
             self._client.publish(topic, payload, qos)
         self._client.publish("end", b"", max(1, qos)).wait_for_publish(WAIT_LIMIT_S)
@@ -184,7 +185,7 @@ _numbers = itertools.count()
 
 
 class Run:
-    """One handler of a block: a program for which messages wait, as often and as many as COUNTS says."""
+    """A run of one handler of a block: a program for which messages wait, in the rounds of counts()."""
 
     def __init__(self, block: Block, handler: str, judge: Judge, port: int, folder: Path) -> None:
         self._block, self._handler, self._judge = block, handler, judge
@@ -193,7 +194,7 @@ class Run:
         self._random = random.Random(f"{SEED} {block} {handler}")
         gate = folder / "gate"
         os.mkfifo(gate)
-        self._gate = os.open(gate, os.O_RDWR)  # writing waits for no reader
+        self._gate = os.open(gate, os.O_RDWR)  # opened for both, so that writing waits for no reader
         self._config = {
             "port": port,
             "program": "blocking" if block.front in ("simple", "robust") else block.front,
@@ -206,8 +207,8 @@ class Run:
             "flash": str(folder / "flash") if block.kept == "flash" else None,
         }
         self.program = Program(device(block.front), "waiting.py", self._config)
-        self.taken: list[tuple[int, bool]] = []  # number, whether it is flagged as redelivered
-        self.said: list[str] = []  # what else it printed
+        self.taken: list[tuple[int, bool]] = []  # (number, whether it is flagged as redelivered)
+        self.said: list[str] = []  # its other output
         self.discarded = self.kills = 0
         self._next = 0
 
@@ -216,12 +217,12 @@ class Run:
         self.program.kill()
 
     def wait(self, payloads: list[bytes]) -> None:
-        """Messages wait for a program that is connected and does not read."""
+        """Let messages wait for a program that is connected and does not read."""
         self._until("ready")
         self._judge.publish(f"{self.name}/in", self._block.qos, payloads)
 
     def go(self, count: int) -> dict[str, Any]:
-        """The program takes so many, and says what became of them."""
+        """Let the program take `count` messages; return the summary that it prints."""
         first, self._next = self._next, self._next + count
         last = self._next - 1
         self._open_gate(first, last)
@@ -250,20 +251,20 @@ class Run:
         return self._random.randrange(1, 4 * count + 1), "up"
 
     def check(self) -> None:
-        """All of it, in order, at QoS 2 once; and all that the handler published."""
+        """Check that all messages came in order, at QoS 2 once, and that all that the handler published arrived."""
         block, handler = self._block, self._handler
         wanted = list(range(self._next))
         assert handler == "raises" or not self.said, (self.about, self.said)
         numbers = [number for number, _ in self.taken]
         once = list(dict.fromkeys(numbers))
         if block.qos:
-            # What a handler publishes at QoS 0 while there is no link is counted too.
+            # Messages that a handler publishes at QoS 0 without a link are counted too.
             assert self.discarded == 0 or (block.trouble == "cut" and handler == "publishes at 0"), self.about
             assert once == wanted, f"{self.about}: {_difference(once, wanted)}"
         else:
             assert once == sorted(once), self.about
             assert len(once) + self.discarded == len(wanted), (self.about, len(once), self.discarded)
-            # What comes before an answer and finds no room is dropped: a broker drops it too.
+            # A message that comes before an answer and finds no room is dropped: a broker drops it too.
             assert handler in ANSWERS or not self.discarded, (self.about, self.discarded)
             assert len(once) >= 31, self.about
         if block.qos != 1:
@@ -280,8 +281,8 @@ class Run:
             out = self._judge.out.setdefault(f"{self.name}/out", [])
             eventually(lambda: set(out) >= set(once), lambda: f"{self.about}: {set(once) - set(out)} at the broker")
             assert list(dict.fromkeys(out)) == once, self.about
-            # What was published before a kill is published again, if the kill came before it was acknowledged.
-            # umqtt.simple's programs publish again what a link took with it: of that the broker may have both.
+            # A message published before a kill is published again, if the kill came before its acknowledgement.
+            # Programs of umqtt.simple publish again what was lost with a link: the broker may then have both.
             if handler == "publishes at 2" and not (block.front == "simple" and block.trouble == "cut"):
                 assert len(numbers) <= len(out) <= len(numbers) + self.kills, self.about
 
@@ -289,7 +290,7 @@ class Run:
         os.write(self._gate, json.dumps([first, last]).encode() + b"\n")
 
     def _take(self) -> dict[str, Any] | None:
-        # The next event of the program; None: something else.
+        # Returns the next event of the program, or None for other output.
         line = self.program.line()
         assert line is not None, (self.about, self.said)
         return self._parse(line)
@@ -321,7 +322,7 @@ def _difference(got: list[int], wanted: list[int]) -> str:
 def test_everything_that_waits_is_taken_in_order_and_once(
     block, brokers, bundle, tmp_path, monkeypatch, capsys
 ) -> None:
-    # Planted: the inbox takes everything that comes, or drops what does not fit; garbage between messages that wait
+    # Planted: the inbox accepts everything that comes, or drops what does not fit; garbage between waiting messages
     # leaves holes; a client of asyncio that reconnects does not read for its answer.
     monkeypatch.setenv("UMQTT_DEVICE_LIBRARY", str(bundle))
     port = brokers[block.broker]
@@ -359,7 +360,7 @@ def test_everything_that_waits_is_taken_in_order_and_once(
 def test_a_message_larger_than_the_heap_is_raised_by_name_and_the_next_one_comes(
     front, brokers, bundle, tmp_path, monkeypatch
 ) -> None:
-    # Planted: it is acknowledged and nothing said; what had come of it stays in memory.
+    # Planted: it is acknowledged silently; the part that had arrived stays in memory.
     monkeypatch.setenv("UMQTT_DEVICE_LIBRARY", str(bundle))
     with closing(Judge(brokers["mosquitto"])) as judge:
         block = Block("mosquitto", front, 1, "clean", "too large")

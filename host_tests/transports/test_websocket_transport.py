@@ -1,4 +1,4 @@
-"""ws:// and wss:// against a server that is not ours, on both interpreters."""
+"""ws:// and wss:// work with an independent server, on both interpreters."""
 
 from __future__ import annotations
 

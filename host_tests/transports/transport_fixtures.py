@@ -20,7 +20,7 @@ _SUBJECTS = {"broker": "localhost", "expired": "localhost", "stranger": "localho
 
 @pytest.fixture(params=["cpython", "micropython"])
 def interpreter(request: pytest.FixtureRequest) -> list[str]:
-    """The command line of an interpreter that finds the library."""
+    """Return the command line of an interpreter that finds the library."""
     try:
         return command_of(request.param)
     except MicroPythonMissing as missing:
@@ -29,7 +29,7 @@ def interpreter(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture
 def program(interpreter: list[str]) -> Iterator[Callable[..., Program]]:
-    """`program("talk.py", url=..., ...)` starts a program of the folder `programs`; ended with the test."""
+    """Provide program("talk.py", url=..., ...): it starts a program of the folder `programs`, ended with the test."""
     started: list[Program] = []
 
     def start(name: str, **config: object) -> Program:
@@ -43,14 +43,14 @@ def program(interpreter: list[str]) -> Iterator[Callable[..., Program]]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that refuses: bound, so that no other process gets it, but nobody listens."""
+    """Provide a port of 127.0.0.1 that refuses connections: bound, so that no process gets it, but not listening."""
     with bound("127.0.0.1") as reserved:
         yield reserved.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ca.pem, and a .pem and .key for each: broker, expired, stranger (of another CA), client."""
+    """Return a folder with ca.pem, and a .pem and .key for broker, expired, client and stranger (of another CA)."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed, which makes the certificates: apt install openssl")
     folder = tmp_path_factory.mktemp("certificates")
@@ -79,7 +79,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """`mosquitto("cafile ...", ...)` starts a broker on loopback with those lines; returns its port."""
+    """Provide mosquitto("cafile ...", ...): it starts a broker on loopback with these lines and returns its port."""
     with ExitStack() as running:
 
         def start(*lines: str) -> int:

@@ -1,4 +1,4 @@
-"""A WebSocket server by the package `websockets`, in front of a broker that has none: an implementation not ours."""
+"""A WebSocket server of the independent package `websockets`, in front of a broker that has none."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from websockets.typing import Subprotocol
 
 
 class WebRelay:
-    """ws:// (wss:// with `tls`) on a port of its own, in a thread; relays to TCP `upstream` on loopback.
+    """A relay in a thread, from ws:// (wss:// with `tls`) on its own port to TCP `upstream` on loopback.
 
     Leaving the `with` block waits until the clients have left.
 
-    fragment: bytes of each piece of a message towards the client. pings: it asks before each message.
+    fragment: bytes of each piece of a message towards the client. pings: it sends a ping before each message.
     """
 
     def __init__(self, upstream: int, tls: ssl.SSLContext | None = None, fragment: int = 7, pings: bool = True) -> None:
@@ -60,7 +60,7 @@ class WebRelay:
                 assert isinstance(message, bytes)
                 writer.write(message)
         except ConnectionClosed:
-            pass  # without a Close frame: the client was killed
+            pass  # without a Close frame, because the client was killed
         finally:
             self.closed_with.append(client.close_code)
             down.cancel()

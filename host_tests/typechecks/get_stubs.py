@@ -1,4 +1,4 @@
-"""Installs the type stubs of the boards' own modules, each board's into a folder of its own: .venv/stubs/BOARD.
+"""Installs the type stubs of each board's own modules into a separate folder, .venv/stubs/BOARD.
 
 They cannot go where other packages are, because every board has a `machine.pyi` and a `socket.pyi`.
 
@@ -18,7 +18,7 @@ BOARDS = {
 
 
 def stubs_of(board: str) -> Path:
-    """The folder of a board's stubs, which may be missing."""
+    """Return the folder of a board's stubs, which may be missing."""
     return Path(sys.prefix) / "stubs" / board
 
 

@@ -1,4 +1,4 @@
-"""Device code uses what the boards really have: checked by a type checker against stubs of each board's own modules."""
+"""Device code uses only what the boards have: a type checker checks it against stubs of each board's own modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Allowed:
-    """A complaint that is not one. file, message: regular expressions; why: the reason it may stand."""
+    """An accepted complaint. file, message: regular expressions; why: the reason for accepting it."""
 
     file: str
     message: str
@@ -89,11 +89,11 @@ _EXCEPTIONS = (
 )
 
 
-# Device code has no annotations: of an attribute that is first None the checker knows nothing else.
+# Device code has no annotations: the checker knows only None of an attribute that is first None.
 _OFF = ("OptionalMemberAccess", "OptionalIterable", "OptionalSubscript", "OptionalOperand", "OptionalCall")
 
 
-# Mistakes, each of which must be found: code for a computer, or for no board at all.
+# Mistakes that must all be found: code for a computer, or for no board at all.
 _PLANTED = {
     "machine.teleport()": "teleport",
     "machine.Pin(2, machine.Pin.OUT).blink()": "blink",
@@ -104,7 +104,7 @@ _PLANTED = {
 
 @dataclass(frozen=True)
 class Complaint:
-    """file: as in the checkout; line: from 1."""
+    """A complaint of the checker. file: as in the checkout; line: from 1."""
 
     file: str
     line: int
@@ -117,13 +117,13 @@ class Complaint:
 
 @pytest.fixture(scope="module", params=list(BOARDS))
 def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Complaint]:
-    """What the checker says of the device code on one board, and of a module full of mistakes, app/planted.py."""
+    """Return the checker's complaints about the device code on a board, and about the mistakes in app/planted.py."""
     stubs = stubs_of(request.param)
     if not (stubs / "stdlib").is_dir():
         pytest.skip("the boards' stubs are missing - try: .venv/bin/python host_tests/typechecks/get_stubs.py")
     copy = tmp_path_factory.mktemp(request.param)
     for name in ("umqtt_robust", "firmware"):
-        # Without the .pyi: what a module uses of another is to be seen in its source.
+        # Without the .pyi files, so that the checker infers from the source what a module uses of another.
         shutil.copytree(_ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyi", "_host.py", "__pycache__"))
     (copy / "firmware" / "app" / "planted.py").write_text("\n".join(["import machine, socket, time", *_PLANTED]))
     settings = {

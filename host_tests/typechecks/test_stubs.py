@@ -1,4 +1,4 @@
-"""The .pyi stubs say what the modules beside them do."""
+"""The .pyi stubs agree with the modules beside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIBRARY = Path(umqtt_robust.__file__).resolve().parent
 
 @pytest.fixture
 def stubs(tmp_path: Path) -> Path:
-    """A copy of the stubs alone: beside the modules, mypy would check the modules too, which have no types."""
+    """Return a copy of only the stubs: beside the modules, mypy would check those too, which have no types."""
     copy = tmp_path / "umqtt_robust"
     shutil.copytree(_LIBRARY, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     return copy
@@ -66,7 +66,7 @@ def test_a_module_has_a_stub_or_is_the_librarys_own_business():
 
 
 def test_every_option_of_the_client_is_in_its_stub_with_its_default_and_as_an_attribute():
-    # The client takes them as **options, where stubtest cannot see them.
+    # The client takes its options as **options, where stubtest cannot see them.
     classes = {
         node.name: node
         for name in ("client", "session")

@@ -1,4 +1,4 @@
-"""The whole project passes its type checker. A test, so that it runs beside the others."""
+"""The whole project passes its type checker. It is a test, so that it runs in parallel with the others."""
 
 from __future__ import annotations
 

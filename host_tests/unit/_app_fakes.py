@@ -1,4 +1,4 @@
-"""Stand-ins for what the parts of app are given: a client with a small outbox, an identity, a clock."""
+"""Stand-ins for the objects that parts of app receive: a client with a small outbox, an identity, a clock."""
 
 from app.clock import Clock as AppClock
 from app.identity import Identity
@@ -8,7 +8,7 @@ from umqtt_robust.errors import OutboxFull
 
 
 class Client:
-    """Takes publishes until it holds `room` of them; acknowledge() empties it."""
+    """A client that accepts publishes until it holds `room` of them; acknowledge() empties it."""
 
     def __init__(self, room=100):
         self.room = room
@@ -39,13 +39,13 @@ def identity(device_id="pump-7"):
 
 
 def clock(system_ms=None):
-    """(Clock of ticks, app.clock.Clock on it)."""
+    """Return a Clock of ticks and an app.clock.Clock on it."""
     ticks = Clock()
     return ticks, AppClock(ticks.ticks_ms, ticks.ticks_diff, system_ms)
 
 
 class Log:
-    """A log's report(), which may be told to refuse."""
+    """A log whose report() may be told to refuse."""
 
     refused_by_broker = False
 

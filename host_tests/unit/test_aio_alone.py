@@ -1,4 +1,4 @@
-"""The asyncio client without a network; host_tests/transports has it with a broker."""
+"""The asyncio client without a network; host_tests/transports tests it with a broker."""
 
 import asyncio
 
@@ -16,7 +16,8 @@ def offline(**options):
 
 
 def test_no_wait_is_longer_than_a_board_can_count():
-    # asyncio makes ms of the seconds, and a float there has 24 bits: 2**29 - 1 becomes 2**29, which ticks_add refuses.
+    # asyncio converts the seconds to ms, and a float there has 24 bits: 2**29 - 1 becomes 2**29, which ticks_add
+    # refuses.
     waited = []
 
     async def wait_for(awaited, seconds):
@@ -64,7 +65,7 @@ def test_entered_again_inside_it_is_an_error_and_afterwards_a_new_life():
 
 
 def test_a_wait_that_finds_no_memory_does_not_end_the_client():
-    # Planted: it ends the task that drives it, and with it every call.
+    # Planted: it ends the task that drives the client, and with it every call.
     failures = [MemoryError("planted")]
     wait_for = asyncio.wait_for
 

@@ -1,4 +1,4 @@
-"""What must not allocate on a board, proved with the heap locked."""
+"""Operations that must not allocate on a board run with the heap locked."""
 
 from umqtt_testkit.portable import Clock, equal, skip
 
@@ -13,7 +13,7 @@ except ImportError:
 
 
 class Silent:
-    """A transport that takes everything and gives what it is told to, without allocating."""
+    """A transport that accepts everything and delivers what it is told to, without allocating."""
 
     socket = None
 
@@ -52,7 +52,7 @@ def connected(**options):
 
 
 def locked(function):
-    function()  # whatever is made once is made now
+    function()  # objects that are created only once are created now
     gc.collect()
     heap_lock()
     try:
@@ -95,7 +95,7 @@ got = [0]
 
 
 def count(buf, topic_start, topic_end, payload_start, payload_end):
-    # A function of the module: calling a closure with so many arguments allocates in MicroPython itself.
+    # A function of the module: in MicroPython, calling a closure with so many arguments allocates.
     got[0] += payload_end - payload_start
 
 
@@ -142,13 +142,13 @@ def test_a_publish_at_qos_1_allocates_nothing():
     equal(allocated, 0.0)
 
 
-# What MicroPython's tables may have room for (get_hash_alloc_greater_or_equal_to in py/map.c); a full one grows.
+# The sizes of MicroPython's tables (get_hash_alloc_greater_or_equal_to in py/map.c); a full one grows.
 TABLE_SIZES = (17, 23, 29, 37, 47, 59, 73, 97, 127, 167)
 
 
 def test_the_table_of_the_clients_attributes_is_whole_at_the_start_and_not_nearly_full():
-    # Every call of a method looks there first, and not to find something in a nearly full table takes very long: with
-    # one free place of 73 a publish takes half as long again.
+    # Every method call looks there first, and a failed look-up in a nearly full table is slow: with one free place of
+    # 73, a publish takes half as long again.
     client, clock = connected(keep_alive=10)
     used = len(client.__dict__)
     client.on("a/+", print)

@@ -1,4 +1,4 @@
-"""What whoever owns the broker can send a board, and that none of it takes the board away. Each attack is printed."""
+"""Nothing that the broker's owner can send takes a board out of its owner's control; attacks are printed."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _SECRETS = {
     "commands": {"key": _HEX_KEY},
 }
 _SHA256 = "0" * 64
-# What can take a board away: (command, arguments).
+# Commands that can take a board out of its owner's control: (command, arguments).
 _GUARDED = (
     ("reboot", {}),
     ("update", {"mqtt": True, "sha256": _SHA256, "version": "9"}),
@@ -42,7 +42,7 @@ _GUARDED = (
     ("set", {"key": "sleep_s", "value": 604800}),
     ("set", {"key": "sensors", "value": [{"module": "supply", "pin": 29}]}),
     ("set", {"key": "unsigned_commands", "value": True}),
-    # More readings than by default wear out the flash; those that expire are lost while a broker is silent.
+    # Readings more frequent than the default wear out the flash; those that expire are lost while a broker is silent.
     ("set", {"key": "interval_ms", "value": 999}),
     ("set", {"key": "interval_ms", "value": 10}),
     ("set", {"settings": {"interval_ms": 10, "log_level": "debug"}}),
@@ -53,7 +53,7 @@ _GUARDED = (
 
 
 class World:
-    """A board with a key; boot() is a restart. `counter` is the owner's."""
+    """A board with a key; boot() restarts it. `counter` is the owner's."""
 
     def __init__(self, secrets=_SECRETS, **settings):
         self.root = new_path("attacks")
@@ -95,12 +95,12 @@ class World:
         return json.dumps(command).encode()
 
     def by_owner(self, name, args, key=KEY, device_id="pump-7"):
-        """The payload of a command that the owner signs."""
+        """Return the payload of a command that the owner signs."""
         self.counter += 1
         return signed.sign(key, device_id, self.text(name, args, counter=self.counter))
 
     def send(self, payload):
-        """The reply, or None."""
+        """Hand the payload to the board; return its reply, or None."""
         before = len(self.client.published)
         self.commands.handle(b"c", payload)
         self.commands.step()
@@ -123,7 +123,7 @@ def _told(attack):
 
 
 def test_what_takes_a_board_away_is_refused_unsigned_and_signed_by_others():
-    """Planted: reboot needs no signature; the signature is not of the device; any mac will do."""
+    """Planted: reboot needs no signature; the signature does not cover the device; any mac is accepted."""
     world = World()
     for name, args in _GUARDED:
         what = "%s %s" % (name, args.get("key", ""))
@@ -147,7 +147,8 @@ def test_a_signed_command_cannot_be_changed():
         assert world.untouched(), i
     _told("a signed reboot with any byte changed, or cut off anywhere")
     tail = payload[payload.index(b',"mac"') : -1]
-    # Not a broker's other name for the same command: a mac that is not the last member, or twice, or with spaces.
+    # Nor can a broker write the same command differently: with a mac that is not the last member, or twice, or with
+    # spaces.
     for other in (
         payload[:-1] + b',"cmd":"reboot"}',
         payload[:-1] + b" }",
@@ -188,7 +189,7 @@ def test_an_old_command_that_comes_again_is_refused():
 
 
 def test_the_counter_cannot_be_spoilt_by_who_has_no_key():
-    """Planted: a counter in an unsigned command is kept when the command is recovered."""
+    """Planted: the counter of an unsigned command is kept when the command is recovered."""
     world = World()
     for payload in (
         world.text("ping", {}, counter=1 << 50),
@@ -207,7 +208,7 @@ def test_the_counter_cannot_be_spoilt_by_who_has_no_key():
 
 
 def test_no_command_makes_the_board_less_safe_not_even_a_signed_one():
-    """Planted: brokers are taken whatever their scheme; unsigned_commands is a setting like any other."""
+    """Planted: brokers are accepted with any scheme; unsigned_commands is a setting like any other."""
     world = World()
     for name, args, why in (
         ("set", {"key": "brokers", "value": ["mqtt://b"]}, "from mqtts to mqtt"),
@@ -232,7 +233,7 @@ def test_no_command_makes_the_board_less_safe_not_even_a_signed_one():
 
 
 def test_a_board_without_a_key_obeys_nobody_unless_the_cable_said_so():
-    """Planted: a board without a key takes unsigned commands."""
+    """Planted: a board without a key accepts unsigned commands."""
     world = World({"tls": {"ca": "/ca.pem"}})
     for name, args in _GUARDED:
         world.refuses(name, world.text(name, args), "must be signed")
@@ -243,7 +244,7 @@ def test_a_board_without_a_key_obeys_nobody_unless_the_cable_said_so():
 
 
 def test_no_secret_leaves_the_board():
-    """Planted: read takes every path in the root."""
+    """Planted: the read command accepts every path below the root."""
     world = World()
     world.send(world.by_owner("set", {"key": "keep_alive", "value": 7}))
     save(world.root, "secrets.json.was", _SECRETS)
@@ -280,7 +281,7 @@ def test_a_flood_of_commands_ends_in_answers_and_not_in_a_crash():
 
 
 def test_commands_cannot_wear_out_the_flash():
-    """Planted: as many unsigned commands as come are kept in flash; signed ones are counted too."""
+    """Planted: any number of unsigned commands is kept in flash; signed commands count towards the limit too."""
     world = World()
     carried_out = [world.send(world.text("ping", {}))["ok"] for _ in range(200)].count(True)
     equal(carried_out, 60)
@@ -290,7 +291,7 @@ def test_commands_cannot_wear_out_the_flash():
         equal([world.send(world.text("get", {}))["ok"] for _ in range(20)].count(True), expected)
     reply = world.send(world.text("ping", {}))
     equal(reply["result"].split(";")[1], " send it again under another id in 5 s")
-    # Its owner can always reach it, and a command that comes again gets its reply again.
+    # The owner can always reach the board, and a repeated command gets its reply again.
     again = world.by_owner("set", {"key": "keep_alive", "value": 7})
     assert world.send(again)["ok"] and world.send(again)["ok"]
 
@@ -311,7 +312,7 @@ def test_a_sealed_secret_opens_with_its_key_and_nonce_alone():
     equal(signed.seal(KEY, nonce, sealed), data)
     for key, other in ((OTHER_KEY, nonce), (KEY, b"m" * signed.NONCE_SIZE)):
         assert signed.seal(key, other, sealed) != data
-    # No part of the pad comes twice.
+    # No part of the pad occurs twice.
     pads = [sealed[i : i + 32] for i in range(0, 256, 32)]
     again = [sealed[i : i + 32] for i in range(256, 512, 32)]
     assert not [one for one, other in zip(pads, again) if one == other]

@@ -1,4 +1,4 @@
-"""The BME280's formulas give what the data sheets give, and the chip is driven as they say."""
+"""The BME280's formulas give the results of the data sheets, and the chip is driven as they require."""
 
 from app.sensors import bme280
 from app.sensors.bme280 import Sensor, compensate_humidity, compensate_pressure, compensate_temperature
@@ -12,7 +12,7 @@ _EXAMPLE = (_T, _P, _H)
 
 
 class _I2C:
-    """Registers behind an address. hold: of a register, what it holds."""
+    """An I2C bus with the registers of one address. hold: a register's contents."""
 
     def __init__(self, chip=0x60, address=0x76):
         self.address = address
@@ -51,12 +51,12 @@ def _measure(i2c, pressure, temperature, humidity):
 def test_the_example_of_the_data_sheet():
     fine, hundredths = compensate_temperature(_EXAMPLE, 519888)
     equal((fine, hundredths), (128422, 2508))
-    # 100653.27 Pa in the data sheet, there in floating point.
+    # The data sheet computes 100653.27 Pa, in floating point.
     assert abs(compensate_pressure(_EXAMPLE, 415148, fine) / 256 - 100653.27) < 0.05
 
 
 def _humidity_in_floating_point(raw, fine):
-    # The other of the two formulas that Bosch gives (BST-BME280-DS002, appendix 8.1).
+    # The other one of Bosch's two formulas (BST-BME280-DS002, appendix 8.1).
     h1, h2, h3, h4, h5, h6 = _H
     h = fine - 76800.0
     h = (raw - (h4 * 64.0 + h5 / 16384.0 * h)) * (
@@ -103,7 +103,7 @@ def test_a_calibration_of_zeros_divides_nothing_by_zero():
 def test_the_calibration_is_read_as_it_is_laid_out():
     equal(Sensor(i2c=_chip()).calibration, _EXAMPLE)
     i2c = _chip()
-    # H4 and H5 are signed numbers of 12 bits, with half a byte each in the register between.
+    # H4 and H5 are signed 12-bit numbers that share the register between them, half a byte each.
     i2c.hold[0xE1] = _little(355) + bytes([0, 0xFF, 0x1E, 0xFE, 0xE2])
     equal(Sensor(i2c=i2c).calibration[2], (75, 355, 0, -2, -31, -30))
 
@@ -112,7 +112,7 @@ def test_a_measurement_is_started_and_read():
     i2c = _chip()
     sensor = Sensor(i2c=i2c)
     sensor.start()
-    # 5.4.3: ctrl_hum counts only from the write to ctrl_meas that follows it.
+    # 5.4.3: ctrl_hum takes effect only with the following write to ctrl_meas.
     equal(i2c.writes, [(0xF2, 1), (0xF4, 0x25)])
     _measure(i2c, 415148, 519888, 30000)
     found = sensor.read()

@@ -1,4 +1,4 @@
-"""Uptime does not wrap, and the time of day is null until somebody who knows it has said it."""
+"""Uptime does not wrap, and the time of day is null until a reliable source has set it."""
 
 from app.clock import Clock as AppClock
 from app.clock import system_clock

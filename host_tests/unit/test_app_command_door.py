@@ -1,4 +1,4 @@
-"""What carries out commands is loaded when one comes, or was left open, and let go of afterwards."""
+"""The code for commands is loaded when one arrives or was left unfinished, and unloaded afterwards."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _REPLY = b"fleet/pump-7/reply"
 
 
 def _and_put_back(test):
-    # Other tests of this process go on with the modules that they have.
+    # Other tests of this process continue with the modules that they have loaded.
     def run():
         package = sys.modules["app"]
         before = {name: sys.modules[name] for name in sys.modules if name.startswith("app.")}
@@ -85,7 +85,7 @@ def test_what_the_run_before_left_open_is_answered_at_the_start():
     equal(again.door.busy, True)
     again.door.step()
     equal(again.replies(), ["1"])
-    # Not acknowledged: once more after the next start; acknowledged: no more.
+    # Without an acknowledgement the reply is sent again after the next start; with one it is not.
     again = World(world.root)
     again.door.step()
     again.client.acknowledge()
@@ -107,7 +107,7 @@ def test_a_command_that_finds_no_memory_is_answered_and_may_come_again():
     for payload in (b"{", b"[]", b"\xff"):
         world.door.handle(_CMD, payload)
     equal((world.replies(), world.door.refused), (["1"], 4))
-    # Not even for the answer: counted, and nothing that stops the board.
+    # There is no memory even for the reply: that is counted, and does not stop the board.
     publish = world.client.publish
     world.client.publish = lambda *arguments, **options: no_memory()
     world.send("1", "ping")

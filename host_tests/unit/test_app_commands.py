@@ -1,4 +1,4 @@
-"""Every command is carried out once and answered, whatever came, and whatever the power and the outbox do."""
+"""Every command is carried out once and answered, whatever it contains, and despite power cuts and a full outbox."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _SETTINGS = {"brokers": ["mqtt://b"], "interval_ms": 1000, "unsigned_commands": 
 
 
 class World:
-    """A board's parts over one flash folder; boot() is a restart."""
+    """A board's parts over one flash folder; boot() restarts the board."""
 
     def __init__(self, room=100):
         self.root = new_path("commands")
@@ -108,7 +108,7 @@ def test_a_command_that_comes_again_before_its_reply_is_acknowledged_gets_anothe
 def test_a_reply_that_the_broker_does_not_have_goes_again_after_a_restart():
     world = World()
     first = world.send("1", "ping")
-    # The outbox was lost with the power: it was in RAM.
+    # The outbox, which was in RAM, is lost with the power.
     world.client.pending = 0
     world.client.published = []
     world.boot()
@@ -143,7 +143,7 @@ def test_set_is_checked_written_and_applied():
         reply = world.send("bad" + args["key"], "set", **args)
         assert not reply["ok"] and args["key"] in reply["result"], reply
     assert not world.send("3", "set", key="interval_ms")["ok"]
-    # Both interpreters read it as infinity, and the board could not read what it wrote for that.
+    # Both interpreters read 1e999 as infinity, and the board could not read back what it would write.
     world.board.commands.handle(
         _CMD,
         b'{"id": "6", "cmd": "set", "args": {"key": "sensors", "value": [{"module": "bme280", "offset": 1e999}]}}',
@@ -326,7 +326,7 @@ def test_replies_wait_for_room_in_the_outbox_and_what_finds_no_room_is_not_carri
     world.step()
     answers = {reply["id"]: reply["ok"] for reply in world.replies()}
     equal([answers[str(number)] for number in range(SIZE + 8)], [True] * SIZE + [False] * 8)
-    # Once the broker has the replies there is room for the next.
+    # Once the broker has the replies, there is room for the next command.
     world.acknowledge()
     equal(world.send("next", "ping")["ok"], True)
 

@@ -1,6 +1,7 @@
-"""Power cuts at every flash operation of commands: each is carried out once at most, and answered truthfully.
+"""Despite a power cut at any flash operation, each command is carried out at most once and answered truthfully.
 
-Those that need it are signed. When all is done, the broker sends them again, after the board has forgotten their ids.
+Commands that require a signature are signed. At the end the broker sends them again, after the board has forgotten
+their ids.
 """
 
 import json
@@ -28,7 +29,7 @@ FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 12
 
 _KEY = b"k" * 32
-# Of the ledger: one that is small forgets soon.
+# Size of the ledger: a small one soon forgets.
 _SIZE = 6
 _COMMANDS = (
     ("1", "set", {"key": "interval_ms", "value": 500}),
@@ -49,11 +50,11 @@ def _payload(n):
 
 
 class Died(BaseException):
-    """The board restarts. No Exception, which the board would answer."""
+    """A restart of the board. Not an Exception, which the board would answer."""
 
 
 class Broker:
-    """Outside of the board: what it took (QoS 2 is through), what it did, what it answered."""
+    """The side outside the board: the commands it delivered (QoS 2 completed), what was done, and the replies."""
 
     def __init__(self):
         self.taken = []
@@ -78,7 +79,7 @@ class Client(fakes.Client):
         self._broker = broker
 
     def publish(self, topic, payload, qos=0, retain=False):
-        # As the store of the outbox does: flash first.
+        # Flash first, as the store of the outbox does.
         with open(ROOT + "/outbox", "wb") as file:
             file.write(payload)
         packet_id = fakes.Client.publish(self, topic, payload, qos, retain)
@@ -87,7 +88,7 @@ class Client(fakes.Client):
 
 
 class Counting(Actions):
-    """Counts what is carried out for the first time; recover() answers and does nothing again."""
+    """Actions that count what is carried out for the first time; recover() answers and carries out nothing again."""
 
     def __init__(self, board, broker):
         Actions.__init__(self, board)
@@ -104,7 +105,7 @@ def _restart():
 
 
 def _life(root, broker, ledger_class=Ledger, replayed=False):
-    """One life: False when it ended in a restart of its own. replayed: what was done long ago comes again."""
+    """Run the board until it restarts (False) or is at rest. replayed: commands done long ago come again."""
     boots = Startup(root, 1)
     boots.begin()
     with open(root + "/settings.json") as file:
@@ -124,7 +125,7 @@ def _life(root, broker, ledger_class=Ledger, replayed=False):
             if _COMMANDS[n][0] not in broker.taken:
                 board.commands.handle(b"c", _payload(n))
                 broker.taken.append(_COMMANDS[n][0])
-                # Again, at once: also a sender or a broker that lost its session may repeat it.
+                # Again, at once: a sender or a broker that lost its session may also repeat it.
                 board.commands.handle(b"c", _payload(n))
                 _settle(board)
         if replayed:
@@ -167,7 +168,7 @@ def _scenario(ledger_class=Ledger):
 def _check(root, ledger, ledger_class=Ledger):
     broker = ledger["broker"]
     _lives(root, broker, ledger_class)
-    # Of those that came again nothing is carried out: it would restart the board.
+    # None of the repeated commands is carried out: one would restart the board.
     assert _life(root, broker.copy(), replayed=True), "an old command was carried out again"
     answered = sorted([each for each in broker.replies if not each.startswith("flood")])
     equal(answered, [command[0] for command in _COMMANDS], "commands that were answered")
@@ -179,7 +180,7 @@ def _check(root, ledger, ledger_class=Ledger):
         first = broker.replies[command_id][0]
         for reply in broker.replies[command_id]:
             equal((reply["id"], reply["ok"]), (first["id"], first["ok"]), "replies to one command")
-    # The last set that was answered with ok is what the file holds.
+    # The file holds the value of the last `set` that was answered with ok.
     with open(root + "/settings.json") as file:
         held = json.load(file).get("interval_ms")
     expected = 1000
@@ -206,7 +207,7 @@ def test_commands_are_carried_out_once_and_answered_wherever_the_power_is_cut():
 
 
 class Forgetful(Ledger):
-    """Planted mistake: a command is noted after it was carried out, with its reply."""
+    """Planted mistake: a command is recorded only after it was carried out, with its reply."""
 
     def begin(self, command_id, payload):
         self._late = payload
@@ -233,7 +234,7 @@ class Quiet(Ledger):
 
 
 class Uncounted(Ledger):
-    """Planted mistake: the counter of a command that the power cut short is not kept by the next boot."""
+    """Planted mistake: the next boot does not keep the counter of a command that a power cut interrupted."""
 
     def command(self, order):
         command = Ledger.command(self, order)

@@ -1,4 +1,4 @@
-"""Desired settings, which the broker retains and so sends at every start, are carried out once, and reported."""
+"""Desired settings, retained and so sent by the broker at every start, are applied once, and reported."""
 
 import json
 import os
@@ -20,14 +20,14 @@ _REPORTED = b"fleet/pump-7/reported"
 
 
 class World:
-    """A board; boot() is a restart."""
+    """A board; boot() restarts it."""
 
     def __init__(self):
         self.root = new_path("desired")
         os.mkdir(self.root)
         save(self.root, "settings.json", {"brokers": ["mqtt://b"], "unsigned_commands": True})
         self.client = fakes.Client()
-        self.restarts = set()  # the boots that asked for one
+        self.restarts = set()  # the boots that asked for a restart
         self.boot()
 
     def boot(self):
@@ -44,7 +44,7 @@ class World:
         self.restarts.add(self.board.boots.count)
 
     def desire(self, number, settings):
-        """What the broker retains; returns how many replies came to it, and the last."""
+        """Deliver the retained message; return how many replies the broker got, and the last one."""
         before = len(self.client.payloads(_REPLY))
         payload = json.dumps({"id": str(number), "cmd": "set", "args": {"settings": settings}}).encode()
         self.door.handle(_DESIRED, payload)
@@ -59,7 +59,7 @@ class World:
 
 
 def test_it_is_carried_out_once_however_often_it_comes():
-    """Planted: every start carries it out; it is known in RAM alone."""
+    """Planted: every start carries it out; its id is in RAM alone."""
     world = World()
     equal(world.desire(1, {"interval_ms": 500}), (1, {"id": "1", "ok": True,
           "result": {"changed": ["interval_ms"], "applies": "now"}}))  # fmt: skip
@@ -67,7 +67,7 @@ def test_it_is_carried_out_once_however_often_it_comes():
         equal(world.desire(1, {"interval_ms": 500}), (0, None))
         world.boot()
         equal(world.desire(1, {"interval_ms": 500}), (0, None))
-    # By its id where the note of it is gone or torn by a power cut: the reply comes again, and nothing else.
+    # If the record is lost or damaged by a power cut, the id identifies it: the reply comes again, and nothing else.
     for torn in (b"", b"\0", b"\xff" * 4):
         with open(world.root + "/state/commands/desired", "wb") as file:
             file.write(torn)
@@ -75,13 +75,13 @@ def test_it_is_carried_out_once_however_often_it_comes():
         equal(world.desire(1, {"interval_ms": 500})[0], 1)
         equal(world.desire(1, {"interval_ms": 500})[0], 0)
     equal((world.in_flash()["interval_ms"], len(world.restarts)), (500, 0))
-    # The broker was told to retain nothing any more.
+    # The retained message was deleted.
     world.door.handle(_DESIRED, b"")
     equal(world.desire(1, {"interval_ms": 500}), (0, None))
 
 
 def test_what_counts_from_the_next_boot_on_restarts_the_board_once_and_is_on_trial():
-    """Planted: what was given back is desired again at the next start."""
+    """Planted: settings that were taken back are applied again at the next start."""
     world = World()
     wanted = {"interval_ms": 500, "keep_alive": 30, "expires_s": 0}
     count, reply = world.desire(1, wanted)
@@ -92,7 +92,7 @@ def test_what_counts_from_the_next_boot_on_restarts_the_board_once_and_is_on_tri
     assert give_back(world.root, 1)
     world.boot()
     equal((world.desire(1, wanted), world.in_flash()["keep_alive"], len(world.restarts)), ((0, None), 60, 1))
-    # What is as desired restarts nothing.
+    # Settings that are already as desired cause no restart.
     equal(world.desire(2, {"keep_alive": 60})[1]["result"], {"changed": [], "applies": "now"})
     equal(len(world.restarts), 1)
 

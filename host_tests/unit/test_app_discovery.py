@@ -1,4 +1,4 @@
-"""Home Assistant learns of each metric once, again when that changed, and nothing stays when it is switched off."""
+"""Home Assistant gets each metric once, again when it changes, and all are removed when discovery is turned off."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class _World:
         return True
 
     def boot(self, wanted=True):
-        """The messages [(topic, payload)] of a boot, until there is nothing more to do."""
+        """Return the messages [(topic, payload)] of a boot, until there is nothing more to do."""
         self.part = Discovery(self.board, wanted, self.path)
         return self.run()
 
@@ -106,7 +106,7 @@ def test_each_metric_is_described_once_over_boots():
         equal(world.boot(), [])
         world.board.telemetry.metrics = dict(_METRICS, door_open=1)
         equal(_topics(world.run()), ["door_open"])
-        # A reading in which a sensor did not answer takes nothing back.
+        # A reading without the metrics of a silent sensor removes nothing.
         world.board.telemetry.metrics = {"rssi": -60}
         equal(world.run(), [])
 

@@ -1,4 +1,4 @@
-"""A reading that is given up is explained, also over reboots and power cuts, and when the explanation is lost too."""
+"""A reading that is given up is explained, even over reboots and power cuts, and if the explanation is lost too."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_what_the_client_drops_is_known_by_its_payload_also_from_an_earlier_boot
 def test_a_gap_is_in_flash_before_the_client_forgets_the_reading():
     with _File() as file:
         file.gaps().on_dropped(1, _TELEMETRY, _record(3), FULL)
-        # The power fails here. The next boot announces it.
+        # The power fails here. The next boot reports the gap.
         log = fakes.Log()
         file.gaps(log).step(fakes.Client(), 100)
         equal(_announced(log), [3])
@@ -172,7 +172,7 @@ def test_a_torn_file_is_no_file():
 
 
 def test_with_a_real_outbox_every_reading_is_stored_or_explained():
-    """The client itself drops: the oldest unsent, with whatever else is in its way."""
+    """The client itself drops messages: the oldest unsent ones, with others that are in the way."""
     for seed in range(10):
         rng = Rng(seed, quiet=True)
         with _File() as file:
@@ -190,7 +190,7 @@ def test_with_a_real_outbox_every_reading_is_stored_or_explained():
                 if rng.chance(20):
                     client.publish(_LOG, b'{"level": "warning", "text": "x"}', qos=1)
                 if rng.chance(5):
-                    # A reboot in RAM: what the file says is all that is left.
+                    # A reboot: only the file's content remains.
                     gaps = file.gaps(log)
                     client.on_dropped = gaps.on_dropped
                     part._gaps = gaps

@@ -1,4 +1,4 @@
-"""What the chip is asked at the start: why it started, as each port can tell it, and its watchdog."""
+"""The chip is asked at the start why it started, as far as each port can tell, and for its watchdog."""
 
 import sys
 
@@ -24,7 +24,7 @@ class Esp32:
 
 
 class Rp2(Esp32):
-    # A reset by command is one by the watchdog there, and the other causes do not exist.
+    # There, a reset by command is one by the watchdog, and the other causes do not exist.
     PWRON_RESET, WDT_RESET = 1, 3
     HARD_RESET = DEEPSLEEP_RESET = SOFT_RESET = None
 
@@ -47,7 +47,7 @@ class Rp2(Esp32):
 
 
 class _Machine:
-    """The module machine within a `with`; None: there is none."""
+    """Replaces the module machine within a `with` block; None: there is none."""
 
     def __init__(self, machine):
         self._machine = machine
@@ -83,7 +83,7 @@ def test_without_such_a_function_the_cause_is_unknown():
 
 
 def bites_after(machine):
-    """How long after now the watchdog of an Rp2 bites when the loop does not come round any more."""
+    """Return after how many ms the watchdog of an Rp2 bites if the loop stops now."""
     since = machine.now
     while machine.now - machine.fed_at < 8388:
         machine.now += machine.period

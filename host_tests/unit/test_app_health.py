@@ -1,4 +1,4 @@
-"""The status is said once a connect; a traceback is kept until the broker has it."""
+"""The status is sent once per connection; a traceback is kept until the broker has it."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledge
     report.step(client)
     report.step(client)
     equal(len(client.published), 1)
-    # Nothing is told twice; whoever asks is told all the same, and the next crash counts on.
+    # Nothing is reported twice; a query still shows it, and the next crash continues the count.
     CrashReport(_log(client).report, path, told).step(client)
     equal(len(client.published), 1)
     equal(last_crash(path, told)["n"], 1)

@@ -1,4 +1,4 @@
-"""No boot id comes twice, whatever happened to the flash that holds the counter."""
+"""No boot id is used twice, whatever happened to the flash that holds the counter."""
 
 from app.hardware import hardware_id
 from app.identity import Identity

@@ -46,7 +46,7 @@ class CertificateRefused(LinkLost):
 
 
 def test_each_reason_for_having_no_link_is_told_with_the_next_step():
-    """Planted: an error that has no words here is not told."""
+    """Planted: an error without a text of its own is not reported."""
     for error, told in (
         (Refused("connect", 4), "wrong user name or password: correct them with umqtt provision"),
         (Refused("connect", 5), "give it rights there"),
@@ -85,7 +85,7 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
 
 
 def test_a_store_that_cannot_write_is_told_as_what_it_is():
-    """Planted: what the store says is put down to the broker."""
+    """Planted: an error of the store is blamed on the broker."""
     _, _, shown, log = _build()
     log.link_failed(StoreError("cannot write /state/mqtt/session: 28"))
     equal(shown, ["0 warning outbox: cannot write /state/mqtt/session: 28"])
@@ -109,11 +109,11 @@ def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_
 
 
 def test_a_reason_for_having_no_link_is_published_with_the_next_one_once():
-    """Planted: it goes to the outbox at once, where readings push it out; it comes again with each link."""
+    """Planted: the reason goes to the outbox at once, where readings displace it; it is repeated at each link."""
     client, _, shown, log = _build(most_pending=0)
     client.connected = False
     log.link_failed(OSError(errno.ECONNREFUSED))
-    client.connected, client.pending = True, 1  # no room for other records
+    client.connected, client.pending = True, 1  # leaves no room for other records
     log.link_failed(Refused("connect", 4))
     equal((len(shown), _records(client)), (2, []))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The loop ends when the store fails: then the application is made again with one in RAM."""
+"""The loop ends when the store fails; the application then starts again with a store in RAM."""
 
 import _app_fakes as fakes
 from app.application import Application
@@ -13,7 +13,7 @@ class Ended(Exception):
 
 
 class Part:
-    """Any part of the application: it is there, and does nothing."""
+    """Any part of the application, which does nothing."""
 
     connected = True
 
@@ -22,7 +22,7 @@ class Part:
 
 
 class Client(fakes.Client):
-    """poll() ends the loop."""
+    """A client whose poll() ends the loop."""
 
     def poll(self, ms):
         raise Ended

@@ -1,4 +1,4 @@
-"""A board goes on measuring while a name is looked up, whatever the DNS server does."""
+"""A board continues to measure while a name is looked up, whatever the DNS server does."""
 
 import select
 import socket
@@ -12,13 +12,13 @@ from umqtt_testkit.portable import WAIT_LIMIT_S, equal, raises
 import umqtt_robust.transport as transport
 from umqtt_robust import Client
 
-# lwIP asks four times within 7 s, and there may be two servers (extmod/modlwip.c, lib/lwip/src/core/dns.c).
+# lwIP sends four queries within 7 s, and there may be two servers (extmod/modlwip.c, lib/lwip/src/core/dns.c).
 _LWIP_BLOCKS_MS = 14_000
 _SECONDS = 150
 
 
 class _Port:
-    """The look-up of a board's port: a name that is asked for takes all the time there is."""
+    """The name look-up of a board's port, which blocks for as long as it can."""
 
     def __init__(self, ticks):
         self.ticks = ticks
@@ -33,7 +33,7 @@ class _Port:
 
 
 class _Server:
-    """A DNS server on loopback; answer(query) gives the bytes that it sends, or None."""
+    """A DNS server on loopback; answer(query) returns the bytes to send, or None."""
 
     def __init__(self, answer):
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -68,7 +68,7 @@ class _Server:
 
 
 class World:
-    """A client of a broker's name, a name server, and a clock that only the test and the port move."""
+    """A client of a broker's name, a name server, and a clock that only the test and the port advance."""
 
     def __init__(self, answer, host="broker.example", by_name=True):
         self.ticks, self.clock = fakes.clock()
@@ -100,7 +100,7 @@ class World:
         return "127.0.0.1"
 
     def readings(self):
-        """How many readings are taken at one a second, which the loop's waits delay."""
+        """Return how many readings, due once a second, the loop takes in spite of its waits."""
         taken = last = 0
         while self.clock.uptime_ms() <= _SECONDS * 1000:
             self.server.serve()
@@ -114,7 +114,7 @@ class World:
 
 
 def _response(query, records, flags=b"\x81\x80"):
-    """An answer to a query. records: (type, data)."""
+    """Return an answer to a query. records: (type, data)."""
     data = query[:2] + flags + b"\0\1" + bytes([0, len(records), 0, 0, 0, 0]) + query[12:]
     for kind, content in records:
         data += b"\xc0\x0c" + bytes([0, kind, 0, 1, 0, 0, 0, 60, 0, len(content)]) + content
@@ -126,7 +126,7 @@ def _silent(query):
 
 
 def test_a_silent_dns_server_costs_no_reading():
-    """Planted: the name is looked up by the port; the stub of the port does not block."""
+    """Planted: the port looks up the name; the stub of the port does not block."""
     with World(_silent) as world:
         equal((world.readings(), world.port.asked), (_SECONDS, 0))
         assert world.server.asked >= 3 and world.errors, (world.server.asked, world.errors)
@@ -206,7 +206,7 @@ def test_no_such_name_and_every_damaged_answer_are_an_error_and_no_crash():
 
 
 def test_an_answer_to_another_question_is_none():
-    """Planted: the id, or the question, is not looked at."""
+    """Planted: the id, or the question, is not checked."""
     for change in (
         lambda data: b"\0\0" + data[2:] if data[:2] != b"\0\0" else b"\0\1" + data[2:],
         lambda data: data.replace(b"broker", b"brokes"),
@@ -218,7 +218,7 @@ def test_an_answer_to_another_question_is_none():
 
 
 def test_the_address_is_connected_to_and_tried_first_the_next_time():
-    """Planted: what makes the connection looks the name up once more."""
+    """Planted: the code that connects looks up the name once more."""
     with World(lambda query: _response(query, [(1, bytes([127, 0, 0, 1]))])) as world:
         for _ in range(200):
             world.server.serve()
@@ -226,7 +226,7 @@ def test_the_address_is_connected_to_and_tried_first_the_next_time():
             world.ticks.advance(10)
             if world.errors:
                 break
-        # Nobody listens at port 1: the connection was tried, and refused.
+        # Nobody listens at port 1: the connection was attempted and refused.
         assert world.errors and world.errors[0].args[0] != -2, world.errors
         equal(world.port.asked, 0)
 

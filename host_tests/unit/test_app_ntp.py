@@ -1,4 +1,4 @@
-"""The time server is asked without waiting, disbelieved when it deserves it, and asked again, not too often."""
+"""The time server is asked without blocking, disbelieved if its answer is doubtful, and asked again, but rarely."""
 
 import os
 import select
@@ -15,16 +15,16 @@ _NTP_OFFSET = 2208988800
 
 
 def _arrives(sock):
-    """Waits for a datagram: on a busy machine it takes its time on loopback too."""
+    """Wait for a datagram: on a busy machine even loopback takes time."""
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     assert poller.poll(int(1000 * WAIT_LIMIT_S)), "nothing came"
 
 
 class _Server:
-    """An SNTP server on this machine, in the same process: serve() answers what was asked, in the way it was told.
+    """An SNTP server in the same process; serve() answers requests as the test has set it up.
 
-    coming: datagrams that are on their way to whoever asked.
+    coming: datagrams on their way to the client.
     """
 
     def __init__(self):
@@ -34,7 +34,7 @@ class _Server:
         self.unix_ms = _NOW
         self.asked = self.coming = 0
         self.silent = False
-        # What a test changes of the answer: first byte, stratum, identifier of the reference, its time of sending.
+        # Fields of the answer that a test can change: first byte, stratum, reference identifier, transmit timestamp.
         self.head = 0x24
         self.stratum = 2
         self.reference = b"GPS\0"
@@ -45,7 +45,7 @@ class _Server:
         if hasattr(self._socket, "getsockname"):
             self._socket.bind(("127.0.0.1", 0))
             return self._socket.getsockname()[1]
-        # MicroPython cannot tell which port it was given.
+        # MicroPython cannot report which port it was given.
         while True:
             port = 20000 + int.from_bytes(os.urandom(2), "big") % 30000
             try:
@@ -55,7 +55,7 @@ class _Server:
             return port
 
     def serve(self, requests):
-        """requests: how many were made so far."""
+        """Answer until all requests are answered. requests: how many were made so far."""
         while self.asked < requests:
             _arrives(self._socket)
             request, sender = self._socket.recvfrom(128)
@@ -73,7 +73,7 @@ class _Server:
         transmit = self.transmit
         if transmit is None:
             seconds, ms = self.unix_ms // 1000, self.unix_ms % 1000
-            # Rounded up: the client rounds down.
+            # Rounded up, because the client rounds down.
             fraction = (ms * _ERA_SECONDS + 999) // 1000
             transmit = ((seconds + _NTP_OFFSET) % _ERA_SECONDS).to_bytes(4, "big") + fraction.to_bytes(4, "big")
         head = bytes([self.head, self.stratum]) + bytes(10) + self.reference
@@ -91,7 +91,7 @@ class _Wifi:
 
 
 class _World:
-    """A server, a clock that only the test moves, and the part."""
+    """A server, a clock that only the test advances, and the part."""
 
     def __init__(self, rtc=None):
         self.server = _Server()
@@ -110,7 +110,7 @@ class _World:
         self.server.close()
 
     def run(self, ms):
-        """That much time passes on both clocks; the part is called when it asked to be."""
+        """Let ms pass on both clocks; the part is called when it asked to be."""
         end = self.clock.uptime_ms() + ms
         while True:
             self.server.serve(self.ntp.requests)
@@ -122,7 +122,7 @@ class _World:
             self.server.unix_ms += wait
 
     def step(self):
-        """A step of the part, when what comes next has come."""
+        """Run one step of the part, after the next datagram under way has arrived."""
         if not self.ntp._socket:
             self.server.coming = 0
         if self.server.coming:
@@ -177,7 +177,7 @@ def test_it_is_asked_again_about_once_an_hour_and_the_drift_is_measured():
     with _World() as world:
         for _ in range(10):
             world.run(3600000)
-            world.server.unix_ms += 180  # this board's clock is slow by 50 ppm
+            world.server.unix_ms += 180  # this board's clock loses 50 ppm
         assert 8 <= world.server.asked <= 10, world.server.asked
         assert 40 <= world.clock.drift_ppm <= 60, world.clock.drift_ppm
         equal([level for level, _, _ in world.log.records], ["info"])
@@ -195,7 +195,7 @@ def test_a_server_that_never_answers_is_asked_ever_less_and_reported_once():
     with _World() as world:
         world.server.silent = True
         world.run(3600000)
-        # 8, 16 … 1024 s apart, and 2 s each.
+        # The requests are 8, 16 … 1024 s apart, and each waits 2 s.
         equal(world.server.asked, 10)
         equal(len(world.log.records), 1)
         assert max(world.waited) <= 1024000
@@ -245,7 +245,7 @@ def test_time_goes_on_when_the_seconds_of_ntp_begin_again_in_2036():
         with _World() as world:
             world.server.unix_ms = rollover_ms + offset
             if world.server.unix_ms % 1000 == 0 and offset == 0:
-                world.server.unix_ms += 1  # all zeros would say "no time" (RFC 5905, 6)
+                world.server.unix_ms += 1  # all zeros would mean "no time" (RFC 5905, 6)
             world.run(1000)
             assert abs(world.clock.unix_ms() - world.server.unix_ms) <= 10, offset
 
@@ -315,7 +315,7 @@ def test_the_boards_calendar_is_set_by_the_epoch_of_its_port():
     equal(rtc.value, expected)
 
     def other(seconds):
-        # The same calendar of a port whose seconds count from the other year.
+        # The same calendar on a port whose seconds count from the other year.
         shift = 946684800 if zero == 1970 else -946684800
         return calendar(seconds + shift)
 

@@ -1,4 +1,4 @@
-"""Rotated secrets are the old ones or the new ones, whole, wherever the power is cut; those that fail go back."""
+"""Secrets are rotated completely or not at all, wherever the power is cut; new ones that fail are taken back."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ NEW = {
 
 
 def sealed(new=NEW, key=KEY):
-    """The object of a rotation, and the arguments of its command."""
+    """Return the object of a rotation, and the arguments of its command."""
     nonce = b"n" * signed.NONCE_SIZE
     data = nonce + signed.seal(key, nonce, json.dumps(new).encode())
     return data, {"mqtt": True, "sha256": hexlify(hashlib.sha256(data).digest()).decode()}
@@ -88,7 +88,7 @@ class Commands:
 
 
 class Boot:
-    """A boot with the files of the folder, at a broker that knows `passwords`. in_force: passwords and certificates."""
+    """A boot with the files of the folder, at a broker that knows `passwords`. in_force: the secrets in use."""
 
     def __init__(self, root, passwords=(), data=b""):
         self.folder = root
@@ -154,7 +154,7 @@ def rotate(root, new=NEW, key=KEY):
 
 
 def end(root, passwords, args):
-    """Boots until one has nothing on trial; what is in force, and the reply of that one."""
+    """Boot until nothing is on trial; return the secrets in use, and the replies of the last boot."""
     for _ in range(4):
         boot = Boot(root, passwords)
         boot.rotation.recover(args, 1)
@@ -169,7 +169,7 @@ def pem_files(root):
 
 
 def test_new_secrets_are_tried_and_stay_when_they_deliver():
-    """Planted: the trial ends with the boot that was told; the old authority stays in flash."""
+    """Planted: the trial ends in the boot that got the command; the old authority stays in flash."""
     root = fresh()
     told, args = rotate(root)
     equal((told.restarts, told.in_force, told.commands.replies), (1, _BEFORE, []))
@@ -180,7 +180,7 @@ def test_new_secrets_are_tried_and_stay_when_they_deliver():
     equal(end(root, ("new",), args), (_AFTER, [(True, {"rotated": args["sha256"]})]))
     equal(pem_files(root), ["ca-2.pem"])
     equal(load(root)[1]["wifi"], {"workshop": "new wifi"})
-    # Once more, with the new key; there is room for a third path.
+    # A second rotation, with the new key; it may use a third path.
     _, args = rotate_again(root)
     equal(end(root, ("newer",), args)[0], ("newer", _OLD_CA, _AFTER[2]))
     equal(pem_files(root), ["ca.pem"])
@@ -224,7 +224,7 @@ def test_a_refusal_ends_the_trial_at_once_and_an_outage_does_not():
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_changed():
-    """Planted: an object that another key has sealed is taken; a value is not checked."""
+    """Planted: an object sealed with another key is accepted; a value is not checked."""
     for new, key, why in (
         (NEW, NEW_KEY, "cannot be opened"),
         ([], KEY, "must be an object"),
@@ -277,16 +277,16 @@ def _sweep(passwords, expected, geometry):
     def scenario(root, ledger):
         boot = Boot(root, ("old",), data)
         boot.rotation.begin(args, 1)
-        # The updater takes a power cut for an error of the flash.
+        # The updater treats a power cut as an error of the flash.
         if not boot.run().restarts:
             return
         ledger["told"] = True
         ledger["replies"] = end(root, passwords, args)[1]
 
     def check(root, ledger):
-        # At any moment what is in force is whole: Boot reads all of it.
+        # The secrets in use are complete at any moment: Boot reads all of them.
         assert Boot(root).in_force in (_BEFORE, _AFTER)
-        # And so is what it may go back to.
+        # So are those that a trial may return to.
         for path in settings_trial.certificates(read_before(root, "secrets.json")):
             os.stat(root + path)
         in_force, replies = end(root, passwords, args)
@@ -306,12 +306,12 @@ def test_a_power_cut_at_any_flash_operation_leaves_secrets_that_the_broker_knows
 
 
 def _over_the_old_one(name, used):
-    """Planted mistake: the new certificate is written over the old one."""
+    """Planted mistake: the new certificate overwrites the old one."""
     return "/%s.pem" % name
 
 
 def _too_early(folder):
-    """Planted mistake: certificates go before the secrets that name them."""
+    """Planted mistake: certificates are removed before the secrets that name them."""
     for name in pem_files(folder):
         if "/" + name in settings_trial.certificates(read_before(folder, "secrets.json")):
             os.remove(folder + "/" + name)

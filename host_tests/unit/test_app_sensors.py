@@ -1,4 +1,4 @@
-"""A sensor that fails is reported once and comes back by itself; the others never notice."""
+"""A sensor that fails is reported once and recovers by itself; the other sensors are not affected."""
 
 import sys
 
@@ -9,7 +9,7 @@ from umqtt_testkit.portable import Rng, equal
 
 
 class _Sensor:
-    """Gives or raises one after the other."""
+    """A sensor that returns or raises these readings, one after the other."""
 
     def __init__(self, *readings):
         self._readings = list(readings)
@@ -30,7 +30,7 @@ class _Slow(_Sensor):
 
 
 class _Module:
-    """What an import of the module would give."""
+    """The result of importing a sensor's module."""
 
     def __init__(self, make):
         self.Sensor = make
@@ -43,7 +43,7 @@ def _build():
 
 
 def _configure(sensors, module, make, **entry):
-    """Configure a sensor whose module is there already."""
+    """Configure a sensor whose module is already loaded."""
     sys.modules["app.sensors." + module] = _Module(make)
     entry["module"] = module
     sensors.configure(entry)

@@ -1,4 +1,4 @@
-"""settings.json and secrets.json: every mistake is one line that names file and key, and no secret."""
+"""Every mistake in settings.json or secrets.json gives one line that names file and key, and no secret."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def _with(**changes):
 
 
 class _Folder:
-    """A new folder with these files, as text; removed at the end."""
+    """A new folder with these files, given as text; it is removed at the end."""
 
     def __init__(self, **files):
         self.path = new_path("settings")
@@ -235,7 +235,7 @@ def test_one_key_is_changed_and_the_others_stay_as_they_were_written():
         equal(json.loads(folder.read()), _with(keep_alive=30, interval_ms=5000))
         equal(settings_files.change(folder.path, {"keep_alive": None})["keep_alive"], 60)
         equal(json.loads(folder.read()), _with(interval_ms=5000))
-        # keep_alive counts from the next boot on, and is on trial there: see test_app_settings_trial.py.
+        # keep_alive takes effect at the next boot, and is on trial there: see test_app_settings_trial.py.
         equal(sorted(os.listdir(folder.path)), ["settings.json", "settings.json.was"])
         equal(json.loads(folder.read("settings.json.was")), _with(keep_alive=30, interval_ms=5000))
 

@@ -1,4 +1,4 @@
-"""Settings changed over the air that reach no broker go back by themselves, wherever the power is cut."""
+"""Settings changed over the air that reach no broker are taken back by themselves, wherever the power is cut."""
 
 import os
 
@@ -32,7 +32,7 @@ class Telemetry:
 
 
 class Boot:
-    """A boot with the settings of the folder; `reached` are the brokers that are there."""
+    """A boot with the settings of the folder; `reached` are the brokers that answer."""
 
     def __init__(self, root, reached=()):
         self.folder = root
@@ -79,7 +79,7 @@ def fresh():
 
 
 def test_brokers_that_are_not_reached_go_back_and_those_that_are_stay():
-    """Planted: delivered readings of the boot that was told are enough; nothing goes back."""
+    """Planted: readings delivered in the boot that got the command confirm the settings; nothing is taken back."""
     for reached, brokers, restarts in (((), OLD, 1), ((OLD,), OLD, 1), ((NEW,), NEW, 0)):
         root = fresh()
         told = Boot(root, (OLD,))
@@ -96,7 +96,7 @@ def test_brokers_that_are_not_reached_go_back_and_those_that_are_stay():
 
 
 def test_several_changes_go_back_to_the_settings_that_were_the_last_to_work():
-    """Planted: the settings before are those before the last change."""
+    """Planted: the earlier settings are those before the last change."""
     root = fresh()
     change(root, {"brokers": NEW})
     change(root, {"brokers": NEWER})
@@ -106,7 +106,7 @@ def test_several_changes_go_back_to_the_settings_that_were_the_last_to_work():
 
 
 def test_a_change_during_a_trial_is_not_accepted_by_readings_that_the_settings_before_delivered():
-    """Planted: the trial of this boot goes on after a further change."""
+    """Planted: the trial of this boot continues after a further change."""
     root = fresh()
     change(root, {"brokers": NEW})
     boot = Boot(root, (OLD, NEW))
@@ -136,7 +136,7 @@ def test_what_cannot_even_start_goes_back_in_safe_mode():
 
 
 def _settle(root, reached):
-    # Boots until one has nothing on trial any more.
+    # Boots until nothing is on trial.
     for _ in range(4):
         boot = Boot(root, reached).run()
         if not boot.restarts and not on_trial(root):
@@ -170,7 +170,7 @@ def test_a_power_cut_at_any_flash_operation_leaves_settings_that_reach_a_broker(
 
 
 def _over_too_early(folder, boot):
-    """Planted mistake: the trial is over before the settings are back."""
+    """Planted mistake: the trial ends before the settings are restored."""
     with open(folder + "/settings.json.was") as file:
         text = file.read()
     os.remove(folder + "/settings.json.was")

@@ -1,4 +1,4 @@
-"""A board without a deep sleep of its own sleeps as long as it was told, and its watchdog never bites meanwhile."""
+"""A board without deep sleep of its own sleeps as long as it was told, and its watchdog never bites meanwhile."""
 
 import sys
 
@@ -8,11 +8,11 @@ from umqtt_testkit.portable import Clock, Rng, equal
 
 
 class LockedUp(Exception):
-    """The watchdog of an RP2040 has bitten in a light sleep: nothing but a power cut helps."""
+    """The watchdog of an RP2040 has bitten during a light sleep: only a power cut helps."""
 
 
 class Rp2:
-    """The modules machine and sys of rp2, as ports/rp2/modmachine.c and machine_wdt.c of MicroPython 1.25 say."""
+    """The modules machine and sys of rp2, as in ports/rp2/modmachine.c and machine_wdt.c of MicroPython 1.25."""
 
     platform = "rp2"
 
@@ -31,7 +31,7 @@ class Rp2:
             raise ValueError("sleep too long")
         if self._wakes_early:
             ms = self._wakes_early.between(0, ms)
-        # What a loop costs that finds nothing to sleep for.
+        # The cost of a loop that has nothing left to sleep.
         ms = max(ms, 1)
         if self._ms + ms - self._fed_at >= self.watchdog_ms:
             raise LockedUp
@@ -69,7 +69,7 @@ def test_rp2_sleeps_as_long_as_told_and_then_resets_whatever_its_watchdog():
 
 
 def test_rp2_sleeps_on_after_an_interrupt_that_woke_it():
-    """Planted: a slice counts as slept whole."""
+    """Planted: an interrupted slice counts as completed."""
     for seed in range(3):
         for seconds in (1, 60):
             ends_at = _sleep(Rp2(1000, Rng(seed, quiet=True)), seconds)

@@ -1,4 +1,4 @@
-"""Boots are counted and never forgotten; three that fail lead to safe mode; a version on trial is started once."""
+"""Boots are counted and never forgotten; three failed ones lead to safe mode; a version on trial is started once."""
 
 import os
 import sys
@@ -37,14 +37,14 @@ def test_the_counter_is_raised_once_a_boot():
 
 
 def test_a_torn_write_of_the_counter_costs_one_count_and_no_more():
-    """Whatever a power cut leaves of the file being written, the other one still holds the count before."""
+    """Whatever a power cut leaves of the file being written, the other file still holds the previous count."""
     rng = Rng(20260101)
     for _ in range(20):
         root = _root()
         boots = rng.between(1, 6)
         for _ in range(boots):
             _boot(root)
-        # The next write tears the file that is older.
+        # The next write damages the older file.
         with open(root + ("/state/boot-a" if boots % 2 == 0 else "/state/boot-b"), "wb") as file:
             file.write(rng.bytes(rng.below(12)))
         equal(_boot(root).count, boots + 1)
@@ -83,7 +83,7 @@ def test_a_power_cut_between_failures_forgives_nothing():
 
 
 def test_three_boots_that_failed_after_they_were_confirmed_lead_to_safe_mode_unless_hours_later():
-    """Planted: whoever was confirmed has not failed."""
+    """Planted: a boot that was once confirmed never counts as failed."""
     for cause, ends in ((_WATCHDOG, None), (_POWER_ON, CRASHED)):
         root = _root()
         failures = []
@@ -154,7 +154,7 @@ def test_safe_mode_runs_the_base_version():
     _boot(root).try_version("b")
     _boot(root, ends=CONFIRMED).mark(STEADY)
     equal([_boot(root).slot for _ in range(4)], ["b", "b", "b", BASE])
-    # A version that came over the air is tried all the same: it may be the remedy.
+    # A version received over the air is tried all the same: it may fix the failure.
     Startup(root, _WATCHDOG).try_version("a")
     trial = _boot(root)
     equal((trial.slot, trial.safe), ("a", False))

@@ -1,4 +1,4 @@
-"""Every reading has its own seq; a reading that was dropped is noted; no number is made up."""
+"""Every reading has its own seq; a dropped reading is recorded; no value is invented."""
 
 import json
 from binascii import hexlify
@@ -15,7 +15,7 @@ _TOPIC = b"fleet/pump-7/telemetry"
 
 
 class _Sensors:
-    """What app.sensors.Sensors is for Telemetry."""
+    """A stand-in for app.sensors.Sensors, with what Telemetry uses of it."""
 
     lead_ms = 0
 
@@ -104,7 +104,7 @@ def test_the_average_interval_is_kept_when_the_loop_is_late_by_less():
     for _ in range(300):
         part.step()
         ticks.advance(70)
-    # Late by less than one interval every time, yet one reading in every 100 ms.
+    # Each step is late by less than one interval, yet there is one reading in every 100 ms.
     assert 209 <= part.seq <= 211, part.seq
 
 
@@ -185,7 +185,7 @@ def test_sensors_that_need_time_are_started_so_long_before_every_reading():
         wait = part.step()
         sensors.now = now = now + max(1, wait)
         ticks.advance(max(1, wait))
-    # The first reading of a boot waits for its first measurement; from then on the schedule is kept.
+    # The first reading after a boot waits for its first measurement; from then on the schedule is kept.
     equal(
         [(kind, at) for kind, at in sensors.calls if at < 12000],
         [("start", 0), ("read", 750), ("start", 4250), ("read", 5000), ("start", 9250), ("read", 10000)],
@@ -239,7 +239,7 @@ def test_a_metric_that_is_no_number_is_refused_by_name():
 
 
 def test_cbor_is_what_the_rfc_says():
-    """RFC 8949, appendix A. Planted: a length of 24 in one byte, or a float in fewer bytes than hold it."""
+    """RFC 8949, appendix A. Planted: a length of 24 is encoded in one byte, or a float in too few bytes."""
     for value, encoded in (
         (0, "00"), (23, "17"), (24, "1818"), (255, "18ff"), (256, "190100"), (1000000, "1a000f4240"),
         (1000000000000, "1b000000e8d4a51000"), (-1, "20"), (-100, "3863"), (-1000, "3903e7"),
@@ -263,7 +263,7 @@ def _sizes(metrics):
 
 
 def test_the_table_of_bytes_in_the_docs_is_what_a_reading_takes():
-    """docs/firmware.md. Planted: CBOR is not what the settings ask for."""
+    """docs/firmware.md. Planted: CBOR is not used although the settings ask for it."""
     four = {"temp_c": 21.5, "humidity": 48.25, "pressure_hpa": 1013.25, "mem_free": 104320}
     equal([_sizes({"temp_c": 21.5}), _sizes(four)], [[107, 77], [165, 123]])
 

@@ -1,4 +1,4 @@
-"""No certificate is judged by a clock that nobody has set."""
+"""No certificate is checked with a clock that nobody has set."""
 
 import _app_fakes as fakes
 from app.tls_clock import AfterClock
@@ -10,7 +10,7 @@ _NOW = 1_795_000_000_000
 
 
 def test_tls_begins_when_the_time_is_known_whatever_the_calendar_of_the_board_says():
-    """Planted: the board's calendar is asked, which is in 2021 on an rp2."""
+    """Planted: the board's calendar is used, which starts in 2021 on an rp2."""
     _, clock = fakes.clock()
     made = []
     factory = AfterClock(clock, lambda host, port, path: made.append((host, port, path)))

@@ -1,4 +1,4 @@
-"""An update leaves a version that boots, wherever the power is cut, and only the files of the command's manifest."""
+"""An update leaves a bootable version, wherever the power is cut, and exactly the files of the command's manifest."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 15
 
-# Of the ledger, which is to forget soon.
+# Size of the ledger: a small one soon forgets.
 _SIGNED_SIZE = 4
 OLD = {"app/__init__.mpy": b"old init", "app/main.mpy": b"o" * 900, "lib/l/x.mpy": b"same" * 200, "app/gone.mpy": b"g"}
 NEW = {"app/__init__.mpy": b"new init", "app/main.mpy": b"n" * 5000, "lib/l/x.mpy": b"same" * 200, "app/d/e.mpy": b"e"}
@@ -49,7 +49,7 @@ def manifest_of(files, version):
 
 
 class Source:
-    """Serves objects by hash, in pieces, with a broken link now and then."""
+    """A source that serves objects by hash, in pieces, over a link that breaks now and then."""
 
     def __init__(self, objects, breaks=0):
         self.objects = objects
@@ -87,7 +87,7 @@ class Commands:
 
 
 class Board:
-    """What an update needs of a board; drive() runs it to its end."""
+    """A board with everything that an update needs; drive() runs the update to its end."""
 
     version = "?"
     commands_until = 0
@@ -176,7 +176,7 @@ def test_a_new_version_is_written_beside_tried_and_confirmed():
     trial.confirm()
     board.drive()
     equal(board.commands.replies, [(True, {"slot": "a", "version": "?"})])
-    # A power cut before the reply was kept: the same once more, and nothing else.
+    # A power cut before the reply was kept: the same reply once more, and nothing else.
     board = Board(root, boot(root), NEW, "2")
     board.updater.recover(board.args, 1)
     equal(board.drive().commands.replies, [(True, {"slot": "a", "version": "?"})])
@@ -193,7 +193,7 @@ def test_a_version_that_is_not_confirmed_is_given_up_and_said_so():
 
 
 def test_an_older_version_is_refused_unless_it_is_asked_for_by_name():
-    """Planted: versions are compared as text; the version that runs in safe mode is the measure."""
+    """Planted: versions are compared as text; in safe mode the running version is compared."""
     for version, other, older in (
         ("0.9", "0.10", True), ("0.10", "0.9", False), ("1.0", "1", False), ("1", "1.0.0", False),
         ("1.0.1", "1", False), ("nightly", "0.1", True), ("0.1", "nightly", False), ("2-rc1", "2", False),
@@ -253,7 +253,7 @@ def test_rollback_goes_to_the_version_before_once():
 
 
 def test_no_rollback_brings_back_what_was_rolled_back_from_or_given_up():
-    """Planted: the version left by a rollback counts as the one before; so does a slot that was overwritten."""
+    """Planted: after a rollback the abandoned version counts as the previous one; so does an overwritten slot."""
     root = fresh()
     Board(root, boot(root), NEW, "2").update()
     boots = boot(root, True)
@@ -264,7 +264,7 @@ def test_no_rollback_brings_back_what_was_rolled_back_from_or_given_up():
     board = Board(root, boots, NEW, "2").update(rollback=True, **{"from": BASE})
     assert "no version before" in board.commands.replies[0][1], board.commands.replies
     equal((board.restarts, boot(root, True).slot), (0, BASE))
-    # b is the version before when a new one is written over it, which fails its trial.
+    # b is the previous version when a new one is written over it and fails its trial.
     for files in (NEW, NEWER, OLD):
         Board(root, boot(root), files, "3").update()
         boots = boot(root, True)
@@ -414,7 +414,7 @@ def test_an_update_without_a_hash_that_the_power_cut_short_was_not_done():
 
 
 class Transport:
-    """Answers a request with `answer`, a few bytes at a time."""
+    """A transport that answers a request with `answer`, a few bytes at a time."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -438,7 +438,7 @@ class Transport:
 
 
 def fetched(answer, offset=0):
-    """What an object of a web server is that answers so."""
+    """Return the object that a web server with this answer delivers."""
     http = Http("https://host/folder", {"mqtts": lambda host, port, path: Transport(answer)})
     http.open("0" * 64, offset)
     buf = bytearray(100)
@@ -475,10 +475,10 @@ def test_a_transport_that_cannot_be_made_yet_is_an_error_of_the_network():
 
 
 def _life(root, updater_class=Updater):
-    """A boot, and everything that the board does about its update until it is at rest; returns the last Startup."""
+    """Boot and update the board until it is at rest; return the last Startup."""
     for _ in range(6):
         boots = boot(root)
-        # What boots is whole, whatever happened before.
+        # The version that boots is complete, whatever happened before.
         expected = {"": OLD, "/ota/a": NEW}[boots.folder]
         equal(files_in(root + boots.folder), expected, "of the version that boots, " + boots.slot)
         board = Board(root, boots, NEW, "2")
@@ -488,7 +488,7 @@ def _life(root, updater_class=Updater):
         try:
             board.updater.recover(board.args, 1)
         except CommandError:
-            return boots  # given up
+            return boots  # it was given up
         boots.confirm()
         board.drive()
         if not board.restarts:
@@ -530,7 +530,10 @@ def test_a_power_cut_at_any_flash_operation_of_an_update_leaves_a_version_that_b
 
 
 def _signed_life(root, ledger):
-    """Boots until the board is at rest, with a broker that sends the signed command again in every life."""
+    """Boot until the board is at rest, with a broker that sends the signed command again after every boot.
+
+    Returns the last Startup and the `ok` of the replies.
+    """
     for _ in range(6):
         boots = boot(root)
         equal(files_in(root + boots.folder), {"": OLD, "/ota/a": NEW}[boots.folder], "of " + boots.slot)
@@ -548,7 +551,7 @@ def _signed_life(root, ledger):
             board.ticks.advance(part.step() or 0)
         board.commands.step()
         if not board.restarts:
-            # Long afterwards, when its id is forgotten, it is an old command.
+            # Long afterwards, when its id is forgotten, it counts as an old command.
             replies = [json.loads(payload) for payload in board.client.payloads(b"reply")]
             ledger["answered"] = True
             for n in range(_SIGNED_SIZE):
@@ -571,14 +574,14 @@ def _signed_check(root, ledger):
     answered = ledger.get("answered")
     boots, replies = _signed_life(root, ledger)
     assert boots.slot == "a" or boots.failed == "a", "neither updated nor given up: " + boots.slot + repr(replies)
-    # Where the board has answered long ago, it may have forgotten the id. The broker sends the command in every life:
-    # the reply may come twice in one, and says the same.
+    # If the board answered long ago, it may have forgotten the id. The broker sends the command after every boot: the
+    # same reply may then come twice.
     if not answered:
         equal(sorted(set(replies)), [boots.slot == "a"], "the replies")
 
 
 def test_a_power_cut_at_any_flash_operation_of_a_signed_update_leaves_it_done_once():
-    """Planted: the counter of a command is kept when it is done; the next boot does not keep it."""
+    """Planted: the counter of a command is kept only when the command is done; the next boot does not keep it."""
     spare = versions_spare(0)
     try:
         with PowerCutFlash("esp32", 80) as flash:
@@ -591,7 +594,7 @@ def test_a_power_cut_at_any_flash_operation_of_a_signed_update_leaves_it_done_on
 
 
 class PointerFirst(Updater):
-    """Planted mistake: the pointer names the slot before its files are there."""
+    """Planted mistake: the pointer names the slot before the slot's files are written."""
 
     def _verify(self, folder):
         yield 0
@@ -602,7 +605,7 @@ class PointerFirst(Updater):
 
 
 class InPlace(Updater):
-    """Planted mistake: it writes over the version that runs."""
+    """Planted mistake: the update overwrites the running version."""
 
     def _fetch(self, args):
         for path in NEW:
@@ -621,7 +624,7 @@ def test_the_sweep_finds_planted_mistakes():
 
 
 def versions_spare(size):
-    """The flash of the sweep is small, so that it is copied fast."""
+    """Set the spare bytes of an update; return the previous number. A sweep needs a small flash, to copy it fast."""
     from app import update
 
     before = update._SPARE_BYTES

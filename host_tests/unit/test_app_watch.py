@@ -1,4 +1,4 @@
-"""What feeds the watchdog, what confirms a boot, and what a version on trial has to show."""
+"""Rules for feeding the watchdog, for confirming a boot, and for accepting a version on trial."""
 
 import os
 
@@ -27,7 +27,7 @@ class Telemetry:
 
 
 class World:
-    """failures: boots before this one that the watchdog ended. trial: a version on trial boots."""
+    """A board. failures: earlier boots that the watchdog ended. trial: a version on trial boots."""
 
     def __init__(self, failures=0, trial=False):
         self.root = new_path("watch")
@@ -57,7 +57,7 @@ class World:
             self.health.step()
 
     def deliver(self):
-        """The broker has the first reading."""
+        """Deliver the first reading to the broker."""
         self.telemetry.first_id = self.client.publish(b"t", b"r", 1)
         self.client.acknowledge()
         self.client.on_acknowledged(self.telemetry.first_id)
@@ -102,7 +102,7 @@ def test_a_minute_of_healthy_loop_confirms_a_boot_that_finds_no_network():
     world.run(1100)
     equal((world.boots.state(), world.health.confirmed), (CONFIRMED, True))
     equal(Startup(world.root, _POWER_ON).failures, 0)
-    # What ends it hours later has nothing to do with the boots before.
+    # A failure hours later is independent of the earlier boots.
     world.run(STEADY_MS, passes=1000)
     equal(world.boots.state(), STEADY)
 
@@ -133,7 +133,7 @@ def test_a_reading_that_the_outbox_dropped_confirms_nothing():
 
 
 def test_a_version_on_trial_needs_a_delivered_reading_and_a_minute_of_health():
-    """Planted: either of the two is enough."""
+    """Planted: one of the two is enough."""
     world = World(trial=True)
     world.deliver()
     world.run(CONFIRM_MS - 1000)

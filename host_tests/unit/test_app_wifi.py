@@ -1,4 +1,4 @@
-"""The networks are tried in order, with a longer pause after every round that failed, and for ever."""
+"""The networks are tried in order, with a longer pause after every failed round, without end."""
 
 import sys
 
@@ -10,7 +10,7 @@ from umqtt_testkit.portable import Rng, equal, raises
 
 
 class _Driver:
-    """What raises: the error `raising[name]` of the call of that name, as ports/esp32/network_common.c does."""
+    """A driver that raises: `raising[name]` at a call of that name, as ports/esp32/network_common.c does."""
 
     def __init__(self):
         self.raising = {}
@@ -34,7 +34,7 @@ class _Wlan(_Driver):
         self.configured = {}
         self.ssid = None
         if network.STAT_GOT_IP == 3:
-            self.deinit = self._deinit  # esp32 has none
+            self.deinit = self._deinit  # esp32 has no deinit()
 
     def active(self, on):
         self.calls.append(("active", on))
@@ -78,7 +78,7 @@ class _Wlan(_Driver):
 
 
 class _Esp32:
-    """The documented values of the port; those of rp2 below."""
+    """The documented values of esp32; those of rp2 are below."""
 
     STA_IF = 0
     STAT_IDLE, STAT_CONNECTING, STAT_GOT_IP = 1000, 1001, 1010
@@ -117,7 +117,7 @@ def _build(port, networks, passwords=None, **changes):
 
 
 def _attempts(wlan, wifi, seconds, start=0):
-    """[(second, ssid)] of the attempts in that time."""
+    """Return [(second, ssid)] of the attempts made in this time."""
     made = []
     for now_ms in range(start * 1000, (start + seconds) * 1000, 250):
         before = len(wlan.calls)
@@ -162,7 +162,7 @@ def test_the_reason_is_said_once_by_the_values_of_each_port():
             _, wlan, log, wifi = _build(port, ["a"])
             wlan.state = state
             made = _attempts(wlan, wifi, 600)
-            # Known after 2 s, not only after 15.
+            # The failure is recognised after 2 s, not only after 15.
             equal(made[:3], [(0, "a"), (3, "a"), (7, "a")])
             equal(_warnings(log), [text])
     _, wlan, log, wifi = _build(_Esp32, ["a"])
@@ -192,7 +192,7 @@ def test_the_driver_of_esp32_is_told_to_stop_trying_since_it_shows_no_failure_be
 
 
 def test_a_static_address_is_given_to_the_radio_whenever_it_is_switched_on_and_before_it_joins():
-    """Planted: only the first time, which a radio that was switched off has forgotten."""
+    """Planted: the address is set only once, but the radio forgets it when it is switched off."""
     for port in (_Esp32, _Rp2):
         static_ip = ["192.168.1.50", "255.255.255.0", "192.168.1.1", "192.168.1.1"]
         _, wlan, _, wifi = _build(port, ["a"], static_ip=static_ip)
@@ -206,7 +206,7 @@ def test_a_static_address_is_given_to_the_radio_whenever_it_is_switched_on_and_b
 
 def test_country_and_hostname_are_set_before_the_radio_is_switched_on():
     network, wlan, _, wifi = _build(_Rp2, ["a"], country="DE", hostname="pump-7")
-    # Not before the first step: whoever needs the radio's pins comes first.
+    # Nothing happens before the first step, since other parts may need the radio's pins first.
     equal((network.said, wlan.calls, wifi.connected, wifi.rssi()), ([], [], False, None))
     wifi.step(0)
     equal(network.said, [("country", "DE", 0), ("hostname", "pump-7", 0)])
@@ -226,7 +226,7 @@ def test_the_radio_is_switched_off_and_on_after_every_third_failed_round():
     switched = [call for call in wlan.calls if call[0] == "active"]
     equal(switched, [("active", True)] + [("active", False), ("active", True)] * (wifi.failed_rounds // 3))
     assert wifi.failed_rounds >= 6
-    # The chip of rp2's radio stays powered without it.
+    # Without deinit() the chip of rp2's radio stays powered.
     _, wlan, _, wifi = _build(_Rp2, ["a"])
     _attempts(wlan, wifi, 60)
     equal([call[0] for call in wlan.calls].count("deinit"), wifi.failed_rounds // 3)
@@ -247,7 +247,7 @@ def test_no_state_of_the_driver_raises_and_attempts_never_stop():
 
 
 def test_whatever_any_call_of_the_driver_raises_is_told_and_ends_with_it():
-    """Planted: RuntimeError is not caught; the constructor stands outside of what catches."""
+    """Planted: RuntimeError is not caught; the constructor is outside the try block."""
     calls = "WLAN active deinit config isconnected status disconnect connect country hostname"
     for port in (_Esp32, _Rp2):
         for call in calls.split():
@@ -282,10 +282,10 @@ def test_a_link_that_is_up_is_left_alone_and_its_strength_known():
 
 
 def test_an_image_without_wifi_is_named_by_the_setting_that_needs_it():
-    from app.settings import SettingsError  # others import the application anew
+    from app.settings import SettingsError  # other tests import the application again
 
     before = sys.modules.get("network")
-    sys.modules["network"] = fakes  # a module that has no WLAN
+    sys.modules["network"] = fakes  # a module without WLAN
     try:
         error = raises(SettingsError, _network)
     finally:

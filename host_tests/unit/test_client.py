@@ -1,4 +1,4 @@
-"""What the program sees of the client: arguments, URLs, tokens, callbacks."""
+"""The client's interface for programs: arguments, URLs, tokens, callbacks."""
 
 from umqtt_testkit.portable import equal, raises
 
@@ -37,7 +37,7 @@ def test_urls():
 
 
 def test_servers_that_differ_in_their_path_are_different_brokers():
-    # The store remembers whose packet ids it holds.
+    # The store records which broker's packet ids it holds.
     urls = ("ws://h/a", "ws://h/b", "ws://h", "ws://h/")
     servers = Client(b"c", urls, transports={"ws": lambda host, port, path: None}).servers
     equal([name for _, _, name in servers], ["h:80/a", "h:80/b", "h:80", "h:80"])
@@ -81,7 +81,7 @@ def test_bad_publishes_queue_nothing():
         ("x" * 65536, b""),
         (7, b""),
         ("a\ud800", b""),
-        (bytearray(b"a"), b""),  # it could change while it is remembered
+        (bytearray(b"a"), b""),  # it could change after the call
         ("a", 7),
         ("a", None),
         ("a", b"", 3),
@@ -136,7 +136,7 @@ def test_a_will_is_part_of_the_connect_packet():
 
 
 class Recorder:
-    """A transport that has an answer to CONNECT and notes how long the client wanted to wait."""
+    """A transport that has an answer to CONNECT and records how long the client wanted to wait."""
 
     socket = None
 

@@ -1,9 +1,9 @@
-"""What the test kit's encoder writes is what the specification shows, and what its readers read back."""
+"""The test kit's encoder writes packets as the specification shows them, and its parsers read them back."""
 
 from umqtt_testkit import encoder
 from umqtt_testkit.portable import Rng, equal
 
-# Packets as MQTT 3.1.1 lays them out, written by hand.
+# Packets of MQTT 3.1.1, written by hand.
 _WRITTEN = (
     (encoder.connect(b"c"), "100d 0004 4d515454 04 02 0000 0001 63"),
     (encoder.connect(b"", clean_session=False, keep_alive=258), "100c 0004 4d515454 04 00 0102 0000"),

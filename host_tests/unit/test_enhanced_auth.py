@@ -1,4 +1,4 @@
-"""Enhanced authentication of MQTT 5: the broker's side is a script.
+"""Enhanced authentication of MQTT 5, with a scripted broker.
 
 The method is SCRAM-SHA-256, with the example of RFC 7677.
 """
@@ -36,7 +36,7 @@ def _xor(one, other):
 
 
 def scram():
-    """The client's side of SCRAM-SHA-256 for the user and the nonce of the example."""
+    """Run the client's side of SCRAM-SHA-256, with the user and the nonce of the example."""
     challenge = yield FIRST
     nonce, salt, iterations = [field[2:] for field in challenge.split(b",")]
     salted = block = _hmac(b"pencil", a2b_base64(salt) + b"\0\0\0\1")
@@ -53,7 +53,7 @@ def scram():
 
 
 def short():
-    """An exchange of one challenge, which is fast."""
+    """Run an exchange with one challenge, which is fast."""
     challenge = yield b"first"
     proof = yield b"answer to " + challenge
     if proof != b"proof":
@@ -86,7 +86,7 @@ class Broker(Link):
         self.session.open(self._write, "b")
 
     def sent_auth(self):
-        """(reason code, properties) of each AUTH that was sent."""
+        """Return (reason code, properties) of each AUTH that was sent."""
         return [
             (body[0], encoder.parse_properties(body, 1)[0])
             for first, body in encoder.split_packets(self.sent)[0]
@@ -95,7 +95,7 @@ class Broker(Link):
 
 
 def test_scram_sha_256_as_in_its_standard():
-    # Planted: the client's answer is that to the challenge before.
+    # Planted: the client answers the challenge before.
     link = Broker(scram)
     found, _ = encoder.parse_properties(link.packets()[0][1], 10)
     equal((found["authentication_method"], found["authentication_data"]), (METHOD, FIRST))
@@ -108,7 +108,7 @@ def test_scram_sha_256_as_in_its_standard():
 
 
 def test_a_broker_that_shows_no_proof_is_left():
-    # Planted: what comes with CONNACK is not looked at.
+    # Planted: the data in CONNACK is not checked.
     wrong = [(connack(False, 0, _said(b"v=AAAA")), LinkLost), (connack(False, 0, _said()), LinkLost),
              (connack(False, 0, b"\0"), ProtocolError),
              (connack(False, 0, _said(b"proof", method=b"OTHER")), ProtocolError)]  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_broker_that_shows_no_proof_is_left():
         link.give(_auth(0x18, b"1"))
         equal(type(link.lost(answer)), error)
         assert not link.session.connected
-    link = Broker()  # yes before the first challenge
+    link = Broker()  # success before the first challenge
     equal(type(link.lost(connack(False, 0, _said(b"proof")))), LinkLost)
     link = Broker()
     equal(link.lost(connack(False, 0x87, b"\0")).args, ("connect", 0x87, b""))
@@ -125,7 +125,7 @@ def test_a_broker_that_shows_no_proof_is_left():
 
 
 def test_auth_where_it_may_not_be_ends_the_link():
-    # Planted: AUTH of another method is answered.
+    # Planted: AUTH with another method is answered.
     for packets in (
         [_auth(0x18, b"1", method=b"OTHER")], [_auth(0x18, b"1", method=None)], [_auth(0x00, b"proof")],
         [_auth(0x19, b"1")], [encoder.encode(0xF0)], [encoder.encode(0xF0, b"\x18")],
@@ -136,7 +136,7 @@ def test_auth_where_it_may_not_be_ends_the_link():
         link.buf = bytearray(1000)
         equal(type(link.lost(b"".join(packets))), ProtocolError, packets)
     link = Broker(lambda: (yield b"first"))
-    equal(type(link.lost(_auth(0x18, b"1"))), ProtocolError)  # the method has no more to say
+    equal(type(link.lost(_auth(0x18, b"1"))), ProtocolError)  # the method has nothing more to send
     link = Broker()
     link.give(_auth(0x18, b"1"))
     link.give(connack(False, 0, _said(b"proof")))
@@ -148,7 +148,7 @@ def test_auth_where_it_may_not_be_ends_the_link():
 
 
 def test_each_link_begins_anew():
-    # Planted: the exchange of the last link goes on.
+    # Planted: the exchange of the last link continues.
     link = Broker()
     link.give(_auth(0x18, b"1"))
     link.session.close()
@@ -161,7 +161,7 @@ def test_each_link_begins_anew():
 
 
 def test_a_link_authenticates_again_while_messages_go_on():
-    # Planted: a second exchange is answered with CONNECT's reason code.
+    # Planted: a second exchange is answered with the reason code of the one at CONNECT.
     link = Broker()
     again = link.session.part("enhanced_auth")
     raises(MQTTError, again.reauthenticate)
@@ -184,7 +184,7 @@ def test_a_link_authenticates_again_while_messages_go_on():
 
 
 def test_an_answer_waits_for_room_in_the_send_buffer_of_its_link():
-    # Planted: AUTH that finds no room is forgotten, or goes on the next link.
+    # Planted: AUTH that finds no room is forgotten, or is sent on the next link.
     for lost in (False, True):
         link = Broker(tx_size=128)
         link.give(_auth(0x18, b"1"))
@@ -206,7 +206,7 @@ def test_an_answer_waits_for_room_in_the_send_buffer_of_its_link():
 
 
 def test_an_answer_may_be_larger_than_the_send_buffer():
-    # Planted: AUTH is put only where it fits.
+    # Planted: AUTH is written only if it fits into the buffer.
     def long():
         yield b"first"
         yield bytes(200)
@@ -218,7 +218,7 @@ def test_an_answer_may_be_larger_than_the_send_buffer():
 
 
 def test_however_the_bytes_are_split():
-    # Planted: AUTH is looked at before it is whole.
+    # Planted: AUTH is processed before it is complete.
     data = _auth(0x18, b"1") + connack(False, 0, _said(b"proof"))
     for at in range(1, len(data)):
         link = Broker()
@@ -231,7 +231,7 @@ def test_however_the_bytes_are_split():
 
 
 def test_what_the_program_gets_wrong():
-    # Planted: protocol="auto", where any broker may do without.
+    # Planted: protocol="auto" is accepted, although any broker may then skip the authentication.
     for protocol in (4, "auto"):
         raises(InvalidArgument, Client("c", "mqtt://h", protocol=protocol).part, "enhanced_auth")
     raises(InvalidArgument, Client("c", "mqtt://h", protocol=5).part("enhanced_auth").use, b"\xff", short)

@@ -1,4 +1,4 @@
-"""Flash that large messages took is free again when they are acknowledged, wherever the power is cut."""
+"""Flash used by large messages is free again when they are acknowledged, wherever the power is cut."""
 
 import os
 
@@ -18,7 +18,7 @@ class PowerCut(Exception):
 
 
 class Cut(FlashStore):
-    """The power fails before the file operation with the number `at`."""
+    """A store whose power fails before the file operation with the number `at`."""
 
     at = -1
 
@@ -35,7 +35,7 @@ class Cut(FlashStore):
 
 
 class Full(Cut):
-    """The flash is full for one operation."""
+    """A store whose flash is full for one operation."""
 
     def _write_raw(self, name, *parts):
         if not self.at:
@@ -53,7 +53,7 @@ def folder():
 
 
 def files(path):
-    """Of all files below: path and size."""
+    """Return (path, size) of all files below."""
     found = []
     for name in os.listdir(path):
         name = path + "/" + name
@@ -79,7 +79,7 @@ def fill(store):
 
 
 def work(store):
-    """Stores and acknowledges messages, large and small, both ways; how many file operations that were."""
+    """Store and acknowledge messages, large and small, both ways; return the number of file operations."""
     operations = 1000
     store.at = min(store.at, operations) if store.at >= 0 else operations
     fill(store)
@@ -95,7 +95,7 @@ def check(path, about):
 
 
 def test_all_of_it_is_free_when_everything_is_acknowledged():
-    # Planted: the tombstone leaves the chunk.
+    # Planted: a tombstone leaves its message's chunk in flash.
     path = folder()
     store = Cut(path)
     work(store)
@@ -130,7 +130,7 @@ def test_whatever_operation_the_power_is_cut_at():
 
 
 def test_a_message_that_does_not_fit_leaves_nothing():
-    # Planted: put() that fails leaves the chunk that it has written.
+    # Planted: a failed put() leaves the chunk that it has written.
     for at in range(100):
         path = folder()
         store = Full(path)

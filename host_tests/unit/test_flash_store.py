@@ -1,4 +1,4 @@
-"""FlashStore by itself, in a folder: what it keeps, and what it does with files that it did not write like that."""
+"""FlashStore alone, in a folder: what it keeps, and how it treats damaged or foreign files."""
 
 import os
 
@@ -42,7 +42,7 @@ def read(path):
 
 
 def in_folder(test):
-    # On the host's own file system, which empties a file when it is opened for writing.
+    # Runs on the host's own file system, which empties a file when it is opened for writing.
     path = folder()
     os.mkdir(path)
     try:
@@ -98,7 +98,7 @@ def test_a_change_counts_for_its_own_message_only():
         equal(opened(path)[1], [(1, 5, 4, 0, 0), (2, 6, 0x44, 9, 0)])
         store.tombstone(1)
         store.tombstone(2)
-        # A new start, with nothing left but the old changes; many messages, so that an order would come again.
+        # Restart with nothing left but the old changes; there are many messages, so a reused order number would show.
         for _ in range(3):
             store, found = opened(path)
             equal(list(found), [])
@@ -231,7 +231,7 @@ def test_folders_are_made_when_they_are_needed_and_where_that_is_impossible_it_r
 
 
 class Failing:
-    """Stands for open(): the file system is full after so many bytes, or read-only."""
+    """A replacement of open(): the file system is full after `room` bytes, or read-only."""
 
     def __init__(self, real, room):
         self.real = real
@@ -273,7 +273,7 @@ def test_a_full_littlefs_raises_and_what_was_stored_stays():
         with PowerCutFlash(geometry, 12) as device:
             store, _ = opened(ROOT + "/mqtt")
             store.put(0, 1, 2, b"topic", b"kept", 0)
-            # Whatever is left goes to a file of somebody else.
+            # The rest of the flash is filled by a foreign file.
             with open(ROOT + "/other", "wb") as file:
                 try:
                     while True:

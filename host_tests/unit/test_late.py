@@ -1,4 +1,4 @@
-"""Late storing: what reaches the store when, in which order, and what happens when the store fails."""
+"""Late storing: which messages reach the store, when and in which order, and the effect of a failing store."""
 
 from umqtt_testkit.portable import equal, raises
 
@@ -11,7 +11,7 @@ HEAP = "256K"
 
 
 class Store(MemoryStore):
-    """Writes down what reaches it; fails while `broken`."""
+    """A store that records its calls and fails while `broken`."""
 
     def __init__(self):
         MemoryStore.__init__(self, 8)
@@ -113,12 +113,12 @@ def test_what_cannot_be_stored_stays_in_ram_is_reported_and_tried_again():
     equal((session.late.failures, len(session.errors)), (1, 1))
     equal(session.body(1), (b"t", b"1"))
     session.state = CLOSED
-    raises(StoreError, session.put, 2)  # what is older must go first
+    raises(StoreError, session.put, 2)  # older messages must be stored first
     equal(session.outbox.queue, [1])
     session.state = UP
     session.now = 2000
     session.late.pump()
-    equal(session.late.failures, 1)  # not at every tick
+    equal(session.late.failures, 1)  # it does not retry at every tick
     session.store.broken = False
     session.now = 6000
     session.late.pump()

@@ -11,12 +11,12 @@ from umqtt_robust.errors import Downgraded, InvalidArgument, Refused
 from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE
 from umqtt_robust.store import MemoryStore
 
-_NONE = b"\0"  # the length of no properties
+_NONE = b"\0"  # the length of empty properties
 _DISCONNECT = 0xE0
 
 
 class Link:
-    """A client that is driven as a session: its link is two directions of bytes."""
+    """A client driven as a session; its link is two byte buffers."""
 
     def __init__(self, answer=None, **options):
         self.clock = Clock()
@@ -46,12 +46,12 @@ class Link:
         self.give(answer)
 
     def give(self, data):
-        """The broker sends."""
+        """Deliver data from the broker."""
         self.buf[: len(data)] = data
         equal(self.session.receive(self.buf, len(data)), len(data))
 
     def packets(self):
-        """What the client has sent since the last call: (first byte, body) each."""
+        """Return (first byte, body) of each packet that the client has sent since the last call."""
         self.session.advance()
         if self.session.connected:
             self.session.work()
@@ -61,7 +61,7 @@ class Link:
         return packets
 
     def lost(self, data):
-        """The error with which the link ends when the broker sends this."""
+        """Return the error with which the link ends when the broker sends this data."""
         try:
             self.give(data)
         except LinkLost as error:
@@ -75,7 +75,7 @@ def up(**limits):
 
 
 def published(packet):
-    """(first byte, topic name, packet id, properties, payload) of a PUBLISH."""
+    """Return (first byte, topic name, packet id, properties, payload) of a PUBLISH."""
     first, body = packet
     topic, packet_id, rest = encoder.parse_publish(first, body)
     found, at = encoder.parse_properties(rest, 0)
@@ -92,7 +92,7 @@ ALL = {
 
 
 def test_properties_are_those_of_the_standard_both_ways():
-    # Planted: a number of four bytes is read as one of two.
+    # Planted: a four-byte number is read as a two-byte one.
     wire = mqtt5.encode(ALL, 4)
     equal(encoder.parse_properties(wire, 0), (ALL, len(wire)))
     equal(mqtt5.encode({"user_property": [("\xe4", "\xb5")] * 60}, 4)[:2], b"\x9c\x04")
@@ -114,7 +114,7 @@ def test_properties_that_are_cut_or_that_may_not_stand_there_break_the_protocol(
 
 
 def test_properties_that_the_program_gets_wrong_are_refused_at_the_call():
-    # Planted: any property may stand in a PUBLISH, where the broker would close every link because of it.
+    # Planted: any property is accepted in a PUBLISH, although the broker would close every link because of it.
     client = Client("c", "mqtt://h", protocol=5)
     for bad in (
         {"topic": b"x"},
@@ -140,7 +140,7 @@ def test_properties_that_the_program_gets_wrong_are_refused_at_the_call():
 
 
 def test_connect_says_what_the_program_and_the_store_say():
-    # Planted: the properties of the will stand before the client identifier.
+    # Planted: the properties of the will precede the client identifier.
     link = Link(up(), will=Will("w", b"gone", 1, True, {"will_delay_interval": 30}), username="u", password="p",
                 store=MemoryStore(20), connect_properties={"user_property": [("site", "north")]})  # fmt: skip
     expected = encoder.connect(
@@ -159,7 +159,7 @@ def test_connect_says_what_the_program_and_the_store_say():
 
 
 def test_what_the_broker_grants_counts_for_its_link_alone():
-    # Planted: the window stays what the last broker allowed.
+    # Planted: the window of the last broker stays in force.
     link = Link(up(receive_maximum=2, server_keep_alive=7, assigned_client_identifier=b"given"), ping_after=20000)
     session = link.session
     for _ in range(5):
@@ -179,7 +179,7 @@ def test_what_the_broker_grants_counts_for_its_link_alone():
 
 
 def test_a_message_that_expires_takes_what_is_left_of_its_life_along():
-    # Planted: the whole life begins again when the message leaves.
+    # Planted: the lifetime begins again when the message leaves.
     link = Link()
     link.session.part("policy")
     link.session.publish("t", b"a", 1, expires_in=60000)
@@ -197,7 +197,7 @@ def test_a_message_that_expires_takes_what_is_left_of_its_life_along():
 
 
 def test_a_packet_larger_than_the_broker_takes_is_refused_or_dropped_by_name():
-    # Planted: the fixed header does not count.
+    # Planted: the fixed header is not counted.
     for size in (100, 128, 129, 130, 131, 132, 16385, 16388, 16390):
         link = Link(queue_qos0=True)
         session = link.session
@@ -282,7 +282,7 @@ def test_a_connect_that_is_refused_waits_as_long_as_its_reason_says():
 
 
 def test_packets_that_are_no_mqtt_5_end_the_link():
-    # Planted: a CONNACK of MQTT 3.1.1 is taken for one without properties.
+    # Planted: a CONNACK of MQTT 3.1.1 is read as one without properties.
     for answer in (connack(), connack(False, 0, b"\1"), connack(True, 0x87, _NONE), encoder.encode(32, b"\0"),
                    encoder.encode(32), connack(False, 0, properties(receive_maximum=0)), encoder.pingresp(),
                    connack(False, 0, properties(maximum_packet_size=0)), connack(False, 0, properties(topic_alias=1)),
@@ -304,14 +304,14 @@ def test_packets_that_are_no_mqtt_5_end_the_link():
 
 
 def test_a_broker_without_qos_2_and_retained_messages_gets_what_it_takes():
-    # Planted: RETAIN leaves for a broker that closes the link because of it.
+    # Planted: RETAIN is set for a broker that closes the link because of it.
     link = Link(up(maximum_qos=1, retain_available=0))
     link.session.publish("t", b"a", 2, retain=True)
     equal([(first, topic) for first, topic, *_ in map(published, link.packets())], [(0x32, b"t")])
     link.give(acknowledgement(PUBACK, 1))
     equal((link.session.pending, link.session.downgraded), (0, 1))
     equal([type(error) for error in link.errors], [Downgraded, Downgraded])
-    link = Link(up(maximum_qos=2, retain_available=1))  # what need not be said
+    link = Link(up(maximum_qos=2, retain_available=1))  # the defaults, sent explicitly
     link.session.publish("t", b"a", 2, retain=True)
     equal([(first, topic) for first, topic, *_ in map(published, link.packets())], [(0x35, b"t")])
     equal(link.errors, [])
@@ -325,7 +325,7 @@ def test_a_broker_without_qos_2_and_retained_messages_gets_what_it_takes():
 
 
 def test_auto_falls_back_once_and_remembers_for_each_broker():
-    # Planted: the broker that is too old decides for all of them.
+    # Planted: one old broker decides the version for all of them.
     for answer in (connack(False, 0x84, _NONE), connack(False, 1)):
         link = Link(protocol="auto")
         session = link.session
@@ -337,7 +337,7 @@ def test_auto_falls_back_once_and_remembers_for_each_broker():
         session.publish("t", b"x", 1, properties={"content_type": "lost on this broker"})
         for broker, level in (("old", 4), ("new", 5), ("old", 4), ("new", 5)):
             link.open(connack() if level == 4 else up(maximum_packet_size=100), broker)
-            if level == 4:  # what another broker has said does not count here
+            if level == 4:  # limits of another broker do not count here
                 session.publish("u", bytes(200), 0, properties={"content_type": "x"})
                 equal(encoder.parse_publish(*link.packets()[0]), (b"u", 0, bytes(200)))
                 session.close()
@@ -352,7 +352,7 @@ def test_auto_falls_back_once_and_remembers_for_each_broker():
 
 
 def test_auto_falls_back_to_mqtt_3_1_too_where_that_is_allowed():
-    # Planted: the step from 5 to 3.1.1 is taken again after that from 3.1.1 to 3.1.
+    # Planted: the step from 5 to 3.1.1 is made again after the one from 3.1.1 to 3.1.
     link = Link(protocol="auto", allow_mqtt31=True)
     levels = []
     for _ in range(3):
@@ -365,7 +365,7 @@ def test_auto_falls_back_to_mqtt_3_1_too_where_that_is_allowed():
 
 
 def test_properties_come_with_their_message_whether_it_waits_or_not():
-    # Planted: what is handed over at PUBREL has the properties of the message that came last.
+    # Planted: a message handed over at PUBREL gets the properties of the message that came last.
     link = Link(up(), manual_ack=False)
     wire = properties(**ALL)
     link.give(encoder.publish(b"t", b"0", properties=wire))
@@ -425,7 +425,7 @@ def test_a_large_message_has_its_properties_in_pieces_of_any_size():
 
 
 def test_properties_outlive_a_restart_and_a_change_of_version():
-    # Planted: a client of MQTT 3.1.1 sends what lies behind the topic name of a stored message.
+    # Planted: a client of MQTT 3.1.1 sends the stored properties as part of the payload.
     store = MemoryStore()
     link = Link(store=store)
     link.session.publish("t", b"x", 1, properties=ALL)

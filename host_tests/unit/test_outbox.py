@@ -1,4 +1,4 @@
-"""The outbox: order, slots, and what it says about what is in flight."""
+"""The outbox: order, slots, and its record of messages in flight."""
 
 from umqtt_testkit.portable import Rng, equal, raises
 
@@ -62,7 +62,7 @@ def test_the_lowest_free_slot_is_used_again():
 
 
 class Restored(MemoryStore):
-    """A store that holds what an earlier life left."""
+    """A store that holds the messages of an earlier run."""
 
     def __init__(self, found):
         MemoryStore.__init__(self, 16)

@@ -1,4 +1,4 @@
-"""The packets that a client sends rarely, byte for byte, and the decoder of the remaining length."""
+"""The packets that a client rarely sends, byte for byte, and the decoder of the remaining length."""
 
 from umqtt_testkit.portable import equal, raises
 
@@ -75,7 +75,7 @@ def test_a_will_is_checked_when_it_is_made():
 
 
 def test_an_acknowledgement_is_four_bytes_for_every_packet_id_and_pingreq_is_two():
-    for packet_id in (0, 1, 255, 256, 65535):  # 0: a broker that is wrong gets it back
+    for packet_id in (0, 1, 255, 256, 65535):  # id 0: a faulty broker gets it back
         out = SendBuffer(32)
         out.put_ack(0x62, packet_id)
         equal(out.end, 4)

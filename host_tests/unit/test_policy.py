@@ -1,4 +1,4 @@
-"""A full outbox, and messages that expire."""
+"""A full outbox, and messages that expire: what is dropped."""
 
 from umqtt_testkit.portable import Clock, equal, raises
 
@@ -57,7 +57,7 @@ def test_drop_oldest_never_drops_what_may_have_been_sent():
     for number in (1, 2, 3):
         put(client, number)
     send_next(client)
-    client.close()  # the link is gone, and perhaps 1 arrived
+    client.close()  # the link is lost, and message 1 may have arrived
     put(client, 4)
     equal(held(client), [1, 3, 4])
     put(client, 5)

@@ -1,4 +1,4 @@
-"""The setup portal takes over what a form says, on trial, and nothing that a stranger sends does it any harm."""
+"""The setup portal applies a submitted form on trial, and nothing that a stranger sends harms it."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_board_without_settings_takes_over_a_form_and_its_code_is_replaced():
     equal(secrets["mqtt"], {"username": "pump", "password": "secret+%"})
     with open(root + secrets["tls"]["ca"]) as file:
         equal(file.read(), PEM.replace("\r\n", "\n"))
-    # What reaches no broker goes back, and the portal comes again.
+    # Settings that reach no broker are taken back, and the portal opens again.
     assert give_back(root, 1)
     equal(read(root + "/settings.json"), {})
 
@@ -123,7 +123,7 @@ def test_wrong_codes_wait_longer_each_are_counted_and_close_the_portal():
     while portal.reason_to_close(now) is None:
         if "The code is wrong" in _submit(portal, now, code="K7QF-M2XA-9TRX", **form):
             counted.append(now)
-            # Not even the right one is looked at meanwhile.
+            # During the wait not even the right code is checked.
             assert "Wait" in _submit(portal, now + 1000, code=CODE, **form)
         now += 500
     waits = [counted[i + 1] - counted[i] for i in range(len(counted) - 1)]
@@ -138,7 +138,7 @@ def test_the_portal_closes_after_ten_minutes():
 
 
 def test_a_reader_that_is_slow_neither_lets_the_watchdog_bite_nor_holds_the_board():
-    """Planted: a whole piece is written at once; ten seconds for each piece; no watchdog fed."""
+    """Planted: a whole piece is written at once; each piece has ten seconds; the watchdog is not fed."""
     now, fed = [0], []
 
     class Time:
@@ -192,7 +192,7 @@ def test_codes_have_sixty_random_bits():
 def test_what_a_form_held_goes_back_escaped():
     said = _submit(_portal(_folder()), code=CODE, ssid='"><script>alert(1)</script>', broker="ftp://'<b>")
     assert "<script" not in said and "<b>" not in said and "&#39;" in said, said
-    # Neither a password nor the code is in it.
+    # The page holds neither a password nor the code.
     said = _submit(_portal(_folder()), code=CODE, ssid="s", wifi_password="hush-hush", password="hush-hush")
     assert "hush" not in said and CODE not in said, said
     equal(escape("&<>\"'"), "&amp;&lt;&gt;&quot;&#39;")
@@ -216,7 +216,7 @@ def _outcome(pieces):
 
 
 def _padded(size):
-    # A head of so many bytes, and its end.
+    # A request head of this size, with its end.
     return b"GET / HTTP/1.1\r\nA: " + b"x" * (size - 19) + b"\r\n\r\n"
 
 
@@ -241,7 +241,7 @@ REQUESTS = (
 
 
 def test_a_request_split_at_every_byte_is_the_same_request():
-    # Planted: the end of the head looked for in the last piece alone; the longest head measured in the piece.
+    # Planted: the end of the head is searched in the last piece alone; the limit is applied to each piece.
     for data, wanted in REQUESTS:
         equal(_outcome([data]), wanted, data[:60])
         equal(_outcome([data[i : i + 1] for i in range(len(data))]), wanted, data[:60])
@@ -297,12 +297,12 @@ def test_every_name_is_the_board():
     said = answer(query, ADDRESS)
     equal(said[:12], b"\x12\x34\x85\0\0\1\0\1\0\0\0\0")
     equal((said[12 : len(query)], said[-6:]), (query[12:], b"\0\4" + ADDRESS))
-    # No address of IPv6, and that is said at once.
+    # There is no IPv6 address, and the answer says so at once.
     equal(answer(_query((b"a",), kind=28), ADDRESS)[2:12], b"\x85\0\0\1\0\0\0\0\0\0")
 
 
 def test_what_is_no_query_gets_no_answer_however_it_is_cut():
-    # Planted: the length of the last label not compared with the end of the packet.
+    # Planted: the length of the last label is not compared with the end of the packet.
     query = _query((b"captive", b"apple", b"com"))
     for size in range(len(query)):
         equal(answer(query[:size], ADDRESS), None, size)
@@ -350,7 +350,7 @@ def test_a_power_cut_at_any_flash_operation_leaves_settings_that_start_and_the_o
 
 
 def test_the_sweep_finds_planted_mistakes():
-    """Planted: nothing is kept to go back to; the settings are written before the secrets."""
+    """Planted: no earlier settings are kept; the settings are written before the secrets."""
     kept = replacing.keep_before, replacing.save
 
     def settings_first(folder, file, values):

@@ -17,7 +17,7 @@ def _asking(**options):
 
 
 def _pass_ms(link, ms):
-    """Time passes; returns ms until the next deadline."""
+    """Let ms pass; return the ms until the next deadline."""
     link.clock.advance(ms)
     link.session.advance()
     return min([timer() for timer in link.session.timers])
@@ -28,7 +28,7 @@ def _answer(link, data, payload, qos=0):
 
 
 def test_an_answer_goes_to_the_request_that_it_belongs_to_once():
-    # Planted: an answer is taken for that of the oldest request.
+    # Planted: every answer is treated as that of the oldest request.
     link = _asking()
     for name in ("a", "b"):
         link.request.send("ask", name, lambda payload, name=name: link.answers.append((name, payload)), 5000)
@@ -48,7 +48,7 @@ def test_an_answer_goes_to_the_request_that_it_belongs_to_once():
 
 
 def test_what_is_not_answered_in_time_is_told_once():
-    # Planted: the deadline of the request that was sent last counts for all.
+    # Planted: the deadline of the last request applies to all.
     link = _asking()
     link.request.send("ask", b"1", link.answers.append, 3000)
     link.request.send("ask", b"2", link.answers.append, 9000)
@@ -65,7 +65,7 @@ def test_what_is_not_answered_in_time_is_told_once():
 
 
 def test_an_answer_is_acknowledged_where_the_program_acknowledges_by_hand():
-    # Planted: an answer holds up the acknowledgements of all messages behind it.
+    # Planted: an answer blocks the acknowledgements of all messages behind it.
     link = _asking(manual_ack=True)
     link.request.send("ask", b"1", link.answers.append)
     for packet in link.packets():
@@ -76,7 +76,7 @@ def test_an_answer_is_acknowledged_where_the_program_acknowledges_by_hand():
 
 
 def test_an_answer_does_not_wait_behind_messages_that_the_program_has_no_room_for():
-    # Planted: an answer waits with the others, for a program that takes none before it has its answer.
+    # Planted: an answer waits behind the others, for a program that takes none before it has its answer.
     link = _asking()
     link.request.topic = "my/answers"
     link.request.send("ask", b"1", link.answers.append)
@@ -92,10 +92,10 @@ def test_an_answer_does_not_wait_behind_messages_that_the_program_has_no_room_fo
 
 
 def test_a_request_needs_mqtt_5():
-    # Planted: a request to a broker of MQTT 3.1.1 leaves without its response topic.
+    # Planted: a request to a broker of MQTT 3.1.1 is sent without its response topic.
     raises(InvalidArgument, Client("c", "mqtt://h").part("request").send, "ask", b"", print)
     link = Link(protocol="auto")
-    link.session.part("request").send("ask", b"", print)  # it may be MQTT 5
+    link.session.part("request").send("ask", b"", print)  # the broker may speak MQTT 5
     link.sent = b""
     link.session.open(link._write, "old")
     link.lost(connack(False, 1))

@@ -1,4 +1,4 @@
-"""Over a line that loses, garbles, repeats and invents bytes, both directions arrive whole, in order and once."""
+"""Over a line that loses, garbles, repeats and invents bytes, both directions arrive complete, in order and once."""
 
 from umqtt_testkit.portable import Clock, Rng, equal
 
@@ -12,13 +12,13 @@ except ImportError:
 
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 UP = bytes([i * 7 & 255 for i in range(700)])
-# With the byte that a frame begins with, and with whole frames of another link in it.
+# It holds the byte that begins a frame, and whole frames of another link.
 DOWN = b"~~\x05\0\0\0\0~\x03\x01\x00\x00\x02hi1234" * 20
 LINK = 0xBEEF
 
 
 class Uart:
-    """What is written goes through fault(number of the byte, byte), which returns the bytes that arrive."""
+    """A UART that passes each byte written to fault(index, byte), which returns the bytes that arrive."""
 
     def __init__(self, fault, most, echoes=False):
         self.fault, self.most, self.echoes = fault, most, echoes
@@ -41,7 +41,7 @@ class Uart:
 
 
 class WaitingUart(Uart):
-    """As that of rp2, which waits up to 1 ms for a byte that is not there, whatever its timeout
+    """A UART like that of rp2, which waits up to 1 ms for a missing byte, whatever its timeout
     (ports/rp2/machine_uart.c).
     """
 
@@ -56,7 +56,7 @@ class WaitingUart(Uart):
 
 
 class Ends:
-    """A board and the gateway, of which each sends a stream to the other."""
+    """A board and a gateway that each send a stream to the other."""
 
     def __init__(self, fault, most=lambda: 1000, echoes=False, uart=Uart):
         self.clock = Clock()
@@ -95,7 +95,7 @@ class Ends:
 
 
 def test_every_single_byte_may_be_lost_garbled_or_followed_by_another():
-    """Planted: no CRC; ACK without its number; a frame that begins and does not go on is waited for."""
+    """Planted: no CRC; ACK without its number; the receiver waits for the rest of a frame that never comes."""
     clean = Ends(lambda end, i, byte: [byte])
     clean.exchange()
     for end in (0, 1):
@@ -105,7 +105,7 @@ def test_every_single_byte_may_be_lost_garbled_or_followed_by_another():
 
 
 def test_no_more_is_read_of_a_uart_than_it_has():
-    """Planted: pump() asks for as much as it has room for."""
+    """Planted: pump() requests as many bytes as it has room for."""
     ends = Ends(lambda end, i, byte: [byte], uart=WaitingUart)
     ends.exchange()
     equal([uart.waits for uart in ends.uarts], [0, 0])
@@ -128,14 +128,14 @@ def test_random_faults_in_pieces_of_any_size():
 
 
 def test_a_line_that_was_away_for_a_while():
-    """500 bytes are 43 ms at 115,200 baud: the time in which flash is erased."""
+    """500 bytes take 43 ms at 115,200 baud, as long as erasing flash takes."""
     for end in (0, 1):
         for at in range(0, 1500, 20 if FULL else 300):
             Ends(lambda e, i, byte: [] if e == end and at <= i < at + 500 else [byte]).exchange()
 
 
 def test_a_line_that_echoes_what_is_said():
-    """As two wires for both directions do. Planted: frames of the own end are taken for the other's."""
+    """A line with one wire pair for both directions echoes. Planted: an end's own frames are read as the other's."""
     Ends(lambda end, i, byte: [byte], echoes=True).exchange()
 
 
@@ -154,7 +154,7 @@ def test_while_nothing_is_taken_nothing_more_is_sent_and_nothing_lost():
 
 
 def test_an_end_that_starts_anew_says_so():
-    """Planted: only a frame of the board finds out."""
+    """Planted: only a frame from the board reveals it."""
     ends = Ends(lambda end, i, byte: [byte])
     ends.exchange()
     ends.gateway.say(CLOSE, ANY)
@@ -166,7 +166,7 @@ def test_a_link_that_the_other_end_does_not_know_is_closed():
     ends = Ends(lambda end, i, byte: [byte])
     while not ends.sent[0]:
         ends.step()
-    # The gateway started anew.
+    # The gateway restarted.
     ends.gateway.begin(None)
     ends.board.pump()
     assert ends.board.busy or ends.board.send(DATA, UP, 0, 9)

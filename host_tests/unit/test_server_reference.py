@@ -1,4 +1,4 @@
-"""A broker of MQTT 5 that names another one: tried next, once, and over the same transport."""
+"""A server that an MQTT 5 broker refers to is tried next, once, and over the same transport."""
 
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import connack, properties
@@ -11,12 +11,12 @@ _ACCEPTED = connack(False, 0, b"\0")
 
 
 def refusing(reference, code=0x9C):
-    """A CONNACK that names another server."""
+    """Return a CONNACK that refers to another server."""
     return connack(False, code, properties(server_reference=reference))
 
 
 class Link:
-    """A transport to a broker that answers the first write, and then closes or says nothing."""
+    """A transport to a broker that answers the first write, and then closes or stays silent."""
 
     def __init__(self, answer):
         self.socket = self
@@ -44,7 +44,7 @@ class Link:
 
 
 class Net:
-    """Brokers by (scheme, host, port); what is not there refuses the connection. tried: all attempts, in order."""
+    """Brokers by (scheme, host, port); any other address refuses the connection. tried: all attempts, in order."""
 
     def __init__(self, answers, servers, follows=True, **options):
         self.answers = answers
@@ -71,7 +71,7 @@ class Net:
         return make
 
     def attempts(self, count):
-        """Runs until so many attempts were made; returns them, and the ms before each."""
+        """Run until this many attempts were made; return them, and the time of each in ms."""
         times = []
         while len(self.tried) < count:
             before = len(self.tried)
@@ -88,19 +88,19 @@ A, B, C = [("mqtts", name + ".example", 8883) for name in "abc"]
 
 
 def test_the_server_that_was_named_is_tried_next_and_once():
-    # Planted: the server that was named stays in the list.
+    # Planted: the referenced server stays in the list.
     servers = ["mqtts://a.example", "mqtts://c.example"]
     net = Net({A: refusing(b"b.example x.example"), C: refusing(b"b.example:99")}, servers)
     found, times = net.attempts(6)
     equal(found, [A, B, C, ("mqtts", "b.example", 99), A, B])
-    equal(times[1] - times[0], 500)  # at once
+    equal(times[1] - times[0], 500)  # without a wait
     equal([error.args for error in net.errors if isinstance(error, Refused)][:1],
           [("connect", 0x9C, b"", b"b.example x.example")])  # fmt: skip
     equal(len(net.client.servers), 2)
 
 
 def test_two_that_name_each_other_are_no_loop():
-    # Planted: the server that was named may name another one.
+    # Planted: a reference of the referenced server is followed too.
     net = Net({A: refusing(b"b.example"), B: refusing(b"a.example")}, "mqtts://a.example")
     found, times = net.attempts(6)
     equal(found, [A, B] * 3)
@@ -108,7 +108,7 @@ def test_two_that_name_each_other_are_no_loop():
 
 
 def test_a_link_that_is_sent_away_goes_to_the_server_that_was_named_and_then_back():
-    # Planted: only CONNACK is looked at.
+    # Planted: only CONNACK is checked for a reference.
     net = Net({A: _ACCEPTED, C: _ACCEPTED}, "mqtts://a.example")
     found, _ = net.attempts(4)
     equal(found, [A, C, A, C])
@@ -116,7 +116,7 @@ def test_a_link_that_is_sent_away_goes_to_the_server_that_was_named_and_then_bac
 
 
 def test_the_transport_stays_the_same():
-    # Planted: the scheme that the broker writes counts.
+    # Planted: the scheme in the reference is used.
     for reference in (b"mqtt://b.example", b"b.example/path", b"u:p@b.example"):
         net = Net({A: refusing(reference), C: _ACCEPTED}, ["mqtts://a.example", "mqtts://c.example"])
         equal(net.attempts(2)[0], [A, C])
@@ -127,7 +127,7 @@ def test_the_transport_stays_the_same():
 
 
 def test_what_is_no_server_is_left_alone():
-    # Planted: any text is looked up.
+    # Planted: any text is looked up as a name.
     for reference in (b"", b" ", b"\xff", b"a\0b", b"x" * 64, b"a..b", b".a", b"a.", b"a:0", b"a:65536", b"a:b",
                       b"[::1", b"\xc3\xa4.example", b"a:\xc2\xb2", b"a;b"):  # fmt: skip
         net = Net({A: refusing(reference)}, ["mqtts://a.example", "mqtts://c.example"])
@@ -135,7 +135,7 @@ def test_what_is_no_server_is_left_alone():
 
 
 def test_only_the_two_reason_codes_mean_another_server_and_only_the_part_follows():
-    # Planted: every refusal that names a server is followed.
+    # Planted: every refusal with a reference is followed.
     servers = ["mqtts://a.example", "mqtts://c.example"]
     equal(Net({A: refusing(b"b.example", 0x97)}, servers).attempts(2)[0], [A, C])
     equal(Net({A: refusing(b"b.example", 0x9D)}, servers).attempts(2)[0], [A, B])

@@ -1,4 +1,4 @@
-"""Subscription options and identifiers of MQTT 5, as they stand in SUBSCRIBE."""
+"""Subscription options and identifiers of MQTT 5, as they are written in SUBSCRIBE."""
 
 from test_mqtt5 import Link, up
 from umqtt_testkit import encoder
@@ -10,7 +10,7 @@ from umqtt_robust.errors import Downgraded, InvalidArgument
 
 
 def _asked(link):
-    """(topic filter, options, identifiers) of each SUBSCRIBE since the last call."""
+    """Return (topic filter, options, identifier) of each SUBSCRIBE since the last call."""
     found = []
     for first, body in link.packets():
         if first == 0x82:
@@ -23,7 +23,7 @@ def _asked(link):
 
 
 def test_every_option_stands_where_the_standard_has_it():
-    # Planted: retain handling is one bit further to the left.
+    # Planted: retain handling is shifted one bit too far to the left.
     link = Link(up())
     options = link.session.part("subscription_options")
     for name, values, lowest in (
@@ -56,7 +56,7 @@ def test_options_go_again_with_their_subscription_and_not_with_unsubscribe():
 
 
 def test_a_broker_without_identifiers_gets_none():
-    # Planted: the identifier goes to a broker that ends the link because of it.
+    # Planted: the identifier is sent to a broker that ends the link because of it.
     link = Link(up(subscription_identifier_available=0))
     link.session.part("subscription_options").set("b", retain_handling=1, identifier=9)
     link.session.subscribe("b")
@@ -65,14 +65,14 @@ def test_a_broker_without_identifiers_gets_none():
 
 
 def test_an_identifier_reaches_the_handler():
-    # Planted: it is taken for malformed.
+    # Planted: the property is treated as malformed.
     link = Link(up())
     link.give(encoder.publish(b"b", b"x", properties=properties(subscription_identifier=[9, 300])))
     equal(link.messages, [(b"b", b"x", {"subscription_identifier": [9, 300]})])
 
 
 def test_a_broker_of_mqtt_3_1_1_gets_the_subscription_without_its_options():
-    # Planted: the options are put into the QoS of MQTT 3.1.1.
+    # Planted: the options are written into the QoS byte of MQTT 3.1.1.
     link = Link(protocol="auto")
     link.session.part("subscription_options").set("b", no_local=True, identifier=9)
     link.sent = b""
@@ -84,7 +84,7 @@ def test_a_broker_of_mqtt_3_1_1_gets_the_subscription_without_its_options():
 
 
 def test_options_that_may_not_be_are_refused_at_the_call():
-    # Planted: no_local of a shared subscription, for which a broker ends every link.
+    # Planted: no_local is accepted for a shared subscription, although a broker ends every link because of it.
     options = Client("c", "mqtt://h", protocol=5).part("subscription_options")
     for topic_filter, wrong in (
         ("a", {"retain_handling": 3}), ("a", {"retain_handling": -1}), ("a", {"retain_handling": "1"}),

@@ -1,4 +1,4 @@
-"""The TLS transport without a network: what it refuses, and what it does with a write that went in part."""
+"""The TLS transport without a network: what it refuses, and how it handles a partial write."""
 
 from umqtt_testkit.portable import equal, raises
 
@@ -29,7 +29,7 @@ def test_pem_is_taken_apart_into_its_certificates():
 
 
 def test_the_clock_decides_before_anything_is_opened():
-    # Planted: only the years 1970 and 2000 count as a clock that was never set; an rp2 wakes in 2021.
+    # Planted: only the years 1970 and 2000 count as a clock that was never set; an rp2 starts in 2021.
     gmtime = umqtt_robust.tls.gmtime
     try:
         for year in (1970, 2000, 2021, 2025):
@@ -42,7 +42,7 @@ def test_the_clock_decides_before_anything_is_opened():
 
 
 class FakeSocket:
-    """Takes what `takes` says, one after the other: a number of bytes, None, or an error."""
+    """A socket whose writes return the values of `takes` in turn: a number of bytes, None, or an error."""
 
     def __init__(self, *takes):
         self.takes = list(takes)

@@ -1,4 +1,4 @@
-"""Topic aliases of MQTT 5: which topic names have one, and what becomes of wrong ones."""
+"""Topic aliases of MQTT 5: which topic names get one, and how wrong ones are handled."""
 
 from test_mqtt5 import Link, published, up
 from umqtt_testkit import encoder
@@ -19,7 +19,7 @@ def _sending(most, **options):
 
 
 def _sent(link):
-    """(topic name, alias or None) of each PUBLISH since the last call."""
+    """Return (topic name, alias or None) of each PUBLISH since the last call."""
     return [(each[1], each[3].get("topic_alias")) for each in [published(packet) for packet in link.packets()]]
 
 
@@ -42,7 +42,7 @@ def _message(alias, topic, payload=b"x"):
 
 
 def test_the_topic_names_that_were_used_last_have_an_alias():
-    # Planted: the alias that was given first is given anew, also where it was used last.
+    # Planted: the alias that was assigned first is reassigned, even if it was used last.
     link = _sending(2)
     equal(_publish(link, "topic/a", "topic/b", "topic/a"), [(b"topic/a", 1), (b"topic/b", 2), (b"", 1)])
     equal(_publish(link, "topic/c", "topic/a", "topic/b"), [(b"topic/c", 2), (b"", 1), (b"topic/b", 2)])
@@ -54,7 +54,7 @@ def test_the_topic_names_that_were_used_last_have_an_alias():
 
 
 def test_a_message_keeps_its_properties_and_its_payload():
-    # Planted: the properties of a message stand behind their old length.
+    # Planted: the message's properties are still written with their old length.
     link = _sending(2)
     data = {"correlation_data": bytes(200)}
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_a_message_keeps_its_properties_and_its_payload():
 
 
 def test_only_what_was_put_defines_an_alias():
-    # Planted: an alias is known from the moment at which its message is tried.
+    # Planted: an alias counts as known as soon as its message is tried.
     link = _sending(2)
     link.session.part("topic_alias")
     write = link.session.out._write
@@ -81,7 +81,7 @@ def test_only_what_was_put_defines_an_alias():
 
 
 def test_what_is_sent_again_carries_its_topic_name_in_full():
-    # Planted: a message with DUP has an alias like any other.
+    # Planted: a message with DUP uses an alias like any other.
     link = _sending(5)
     for _ in range(3):
         link.session.publish("topic/a", b"x", 1)
@@ -93,7 +93,7 @@ def test_what_is_sent_again_carries_its_topic_name_in_full():
 
 
 def test_no_packet_grows_beyond_what_the_broker_takes():
-    # Planted: the size of a packet is looked at without its alias.
+    # Planted: the size of a packet is checked without its alias.
     for size in range(40, 60):
         link = _sending(5, maximum_packet_size=size)
         for payload in range(size):
@@ -106,7 +106,7 @@ def test_no_packet_grows_beyond_what_the_broker_takes():
 
 
 def test_an_alias_from_the_broker_stands_for_its_topic_name():
-    # Planted: an alias that is given anew still means the old topic name.
+    # Planted: a reassigned alias still means the old topic name.
     link = _receiving(2)
     link.session.on("b/+", lambda topic, payload: link.messages.append((b"handler", topic, payload)))
     found, _ = encoder.parse_properties(link.connect[1], 10)
@@ -124,7 +124,7 @@ def test_an_alias_from_the_broker_stands_for_its_topic_name():
 
 
 def test_what_waits_and_what_comes_at_qos_2_has_its_topic_name():
-    # Planted: a message is stored under the empty topic name that it came with.
+    # Planted: a message is stored under the empty topic name with which it arrived.
     link = _receiving(2)
     link.give(_message(1, b"a/1"))
     link.give(encoder.publish(b"", b"two", 2, 6, properties=properties(topic_alias=1)))
@@ -157,18 +157,18 @@ def test_an_alias_that_the_link_does_not_know_ends_it_with_the_reason():
         equal(encoder.split_packets(link.sent)[0][-1], (_DISCONNECT, bytes((reason,))))
         link.session.close()
         equal(len(link.messages), seen)
-        link.open(up())  # and what the last link knew is forgotten
+        link.open(up())  # the aliases of the last link are forgotten
         equal(type(link.lost(_message(1, b""))), ProtocolError)
-    link = Link(up())  # the part is not there
+    link = Link(up())  # the part is not loaded
     equal(type(link.lost(_message(1, b"a"))), ProtocolError)
-    link = _sending(5)  # it is there, and the broker may use none
+    link = _sending(5)  # the part is loaded, but the broker may use no alias
     equal(type(link.lost(_message(1, b"a"))), ProtocolError)
     link = _receiving(2)
     equal(type(link.lost(encoder.publish(b"", b"x", properties=b"\0"))), ProtocolError)
 
 
 def test_names_beyond_max_bytes_end_the_link_and_the_aliases():
-    # Planted: the bound is that of each topic name.
+    # Planted: the limit applies to each topic name.
     link = _receiving(5, max_bytes=20)
     for _ in range(3):
         link.give(_message(1, b"topic/1234") + _message(2, b"topic/5678") + _message(2, b""))
@@ -184,5 +184,5 @@ def test_names_beyond_max_bytes_end_the_link_and_the_aliases():
 
 
 def test_aliases_need_mqtt_5():
-    # Planted: the part is made, and waits for properties that never come.
+    # Planted: the part is created, and waits for properties that never come.
     raises(InvalidArgument, Client("c", "mqtt://h").part, "topic_alias")

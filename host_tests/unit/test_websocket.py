@@ -1,4 +1,4 @@
-"""WebSocket without a network: handshake, frames, every split, and what breaks RFC 6455."""
+"""WebSocket without a network: handshake, frames, every split, and violations of RFC 6455."""
 
 from binascii import b2a_base64
 from hashlib import sha1
@@ -12,12 +12,12 @@ TIMEOUT_S = 100
 
 
 class Link:
-    """The transport below: gives what the server sends, in pieces, and takes what it is told to."""
+    """The transport below: it delivers the server's data in pieces, and accepts as many bytes as it is told to."""
 
     def __init__(self):
-        self.down = []  # pieces to be read; 0: the end
+        self.down = []  # pieces to be read; 0: the end of the stream
         self.up = b""
-        self.takes = None  # bytes that it still takes; None: all
+        self.takes = None  # bytes that it still accepts; None: all
         self.socket = "socket"
         self.is_ready = True
         self.closed = False
@@ -53,7 +53,7 @@ class Link:
 
 
 def answer_to(request, **change):
-    """The server's answer to the handshake; change: headers by name, `_` for `-`, None leaves one out."""
+    """Return the server's answer to the handshake; change: headers by name, `_` for `-`; None leaves one out."""
     lines = request.split(b"\r\n")
     key = [line[19:] for line in lines if line.startswith(b"Sec-WebSocket-Key: ")][0]
     accept = b2a_base64(sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())[:-1]
@@ -99,7 +99,7 @@ def frame(payload, head=0x82, length=None):
 
 
 def unmasked(data):
-    """[(first byte, payload)] of what a client sent; every frame must be masked and whole."""
+    """Return [(first byte, payload)] of the frames of a client; every frame must be masked and complete."""
     frames = []
     while data:
         assert data[1] & 0x80, "not masked"
@@ -147,13 +147,13 @@ def test_the_request_to_an_ipv6_address_has_it_in_brackets():
 
 
 def test_the_link_below_hears_that_the_broker_has_accepted():
-    # Planted: the address of a broker behind a web server is never taken for good.
+    # Planted: the address of a broker behind a web server never counts as good.
     heard = []
     link = Link()
     link.accepted = lambda: heard.append(True)
     WebSocket(lambda host, port, path: link)("broker.example", 80, "/").accepted()
     equal(heard, [True])
-    equal(begun()[0].accepted, None)  # a transport need not have it
+    equal(begun()[0].accepted, None)  # a transport need not have this attribute
 
 
 def test_an_answer_may_hold_bytes_that_are_not_utf_8():
@@ -275,7 +275,7 @@ def test_a_link_that_takes_any_part_of_a_frame_loses_nothing():
             if sent == len(data):
                 break
             link.takes = 7
-            # Meanwhile more has come to be sent; the first bytes are the same.
+            # Meanwhile there is more to send; the first bytes are the same.
             sent += ws.write(data, sent, len(data) - sent) or 0
         link.takes = None
         assert ws._flush()
@@ -320,11 +320,11 @@ def test_frames_that_break_the_protocol_close_the_link():
     for bad in (
         b"\x82\x81mask!",  # masked by the server
         b"\x81\x01t",  # text
-        b"\x80\x01c",  # a continuation of nothing
+        b"\x80\x01c",  # a continuation without a beginning
         b"\xc2\x01r",  # a reserved bit
-        b"\x83\x01o",  # a reserved kind
+        b"\x83\x01o",  # a reserved opcode
         b"\x8b\x00",  # a reserved control frame
-        b"\x09\x00",  # a control frame in fragments
+        b"\x09\x00",  # a fragmented control frame
         b"\x89\x7e\x00\x7e",  # a long control frame
         b"\x02\x01a\x82\x01b",  # a new message inside another
         b"\x02\x01a\x02\x01b",

@@ -14,7 +14,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 @pytest.fixture(params=["cpython", "micropython"])
 def run_program(request: pytest.FixtureRequest, peer: ScriptedPeer) -> Callable[..., list[str]]:
-    """run_program(program, script): the lines that it printed while the peer played the script; PORT is the peer's."""
+    """Provide run_program(program, script): the lines printed while the peer plays the script; PORT is its port."""
     if request.param == "cpython":
         command = [sys.executable]
     else:

@@ -1,4 +1,4 @@
-"""What programs of umqtt.simple and umqtt.robust do, packet by packet; host_tests/transports has them with a broker."""
+"""The exchanges of umqtt.simple and umqtt.robust, packet by packet; host_tests/transports has them with a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ c.set_callback(lambda topic, msg: print("got", topic, msg))
 
 @pytest.fixture
 def run(run_program):
-    """run(program, script, api): what the program printed while the peer played the script."""
+    """Provide run(program, script, api), which returns what the program printed while the peer played the script."""
     return lambda program, script, api="simple": run_program(HEAD % api + program, script)
 
 
@@ -67,7 +67,7 @@ def test_robust_calls_a_connect_that_the_program_overrides(run):
     def script(peer):
         link = session(peer)
         link.answer(link.expect(Type.SUBSCRIBE))
-        # The reset would take a SUBACK with it that the program has not read yet.
+        # A reset now would also drop a SUBACK that the program has not read yet.
         link.send(publish(b"t", b"first", qos=1, packet_id=3))
         link.expect(Type.PUBACK, packet_id=3)
         link.reset()

@@ -17,12 +17,12 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def command_of(interpreter: str) -> list[str]:
-    """The command line for "cpython" or "micropython"; raises MicroPythonMissing."""
+    """Return the command line for "cpython" or "micropython". Raises MicroPythonMissing."""
     return [sys.executable, "-u"] if interpreter == "cpython" else micropython_command("1M")
 
 
 class Program:
-    """A program that prints one JSON object a line."""
+    """A process of a program that prints one JSON object per line."""
 
     def __init__(self, command: list[str], name: str, config: dict[str, Any]) -> None:
         path = ":".join(device_search_path())
@@ -35,7 +35,7 @@ class Program:
             text=True,
         )
         # Not an argument: MicroPython makes a qstr of each before it can catch anything, and dies ("uncaught NLR")
-        # of one above 255 bytes (set_sys_argv() in ports/unix/main.c).
+        # of one longer than 255 bytes (set_sys_argv() in ports/unix/main.c).
         assert self._process.stdin is not None
         with self._process.stdin as stdin:
             stdin.write(json.dumps({"limit_s": WAIT_LIMIT_S, **config}) + "\n")
@@ -50,14 +50,14 @@ class Program:
         self._lines.put(None)
 
     def line(self) -> str | None:
-        """The next line that it prints; None: it has ended."""
+        """Return the next line that it prints; None if it has ended."""
         line = self._lines.get(timeout=WAIT_LIMIT_S)
         if line is not None:
             self.printed.append(line)
         return line
 
     def next(self) -> dict[str, Any]:
-        """The next object that it prints. Fails when it prints something else or ends."""
+        """Return the next object that it prints. Fails if it prints something else or ends."""
         line = self.line()
         if line is not None:
             try:
@@ -70,7 +70,7 @@ class Program:
         raise AssertionError("the program failed:\n" + "".join(self.printed))
 
     def until(self, event: str) -> dict[str, Any]:
-        """Reads on to that event and returns it."""
+        """Read up to this event and return it."""
         while True:
             got = self.next()
             if got["event"] == event:
@@ -78,7 +78,7 @@ class Program:
             assert got["event"] not in ("done", "stopped"), self.printed
 
     def finish(self) -> list[dict[str, Any]]:
-        """Every event until it ends."""
+        """Return all events until it ends."""
         events = [self.next()]
         while events[-1]["event"] not in ("done", "stopped"):
             events.append(self.next())
@@ -86,12 +86,12 @@ class Program:
         return events
 
     def cpu_s(self) -> float:
-        """CPU time that it has used."""
+        """Return the CPU time that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / 100
 
     def kill_and_read(self) -> list[str]:
-        """Kill it; the lines that it had printed and nobody has read, without one that the kill cut short."""
+        """Kill it; return the lines that were printed but not read, without one that the kill truncated."""
         self._process.kill()
         self._process.wait()
         lines: list[str] = []

@@ -1,6 +1,6 @@
-# What aio.Client promises, on either interpreter, against a broker: reads JSON {"url", "closed_url", "tls", "limit_s"}.
-# What happens before there is a link is the same for every scheme: only "mqtt" waits for a message to expire.
-# With "refuses" only the case of a broker that refuses the first subscription.
+# The promises of aio.Client, on either interpreter, with a broker: reads JSON {"url", "closed_url", "tls",
+# "limit_s"}. Without a link every scheme behaves the same, so only "mqtt" waits for a message to expire.
+# With "refuses" it runs only the case of a broker that refuses the first subscription.
 # Prints {"event": case, ...} after each case, then done.
 import asyncio
 import errno
@@ -31,7 +31,7 @@ def client(name="", url=None, **options):
 
 
 class Network:
-    """Down until `up` is set: what a client does before that, it does without a link."""
+    """A network that is down until `up` is set, for what a client does without a link."""
 
     up = False
 
@@ -85,7 +85,7 @@ async def talk():
 
 
 async def reply_in_the_loop():
-    """Each message is answered from within the loop, with many waiting: nothing locks up."""
+    """Answer each message from within the loop, with many waiting: nothing deadlocks."""
     async with client("r") as one, client("s") as other:
         await one.subscribe("ok/ask", 1)
         await other.subscribe("ok/reply", 1)
@@ -177,7 +177,7 @@ async def leaving_ends_what_waits():
             await asyncio.sleep(0)
     await waiting
     try:
-        # With an exception what is in the outbox is not waited for: that would take days.
+        # When the block ends with an exception, the outbox is not waited for: here that would take days.
         async with client(quiesce_ms=1 << 28) as one:
             await one.subscribe("ok/#")
             waiting = asyncio.create_task(fails(LinkLost, one.publish("ok/l", b"", qos=1)))
@@ -192,7 +192,7 @@ async def leaving_ends_what_waits():
 
 
 async def entered_again_it_works_as_before():
-    # Planted: what says that something has changed stays set, and every wait spins.
+    # Planted: the flag that signals a change stays set, and every wait spins.
     one = client("again")
     for _ in range(2):
         async with one:
@@ -273,7 +273,7 @@ async def idle_ticks():
         await one.subscribe("ok/i")
         tick = one.tick
         one.tick = lambda: ticks.append(1) or tick()
-        await asyncio.sleep(0.5)  # nothing comes that could be waited for: a client that polls does so meanwhile
+        await asyncio.sleep(0.5)  # nothing arrives, so only a client that polls would tick
         quiet = len(ticks)
         await one.publish("ok/i", b"x", qos=1)
         del one.tick

@@ -1,4 +1,4 @@
-# Connects to what never answers, for a second: reads JSON {"url", "tls"}. Prints how often it looked.
+# Connects for a second to a server that never answers: reads JSON {"url", "tls"}. Prints how often it polled.
 import asyncio
 import json
 import sys

@@ -1,6 +1,6 @@
 # Publishes over a serial line and waits for its own messages: reads JSON {"tty", "count", "examples", "keeps"}.
-# examples: the folder of the transport, if it is not umqtt_robust.serial. keeps: at QoS 2, with a session that is kept.
-# The terminal is raw, and a read of it returns at once: as machine.UART with timeout=0, which no host has.
+# examples: the folder of the transport, if it is not umqtt_robust.serial. keeps: at QoS 2, with a persistent session.
+# The terminal is raw, and reading it returns at once, like machine.UART with timeout=0, which no host has.
 import json
 import sys
 
@@ -15,7 +15,7 @@ from umqtt_robust import Client  # noqa: E402
 
 uart = open(config["tty"], "r+b", 0)  # noqa: SIM115
 came = []
-qos = 2 if config.get("keeps") else 1  # while links break only QoS 2 comes once
+qos = 2 if config.get("keeps") else 1  # when links break, only QoS 2 delivers once
 client = Client(
     "serial", "mqtt://uart", transports={"mqtt": lambda *_: Serial(uart)}, random=lambda n: 0, clean_session=qos == 1
 )

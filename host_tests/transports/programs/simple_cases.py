@@ -1,4 +1,4 @@
-# What programs for umqtt.simple and umqtt.robust do, on either interpreter: reads JSON {"server", "port", "case"}.
+# Cases of programs for umqtt.simple and umqtt.robust, on either interpreter: reads JSON {"server", "port", "case"}.
 import json
 import select
 import sys
@@ -33,7 +33,7 @@ def client(kind=simple, name=b"compat", **options):
 
 
 def broker():
-    """Everything the API has, against a broker."""
+    """Use the whole API with a broker."""
     one = client(keepalive=10, user="u", password="p")
     one.set_last_will("compat/will", b"gone", qos=1)
     assert not one.connect()
@@ -43,7 +43,7 @@ def broker():
     one.publish(b"compat/a", "str", True, 1)
     one.publish("compat/b", b"bytes", qos=2)
     one.publish("compat/c", bytearray(b"0"))
-    # As with umqtt.simple, what comes before an acknowledgement is handed over while publish() waits for it.
+    # As with umqtt.simple, messages that come before an acknowledgement are handed over while publish() waits for it.
     while len(got) < 3:
         before = len(got)
         assert one.wait_msg() & 0xF0 == 0x30
@@ -63,7 +63,7 @@ def broker():
     fails(OSError, one.check_msg)
     fails(OSError, one.wait_msg)
     fails(InvalidArgument, simple.MQTTClient("c", server, port, ssl=True).connect)
-    # A session that the broker keeps: what was queued meanwhile arrives, and the program learns that it is there.
+    # In a session that the broker keeps, messages queued meanwhile arrive, and the program learns of the session.
     one = client(name=b"keeper")
     assert not one.connect(clean_session=False)
     one.subscribe("kept", 1)
@@ -80,7 +80,7 @@ def broker():
 
 
 def selected():
-    """A program that waits for `sock` and then calls check_msg(): what that leaves behind is still in `sock`."""
+    """Wait for `sock` and then call check_msg(): messages that it leaves behind are still in `sock`."""
     one = client()
     one.connect()
     one.subscribe("compat/many")
@@ -99,7 +99,7 @@ def selected():
 
 
 def secure():
-    """An SSLContext of the program, as umqtt.simple takes it, and never one that does not verify."""
+    """Accept the program's SSLContext, as umqtt.simple does, but never one that does not verify."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -169,7 +169,7 @@ def robust_goes_on():
     one.connect()
     one.publish("a", b"1", qos=1)
     one.wait_msg()
-    while one.connects < 4:  # the end of the link may take its time to arrive
+    while one.connects < 4:  # it may take time for the end of the link to arrive
         one.check_msg()
     assert got == [(b"m", b"n")], got
     one.disconnect()

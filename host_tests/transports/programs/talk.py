@@ -1,10 +1,10 @@
-# Talks to itself through a broker, on either interpreter: what it publishes, it also subscribes to.
+# Talks to itself through a broker, on either interpreter: it subscribes to what it publishes.
 #
 # Reads one line of JSON: {"url", "tls": keyword arguments of TLS or null, "count", "size" or "sizes" in turn, "errors",
 # "limit_s", "poll_ms", ...}.
 #
-# Prints one JSON object a line: {"event": "connected" | "error" | "lost" | "done" | "stopped", ...}. With an error:
-# the seconds and the polls since the one before.
+# Prints one JSON object per line: {"event": "connected" | "error" | "lost" | "done" | "stopped", ...}. An error comes
+# with the seconds and the polls since the previous one.
 # It ends when every message came back and is acknowledged, after `errors` errors, or after `limit_s` seconds. With
 # `only_connect` it does nothing more once it is connected.
 import json
@@ -52,7 +52,7 @@ def main(config):
         connect_timeout=config.get("connect_timeout", 15000),
     )
 
-    since = [began, 0]  # the last error: when it was, and the polls after it
+    since = [began, 0]  # the time of the last error, and the polls after it
 
     def failed(error):
         errors.append(error)

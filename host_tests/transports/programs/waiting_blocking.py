@@ -9,7 +9,7 @@ module = __import__("umqtt_robust." + config["front"], None, None, ("x",))
 
 
 def handler(topic, payload):
-    # At QoS 2 it is called once, whatever becomes of the link: then it is here that another one is made.
+    # At QoS 2 it is called once even if the link is lost, so the program makes the new link here.
     if PUBLISHES is not None and qos < 2:
         client.publish(OUT, payload[:8], qos=PUBLISHES)
     turn = current.take(payload)
@@ -24,7 +24,7 @@ def handler(topic, payload):
 
 
 def core():
-    # The bundle calls the attribute of the client otherwise.
+    # The bundle gives this attribute of the client another name.
     for name in dir(client):
         if hasattr(getattr(client, name), "discarded"):
             return getattr(client, name)
@@ -46,7 +46,7 @@ def subscribe():
     while True:
         try:
             return until_done(lambda: client.subscribe(INBOX, qos))
-        except ValueError:  # messages that come before the answer are handed over
+        except ValueError:  # raised by the handler of messages that come before the answer
             pass
 
 

@@ -1,8 +1,8 @@
-# What the programs for which messages wait have in common. "name" of their configuration: the client id, and the
-# beginning of the topics; "flash": the folder of a FlashStore, or nothing.
-# A program says ready, and reads the first and the last number of a round from the pipe "gate"; a round whose last
-# message was taken already ends at once. Messages begin with their number. Each that is taken is one line: [number,
-# whether it is flagged as redelivered]. "taken" is the end of a round.
+# Shared by the programs for which messages wait. "name" in their configuration: the client id, and the beginning of
+# the topics; "flash": the folder of a FlashStore, or nothing.
+# A program says ready, then reads the first and the last number of a round from the pipe "gate"; a round whose last
+# message was already taken ends at once. Messages begin with their number. For each message taken, one line is
+# printed: [number, whether it is flagged as redelivered]. "taken" ends a round.
 import gc
 import json
 import sys
@@ -19,12 +19,12 @@ too_large = []  # (topic, size) of messages for which there was no memory
 
 class Round:
     def __init__(self):
-        self.last = -1  # the highest number that was taken
+        self.last = -1  # the highest number taken
         self.end = self.taken = self.count = 0
-        self.turns = ()  # at these messages a callback unsubscribes or disconnects
+        self.turns = ()  # messages at which a callback unsubscribes or disconnects
 
     def begin(self, client):
-        """Whoever publishes is done when the gate opens."""
+        """Start a round: all messages are published when the gate opens."""
         self.taken = client.discarded = 0
         del too_large[:]
         print('{"event": "ready"}')
@@ -32,16 +32,15 @@ class Round:
             first, end = json.loads(gate.readline())
         self.end = end
         self.count = end - first + 1
-        # What is lost when a session ends that the broker forgets is not asked for.
+        # If the broker forgets the session, messages lost at its end are not counted, so there is only one turn.
         self.turns = (end,) if clean or not qos or first == end else ((first + end) // 2, end)
 
     def goes_on(self, client):
-        """Whether messages are still to come. What is dropped at QoS 0 is counted."""
+        """Return whether messages are still to come; those dropped at QoS 0 are counted."""
         return self.last < self.end and (qos > 0 or self.taken + client.discarded < self.count)
 
     def take(self, payload, redelivered=False):
-        """A message was taken; True: it is the turn of what only some messages do. Raises ValueError if it is to."""
-        # Nothing is kept: what the client takes of the heap is what this is about.
+        """Record a message; return True if it is the turn of a callback's action. Raises ValueError if told to."""
         number = int(bytes(payload[: payload.find(b" ")]))
         new = number > self.last
         if new:
@@ -53,7 +52,7 @@ class Round:
         return new and number in self.turns
 
     def refuse(self, error):
-        """An error that a call for the next message has raised."""
+        """Record a MessageTooLarge of a call for the next message; raise any other error."""
         from umqtt_robust.large import MessageTooLarge
 
         if not isinstance(error, MessageTooLarge):
