@@ -71,6 +71,9 @@ class RedisServer:
     def start(self) -> None:
         """Start it, and wait until it has read its file and answers."""
         fixed = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder)]
+        if "cluster_enabled" in self._options:
+            # By default it listens at its port + 10,000 too, which another program may have.
+            fixed += ["--cluster-port", str(reserved_port())]
         options = [
             word
             for name, value in self._options.items()

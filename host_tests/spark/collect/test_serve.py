@@ -468,8 +468,8 @@ def test_a_restarted_server_and_a_fork_are_met_with_a_connection_of_their_own(se
 
 def test_a_closed_server_leaves_no_thread_and_no_connection(served):
     client = served.client()
-    assert client.names()
     stranger = socket.create_connection(("127.0.0.1", served.port), timeout=WAIT_LIMIT_S)
+    assert client.names()  # so the server has accepted the stranger, who was there before
     served.server.close()
     served.server.close()
     assert stranger.recv(1) == b""
