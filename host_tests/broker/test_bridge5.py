@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
+from bridge_parts import BridgedBroker, bridge_config, far_broker
 from broker_peer import Peer
 from peer5 import Peer5
 from umqtt_broker.bridge.session_store import BridgeStore
@@ -23,17 +22,6 @@ EVERYTHING: dict[str, Any] = {
 }
 
 Connect5 = Callable[[int, bytes], Peer5]
-
-
-@pytest.fixture(params=["ours", "mosquitto"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """The port of a remote broker."""
-    if request.param == "mosquitto":
-        with far_mosquitto(tmp_path) as mosquitto:
-            yield mosquitto.port
-    else:
-        with far_broker() as broker:
-            yield broker.port
 
 
 @pytest.fixture
@@ -162,3 +150,21 @@ def test_a_broker_that_sends_clients_elsewhere_or_keeps_no_retained_messages_has
             far.publish(b"r/a", b"x", 1, retain=True)
             assert near.receive_message().payload == b"x"
             assert broker.status().connects == 1
+
+
+@pytest.mark.parametrize("name", [b"", b"a/#", b"a" * 65, b"\x1b[2J"])
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_hostile_remote_broker_gives_itself_no_odd_name(
+    connect5: Connect5, level: Any, name: bytes
+) -> None:
+    # Planted: whatever it says is remembered, as a filter in the store.
+    with far_broker() as remote:
+        remote.call(lambda: setattr(remote.broker.router.bridge_loops, "broker_id", name))
+        with BridgedBroker(bridge_config(remote.port, "# both 1 l/ r/", protocol_level=level)) as broker:
+            broker.wait_connected()
+            far, near = connect5(remote.port, b"far"), connect5(broker.port, b"near")
+            near.subscribe5((b"l/a", 1))
+            far.publish5(b"r/a", b"x", 1)
+            assert near.receive_message().payload == b"x"
+            session = broker.view.session(b"local.bridge")
+            assert session is not None and session.origin is None

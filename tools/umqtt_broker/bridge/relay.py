@@ -13,7 +13,7 @@ from ..clients.internal_client import LocalEnd
 from ..protocol.packets import DUP, PUBACK, PUBCOMP, PUBLISH, PUBREC
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import is_too_deep
-from ..routing.bridge_loops import ORIGIN, topic_of
+from ..routing.bridge_loops import ORIGIN, is_broker_id, topic_of
 from .remote_client import BridgeClient, NotPrivate, encode_named
 from .remote_link import RemoteLink
 from .session_store import NOTE
@@ -364,6 +364,9 @@ class Relay:
 
     def _lead_to(self, broker_id: bytes) -> None:
         """Note which broker the remote one is."""
+        if not is_broker_id(broker_id):
+            self._bridge.report(f"{self._status.remote} gives itself a name that no broker has; it is ignored")
+            return
         router = self._bridge.router
         router.set_origin(self._local.session, broker_id)
         router.bridge_loops.own(self._local.session)
