@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,17 +20,6 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 CUTS = 12
-
-
-@pytest.fixture(params=["ours", "mosquitto"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Provide the port of a remote broker."""
-    if request.param == "mosquitto":
-        with far_mosquitto(tmp_path) as mosquitto:
-            yield mosquitto.port
-    else:
-        with far_broker() as broker:
-            yield broker.port
 
 
 def publish_all(port: int, topic: bytes, count: int, qos: int, *, first: int = 0) -> None:

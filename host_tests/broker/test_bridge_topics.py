@@ -5,24 +5,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
+from bridge_parts import BridgedBroker, bridge_config, far_broker
 from broker_peer import Peer
 from umqtt_broker.bridge.topic_map import TopicMap
 from umqtt_broker.conf.bridge import parse_topic
 from umqtt_broker.settings.bridge import TopicRule
 
 Connect = Callable[[int, bytes], Peer]
-
-
-@pytest.fixture(params=["ours", "mosquitto"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Provide the port of a remote broker."""
-    if request.param == "mosquitto":
-        with far_mosquitto(tmp_path) as mosquitto:
-            yield mosquitto.port
-    else:
-        with far_broker() as broker:
-            yield broker.port
 
 
 @pytest.fixture
