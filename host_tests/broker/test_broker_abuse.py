@@ -122,6 +122,23 @@ def test_a_client_of_mqtt_5_that_says_it_is_a_bridge_is_one_only_where_its_user_
             assert session is not None and session.origin is None
 
 
+def test_a_client_that_is_no_bridge_any_more_gets_what_bridges_bring(start_broker: StartBroker) -> None:
+    # Planted: what a session remembers of its bridge is kept when another client comes back to it.
+    broker = start_broker(listeners=(Listener(port=0, bridge_users=(b"*",)),))
+    said = {"user_property": [(b"bridge", b"0123")]}
+    with Peer5(broker.port) as was, Peer5(broker.port) as bridge:
+        was.connect5(b"was", session_expiry_interval=100, **said)
+        was.subscribe5((b"a", 1))
+        bridge.connect5(b"bridge", **said)
+        bridge.publish5(b"a", b"not for bridges that lead there too", 1)
+        assert was.flush() == []
+        was.disconnect()
+        with Peer5(broker.port) as now:
+            now.connect5(b"was", clean=False, session_expiry_interval=100)
+            bridge.publish5(b"a", b"x", 1)
+            assert now.receive_message().payload == b"x"
+
+
 @pytest.mark.parametrize("level", [4, 5])
 def test_a_bridge_behind_a_mount_point_sees_names_as_any_client_there(start_broker: StartBroker, level: int) -> None:
     # Planted: the bridge gets whole names, with the mount point.

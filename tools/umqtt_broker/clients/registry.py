@@ -239,8 +239,10 @@ class Sessions:
             session.is_bridge = packet.bridge
             if session.subscriptions:
                 self._router.forget_routes()
-        origin = packet.version5.bridge if packet.bridge and packet.version5 is not None else None
-        if origin is not None and is_broker_id(origin):
+        origin = packet.version5.bridge if packet.version5 is not None else None
+        if not packet.bridge:
+            self._router.set_origin(session, None)
+        elif origin is not None and is_broker_id(origin):
             self._router.set_origin(session, origin)
         self._set_will(session, packet.will)
         session.attach(connection)

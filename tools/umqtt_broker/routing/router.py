@@ -250,14 +250,14 @@ class Router:
             self._source, self._properties = None, NO_PROPERTIES
             expiry.deadline = before
 
-    def set_origin(self, session: Session, origin: bytes) -> None:
-        """Note to which broker the bridge of a session leads."""
+    def set_origin(self, session: Session, origin: bytes | None) -> None:
+        """Note to which broker the bridge of a session leads; None: its client is no bridge."""
         if session.origin == origin:
             return
         if session.origin is not None:
             self.unsubscribe(session, ORIGIN + session.origin)
         session.origin = origin
-        if not session.clean:
+        if origin is not None and not session.clean:
             self.subscribe(session, ORIGIN + origin, 0)
         self.forget_routes()
 
