@@ -172,11 +172,13 @@ class Line:
         kind = rx[1] ^ self._end_bit ^ _FROM_COMPUTER  # what the own end said is no kind
         link = rx[2] | rx[3] << 8
         number = rx[4]
+        waits = self._size and self._kind
         if kind == OPEN:
             self.new_link = link
             self.event = kind
         elif kind == CLOSE:
-            if link == self.link or link == ANY:
+            # A computer that has just started ends the links to its predecessor; OPEN may still wait for it.
+            if link == self.link or link == ANY and waits != OPEN:
                 self.event = kind
         elif link != self.link:
             if kind == DATA:
@@ -190,11 +192,11 @@ class Line:
             elif number == (self._in - 1 & 255):
                 self.say(ACK, link, number)
         elif kind == ACK:
-            if self._size and self._kind == DATA and number == self._out:
+            if waits == DATA and number == self._out:
                 self._size = self._sent = 0
                 self._out = number + 1 & 255
         elif kind == OPENED:
-            if self._size and self._kind == OPEN:
+            if waits == OPEN:
                 self._size = self._sent = 0
                 self.event = kind
 

@@ -162,6 +162,15 @@ def test_an_end_that_starts_anew_says_so():
     equal(ends.board.event, CLOSE)
 
 
+def test_a_board_that_called_before_the_other_end_started_is_answered():
+    """Planted: an end that starts ends the link that it is being asked for."""
+    ends = Ends(lambda end, i, byte: [byte])
+    ends.gateway.say(CLOSE, ANY)
+    ends.board.pump()
+    equal(ends.board.event, 0)
+    ends.exchange()
+
+
 def test_a_link_that_the_other_end_does_not_know_is_closed():
     ends = Ends(lambda end, i, byte: [byte])
     while not ends.sent[0]:
