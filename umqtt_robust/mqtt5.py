@@ -88,8 +88,8 @@ _REFUSED = const(0x80)
 _NO_SUBSCRIPTION_EXISTED = const(0x11)
 _OLD = const(1)  # the return code of a broker that knows nothing newer than MQTT 3.1.1
 _UNSUPPORTED_VERSION = const(0x84)
-_NOT_AUTHORIZED = const(0x87)
-_BANNED = const(0x8A)
+# Refusals of CONNECT that may be over soon: unavailable, busy, quota exceeded, another server, too many connections.
+_PASSING = const(b"\x88\x89\x97\x9c\x9d\x9f")
 _QUOTA_EXCEEDED = const(0x97)
 
 _MOST_INBOUND = const(64)  # messages that the broker may send before the first is acknowledged; what qos2.py keeps
@@ -341,7 +341,7 @@ class Mqtt5:
                 self._old.append(session.broker)
                 session.level = 4
                 session.retry_delay = 0
-            elif reason <= _NOT_AUTHORIZED or reason == _BANNED:  # this will hardly change
+            elif reason not in _PASSING:
                 session.retry_delay = NEVER
             raise Refused("connect", reason, *told)
         session.connack_properties = properties
