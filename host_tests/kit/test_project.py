@@ -13,6 +13,7 @@ from live_device import PlayedDevice
 from umqtt_kit import mqtt, project
 from umqtt_kit.__main__ import umqtt as cli
 from umqtt_testkit import registry
+from umqtt_testkit.ports import reserved_port
 
 pytestmark = pytest.mark.tier(1)
 
@@ -150,6 +151,7 @@ def test_the_shell_completes_boards_ports_and_device_ids(tmp_path, monkeypatch):
     assert _completed("deploy", "--board", "RPI") == ["RPI_PICO2_W", "RPI_PICO_W"]
     with registry.registered("bench-7", "/dev/null", board="UNIX", image="x"):
         assert _completed("logs", "-d", "be") == ["bench-7"]
+    (tmp_path / "umqtt.toml").write_text(f"broker = 'mqtt://127.0.0.1:{reserved_port()}'")
     assert _completed("ota", "pu") == []  # no broker is there: no error is shown
     with broker(tmp_path) as port:
         (tmp_path / "umqtt.toml").write_text(f"broker = 'mqtt://127.0.0.1:{port}'")
