@@ -6,7 +6,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -103,13 +102,14 @@ class Process:
         self._child.communicate()
 
     def wait_for_line(self, wanted: str, timeout: float = WAIT_LIMIT_S) -> str:
-        """Read standard output until a line that begins with `wanted`; return that line."""
+        """Read standard output until a line that begins with `wanted`; return that line.
+
+        timeout: seconds until something is printed.
+        """
         assert self._child.stdout is not None
         fd = self._child.stdout.fileno()
-        deadline = time.monotonic() + timeout
         while not (found := [line for line in self.lines if line.startswith(wanted)]):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
+            if not select.select([fd], [], [], timeout)[0]:
                 raise AssertionError(f"no line {wanted!r} within {timeout} s, only {self.lines}")
             data = os.read(fd, 65536)
             if not data:

@@ -68,7 +68,7 @@ def test_at_the_limit_the_condition_has_been_asked_once_more(late_s: float):
 def test_the_message_names_the_limit_what_was_missing_and_the_last_answer(what: str | Callable[[], object], said: str):
     with pytest.raises(NotInTime) as caught:
         eventually(list, what, clock=OwnTime())
-    assert str(caught.value) == f"not within 60 s: {said} (last: [])"
+    assert str(caught.value) == f"not within {WAIT_LIMIT_S:g} s: {said} (last: [])"
 
 
 def test_a_description_is_made_at_the_end_only():
@@ -103,7 +103,7 @@ def test_the_event_loop_runs_between_two_calls_of_an_asynchronous_condition():
 def test_an_asynchronous_wait_gives_up_at_the_limit_of_its_loops_clock():
     async def scenario(loop: asyncio.AbstractEventLoop) -> None:
         began_s = loop.time()
-        with pytest.raises(NotInTime, match=r"^not within 60 s: the moon \(last: None\)$"):
+        with pytest.raises(NotInTime, match=rf"^not within {WAIT_LIMIT_S:g} s: the moon \(last: None\)$"):
             await eventually_async(lambda: None, "the moon")
         assert 0 < loop.time() - began_s - WAIT_LIMIT_S < 1
 
