@@ -19,14 +19,6 @@ def new_code():
     return "-".join(["".join(letters[i : i + _GROUP_SIZE]) for i in range(0, len(letters), _GROUP_SIZE)])
 
 
-def is_code(code):
-    """Return True if code has the form of those from new_code()."""
-    if not isinstance(code, str) or len(code) != _GROUPS * (_GROUP_SIZE + 1) - 1:
-        return False
-    letters = _letters(code)
-    return len(letters) == _GROUPS * _GROUP_SIZE and not letters.strip(_ALPHABET)
-
-
 def _letters(text):
     return text.replace("-", "").replace(" ", "").upper()
 

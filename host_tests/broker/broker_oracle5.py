@@ -122,7 +122,6 @@ class Connection5:
 
     def __init__(self) -> None:
         self._aliases: set[int] = set()
-        self._may_set_expiry = False
 
     def connect(self, body: bytes) -> bool:
         """Process a CONNECT. Returns False if its answer may be too large. Raises Violation."""
@@ -136,7 +135,6 @@ class Connection5:
         found = reader.properties(1)
         if 0x15 in found or 0x16 in found:
             raise Violation(PROTOCOL_ERROR)
-        self._may_set_expiry = found.get(0x11, [0])[0] > 0
         reader.text()
         if has_will:
             reader.properties(16)

@@ -1,7 +1,6 @@
 """A WebSocket client for tests that hides nothing: frames are built and parsed by hand."""
 
 import base64
-import os
 import socket
 import struct
 from types import TracebackType
@@ -125,8 +124,3 @@ class WebSocketPeer:
             return None
         self._buffer = buffer[at + size :]
         return buffer[0] & 15, buffer[at : at + size]
-
-
-def random_mask() -> bytes:
-    """Return a random mask, as a client should choose it."""
-    return os.urandom(4)

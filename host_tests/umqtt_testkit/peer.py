@@ -30,7 +30,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -243,13 +243,6 @@ class Link:
             if number and pause_s:
                 time.sleep(pause_s)
             self._socket.sendall(piece)
-
-    def send_each(self, pieces: Iterable[bytes]) -> None:
-        """Send pieces one by one, driving the code under test between them, so that it sees every split."""
-        for piece in pieces:
-            self._socket.sendall(piece)
-            if self._peer.drive is not None:
-                self._peer.drive()
 
     def finish(self) -> None:
         """Send FIN, but keep reading, as a peer does that has nothing more to send."""

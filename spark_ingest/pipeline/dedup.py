@@ -74,12 +74,10 @@ class Seen:
     """The set of identities (device_id, boot, seq) seen so far, which is empty at first.
 
     :param recall: asked for boots that have left the set; without it, no boot ever leaves.
-    :ivar recalled: number of boots that `recall` was asked for.
     """
 
     def __init__(self, recall: Recall | None = None) -> None:
         self.recall = recall
-        self.recalled = 0
         self._index: dict[str, int] = {}
         self._highest = np.empty(0, dtype=np.int64)
         self._last_us = np.empty(0, dtype=np.int64)
@@ -258,7 +256,6 @@ class Seen:
         assert self.recall is not None
         pairs = [tuple(key.split(_SEPARATOR)) for key in keys]
         self._archived.difference_update(map(_hash, keys))
-        self.recalled += len(keys)
         self.take(self.recall([(device_id, boot) for device_id, boot in pairs]))
 
     def _archive(self, leaves: np.ndarray) -> None:
