@@ -264,14 +264,6 @@ class StreamTransport(asyncio.Transport):
         self._low = self._high // 4 if low is None else low
         self._tell_congested()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return the low and the high limit, in bytes."""
-        return self._low, self._high
-
-    def can_write_eof(self) -> bool:
-        """Return False: a broker never closes only one direction."""
-        return False
-
     # The end
 
     def is_closing(self) -> bool:
@@ -338,10 +330,6 @@ class StreamTransport(asyncio.Transport):
         """Return True if no other connection has anything to read or to write now."""
         assert isinstance(self._ready, Watcher)  # else nobody was told to ask
         return not self._ready.is_any_ready_but(self._fd)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol that gets the events."""
-        return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Send events to another protocol from now on."""
