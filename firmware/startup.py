@@ -125,9 +125,9 @@ class Startup:
             self.on_trial = False
         self.mark(CONFIRMED)
 
-    def try_version(self, slot, tries=1):
-        """Run `slot` on trial at the next boot, up to `tries` times. Its files must be durable. Raises OSError."""
-        self._point(self.run, slot, tries, self.previous, NONE)
+    def try_version(self, slot):
+        """Run `slot` on trial at the next boot. Its files must be durable. Raises OSError."""
+        self._point(self.run, slot, 1, self.previous, NONE)
 
     def overwrite(self, slot):
         """Forget `slot` as the previous version, before its files are overwritten. Raises OSError."""

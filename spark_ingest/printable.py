@@ -11,19 +11,18 @@ import re
 import sys
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\\": "\\\\"}
+_SHORT = {"\n": "\\n", "\r": "\\r"}
 
 
-def printable(data: bytes | str, *, escape_backslash: bool = False) -> str:
+def printable(data: bytes | str) -> str:
     """Return the text with everything that does not print written as \\xNN or \\uNNNN; tabs stay.
 
     :param data: text, or bytes that are decoded as UTF-8.
-    :param escape_backslash: whether to double backslashes, so that the result is unambiguous.
     """
     text = data.decode(errors="surrogateescape") if isinstance(data, bytes) else data
-    if text.isprintable() and not escape_backslash:
+    if text.isprintable():
         return text
-    return "".join(_shown(character, escape_backslash) for character in text)
+    return "".join(_shown(character) for character in text)
 
 
 def remark(line: str) -> None:
@@ -36,9 +35,9 @@ def without_colours(text: str) -> str:
     return _COLOURS.sub("", text)
 
 
-def _shown(character: str, escape_backslash: bool) -> str:
+def _shown(character: str) -> str:
     if character.isprintable() or character == "\t":
-        return "\\\\" if character == "\\" and escape_backslash else character
+        return character
     if character in _SHORT:
         return _SHORT[character]
     code = ord(character)

@@ -1,4 +1,4 @@
-"""Status files for people and programs: one JSON object, completely rewritten twice a second by default."""
+"""Status files for people and programs: one JSON object, completely rewritten twice a second."""
 
 import json
 import threading
@@ -10,9 +10,11 @@ from .durable import replace_file
 from .errors import UsageError
 from .printable import remark
 
+_INTERVAL_S = 0.5
+
 
 class StatusFile:
-    """A status file, to which a thread writes ``snapshot()`` every `interval_s` seconds and on :meth:`close`.
+    """A status file, to which a thread writes ``snapshot()`` twice a second and on :meth:`close`.
 
     This needs a thread of its own, because the process may be busy with a sync or a micro-batch for seconds.
 
@@ -22,12 +24,9 @@ class StatusFile:
     :raises UsageError: the file cannot be written at the start.
     """
 
-    def __init__(
-        self, path: Path | None, snapshot: Callable[[], Mapping[str, object]], interval_s: float = 0.5
-    ) -> None:
+    def __init__(self, path: Path | None, snapshot: Callable[[], Mapping[str, object]]) -> None:
         self._path = path
         self._snapshot = snapshot
-        self._interval_s = interval_s
         self._closed = threading.Event()
         self._failing = False
         self._thread: threading.Thread | None = None
@@ -50,7 +49,7 @@ class StatusFile:
             self._write_or_say()
 
     def _run(self) -> None:
-        while not self._closed.wait(self._interval_s):
+        while not self._closed.wait(_INTERVAL_S):
             self._write_or_say()
 
     def _write_or_say(self) -> None:

@@ -11,13 +11,12 @@ class Restart:
     reset(): does not return; a tool on the cable that wants the prompt replaces it.
     """
 
-    def __init__(self, client, clock, status, boots, reset, reason="restarting"):
+    def __init__(self, client, clock, status, boots, reset):
         self._client = client
         self._clock = clock
         self._status = status
         self._boots = boots
         self.reset = reset
-        self._reason = reason
         self._since = None
         self._said = False
         self.asked = False
@@ -41,7 +40,7 @@ class Restart:
                 pass  # it may count as one failure: three in a row are needed
         waited = now - self._since
         if not self._said and client.connected:
-            self._said = self._status.say(client, False, self._reason) != 0
+            self._said = self._status.say(client, False, "restarting") != 0
         if not client.connected or client.pending == 0 or waited >= _SAY_MS:
             if client.closed or waited >= _SAY_MS + _CLOSE_MS:
                 self.reset()

@@ -40,9 +40,8 @@ class Wake:
 class Sleeper:
     """The control of deep sleep. board: app.board.Board with all its parts; wake: what woken() returned."""
 
-    def __init__(self, board, wake=None, deepsleep=None):
+    def __init__(self, board, wake=None):
         self._board = board
-        self._deepsleep = deepsleep or _deepsleep
         self._since = board.clock.uptime_ms()
         if wake:
             board.clock.resume(wake.uptime_ms + self._since, wake.unix_ms_at_boot)
@@ -116,7 +115,7 @@ class Sleeper:
             board.identity.boot_count,
             Wake(board.identity.random_bits, board.telemetry.seq, uptime_ms + sleep_ms, unix_ms_at_boot),
         )
-        self._deepsleep(sleep_ms)
+        _deepsleep(sleep_ms)
 
 
 def remember(count, wake):

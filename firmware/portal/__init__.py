@@ -25,23 +25,23 @@ _WINDOW_MS = 3_000
 _LOOK_MS = 50
 
 
-def open_if_wanted(folder=""):
-    """Serve the portal and restart the board, or return if the portal is not wanted. folder: "" for the root."""
+def open_if_wanted():
+    """Serve the portal and restart the board, or return if the portal is not wanted."""
     try:
         if not (startup.now and startup.now.woke):
-            _open(folder)
+            _open()
     finally:
         # Not needed after this.
         sys.modules.pop("portal", None)
 
 
-def _open(folder):
-    values = read(folder + FILE)
+def _open():
+    values = read(FILE)
     code, button = values.get("code"), values.get("button")
     if not isinstance(code, str):
         print("portal: %s is damaged: umqtt provision --portal" % FILE)
         return
-    known = bool(networks(read(folder + "/settings.json")))
+    known = bool(networks(read("/settings.json")))
     if known and not _is_asked_for(button):
         return
     try:
@@ -57,7 +57,7 @@ def _open(folder):
         sys.modules["app"] = Package
     from portal.server import serve
 
-    serve(folder, network, code, button, known)
+    serve("", network, code, button, known)
 
 
 class Package:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -37,13 +36,11 @@ def level(event: str) -> str:
 
 
 class JsonJournal:
-    """A log of JSON lines on `stream`; several threads may write to it."""
+    """A log of JSON lines on standard error; several threads may write to it."""
 
-    def __init__(self, stream: TextIO = sys.stderr, figures_every_s: float = _FIGURES_EVERY_S) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._every_s = figures_every_s
-        self._next = time.monotonic() + figures_every_s
+        self._next = time.monotonic() + _FIGURES_EVERY_S
 
     def event(self, collector: str, event: str, message: str) -> None:
         """Write one line for an event of a collector."""
@@ -52,7 +49,7 @@ class JsonJournal:
     def show(self, statuses: Sequence[Status]) -> None:
         """Write the figures of every collector if a minute has passed; called about twice a second."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + self._every_s
+            self._next = time.monotonic() + _FIGURES_EVERY_S
             for status in statuses:
                 self._write({"level": "info", "event": "figures", "collector": status["name"], **status})
 
@@ -63,8 +60,8 @@ class JsonJournal:
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **content})
         # A log that cannot be written, because of a full disk or a closed pipe, must not stop the collector.
         with self._lock, contextlib.suppress(OSError):
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
 
 class TerminalJournal:

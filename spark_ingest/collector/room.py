@@ -6,7 +6,6 @@ keeps the messages until Spark has read enough for segments to be removed.
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ..durable import sync_data, write_all
@@ -30,21 +29,12 @@ class Room:
     :param max_bytes: limit of the size of all segments; 0 for no limit. At most one group exceeds it.
     :param min_free_bytes: bytes of the file system to leave free, mainly for Spark on the same disk: without
         them Spark could not work, and so never free any space.
-    :param clock: a function that returns monotonic seconds.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        max_bytes: int,
-        min_free_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int, min_free_bytes: int) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._min_free_bytes = min_free_bytes
-        self._clock = clock
         self._unlooked = 0
         self._looked_at = float("-inf")
         self.used = 0
@@ -58,7 +48,7 @@ class Room:
         self.used += appended
         self._unlooked += appended
         over = self._max_bytes and self.used >= self._max_bytes
-        due = self._unlooked >= _LOOK_EVERY_BYTES or self._clock() - self._looked_at >= _LOOK_EVERY_S
+        due = self._unlooked >= _LOOK_EVERY_BYTES or time.monotonic() - self._looked_at >= _LOOK_EVERY_S
         # Retention may have removed segments meanwhile, so the count is only an upper bound.
         if over or due:
             reason = self.lacks()
@@ -70,7 +60,7 @@ class Room:
 
         :param margin: stay a tenth away from the limits, as required before collecting resumes.
         """
-        self._unlooked, self._looked_at = 0, self._clock()
+        self._unlooked, self._looked_at = 0, time.monotonic()
         try:
             self.used = spool_bytes(self._folder)
             disk = os.statvfs(self._folder)

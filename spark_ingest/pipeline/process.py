@@ -129,7 +129,7 @@ def _forget_session() -> None:
     SparkSession._instantiatedSession = None
 
 
-def end_java(java: "subprocess.Popen[bytes]", within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
+def end_java(java: "subprocess.Popen[bytes]", within_s: float) -> None:
     """End Java by closing its standard input; kill it if it takes longer than `within_s`."""
     assert java.stdin is not None
     java.stdin.close()

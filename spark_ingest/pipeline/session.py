@@ -61,7 +61,6 @@ def start_session(
     scratch: Path,
     *,
     cores: int = 2,
-    memory: str = "1g",
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
     java_options: str | None = None,
@@ -73,7 +72,6 @@ def start_session(
 
     :param scratch: an existing folder for temporary files; remove it after the session has stopped.
     :param cores: threads of a local session, and partitions of a shuffle.
-    :param memory: memory of the driver's Java, as Spark spells it.
     :param master: as Spark spells it (``spark://HOST:PORT``, ``local-cluster[2,1,1024]``); None: local, or the one of
         ``spark-submit``.
     :param settings: additional settings of Spark, which override those made here.
@@ -94,7 +92,7 @@ def start_session(
         home = os.environ.get("SPARK_HOME") or str(spark_home(scratch))
         if java_options is None:
             java_options = archive_options(Path(home))
-        chosen |= {"spark.master": master, **_java_settings(scratch, memory, java_options)}
+        chosen |= {"spark.master": master, **_java_settings(scratch, java_options)}
         if _on_this_machine(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -150,11 +148,11 @@ def began_too_slowly(query: "StreamingQuery") -> bool:
 _SHORT_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
-def _java_settings(scratch: Path, memory: str, java_options: str) -> dict[str, str]:
+def _java_settings(scratch: Path, java_options: str) -> dict[str, str]:
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
     return {
-        "spark.driver.memory": memory,
+        "spark.driver.memory": "1g",
         # Java ignores TMPDIR: after a kill, native libraries, broadcasts and artifacts would be left in /tmp.
         "spark.driver.extraJavaOptions": (
             f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}" {_SHORT_START} {java_options}'

@@ -31,10 +31,10 @@ _HEX_KEY = 64
 
 
 class Keys:
-    """The file of keys: `file`, else that of UMQTT_KEYS, else keys.json in this folder. It need not exist."""
+    """The file of keys: that of UMQTT_KEYS, else keys.json in this folder. It need not exist."""
 
-    def __init__(self, file: Path | None = None) -> None:
-        self.file = file or Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
+    def __init__(self) -> None:
+        self.file = Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return all entries by device id.

@@ -65,9 +65,8 @@ class ClientRates:
     Remembers what a client's counters were when last asked about; of so few clients that it cannot grow.
     """
 
-    def __init__(self, clients: int = 1000, shortest: float = 1.0) -> None:
+    def __init__(self, clients: int = 1000) -> None:
         self._clients = clients
-        self._shortest = shortest
         # By client: when, messages in, messages out; then the rates told since.
         self._seen: dict[bytes, tuple[float, int, int, float, float]] = {}
 
@@ -77,7 +76,7 @@ class ClientRates:
         if seen is None or seen[0] <= connected_at:
             seen = (connected_at, 0, 0, 0.0, 0.0)
         seconds = now - seen[0]
-        if seconds >= self._shortest:
+        if seconds >= 1:
             seen = (now, received, sent, (received - seen[1]) / seconds, (sent - seen[2]) / seconds)
         self._seen[client_id] = seen
         while len(self._seen) > self._clients:

@@ -322,9 +322,9 @@ class Board:
             raise self._device_error(error.decode(errors="replace"))
         return printed.decode(errors="replace").replace("\r\n", "\n")
 
-    def eval(self, expression: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
+    def eval(self, expression: str) -> object:
         """Return the value of an expression on the board, if it is a literal (numbers, text, bytes, lists …)."""
-        return self.value(f"print(repr({expression}))", timeout_s)
+        return self.value(f"print(repr({expression}))")
 
     def value(self, source: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
         """Return the literal that a program on the board prints.
