@@ -18,6 +18,7 @@ from example_programs import EXAMPLES, Peer, finished, running, start, with_cons
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
@@ -113,19 +114,13 @@ def test_a_password_is_proved_and_never_sent(kind: str, tmp_path: Path) -> None:
     subprocess.run([*command, "--iterations", "10"], input="right\n", text=True, check=True, capture_output=True)
     conf = f"listener 0 127.0.0.1\nallow_anonymous false\npassword_file {tmp_path}/passwords\npersistence false\n"
     (tmp_path / "broker.conf").write_text(conf)
-    command = [sys.executable, "-m", "umqtt_broker", "-c", str(tmp_path / "broker.conf")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
-        try:
-            assert broker.stdout is not None
-            url = "mqtt://" + broker.stdout.readline().split()[2]
-            printed = finished("scram.py", tmp_path, kind, BROKER=url, PASSWORD="right")
-            with start("scram.py", tmp_path, kind, BROKER=url, PASSWORD="wrong") as process:
-                assert process.stdout is not None
-                refusal = process.stdout.readline()
-                process.kill()
-        finally:
-            broker.terminate()
-            broker.wait(WAIT_LIMIT_S)
+    with paired_broker("-c", str(tmp_path / "broker.conf")) as port:
+        url = f"mqtt://127.0.0.1:{port}"
+        printed = finished("scram.py", tmp_path, kind, BROKER=url, PASSWORD="right")
+        with start("scram.py", tmp_path, kind, BROKER=url, PASSWORD="wrong") as process:
+            assert process.stdout is not None
+            refusal = process.stdout.readline()
+            process.kill()
     assert printed == ["delivered to a broker that knows the password", "authenticated again"]
     assert "135" in refusal, refusal
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from flash_kills import ENDLESS, PROGRAM, PROMISE, STORES, Collector, Count, cou
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.device import Board
 from umqtt_kit.rp2040 import Cuts, ImageBoard
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 # An emulated chip is slower than a real one, and much slower on a busy machine.
@@ -42,16 +43,13 @@ _BAUD = "2400"
 @contextmanager
 def broker_at_line(uart: str) -> Iterator[int]:
     """Run the paired broker, and `umqtt serial` between it and the board's UART; yield the broker's port."""
-    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
-    with ExitStack() as stack:
-        broker = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        stack.callback(broker.terminate)
-        assert broker.stdout is not None
-        port = int(broker.stdout.readline().rpartition(":")[2])
+    with paired_broker() as port:
         command = [sys.executable, "-m", "umqtt_kit", "serial", uart, "--broker", f"mqtt://127.0.0.1:{port}"]
-        gateway = stack.enter_context(subprocess.Popen([*command, "--baud", _BAUD], stderr=subprocess.DEVNULL))
-        stack.callback(gateway.terminate)
-        yield port
+        with subprocess.Popen([*command, "--baud", _BAUD], stderr=subprocess.DEVNULL) as gateway:
+            try:
+                yield port
+            finally:
+                gateway.terminate()
 
 
 def install(chip: ImageBoard, files: dict[str, bytes]) -> None:

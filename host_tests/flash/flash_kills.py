@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 import umqtt_robust
@@ -116,14 +116,7 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
     Raises BoardError, MicroPythonMissing, TimeoutError.
     """
     rng = random.Random(seed)
-    broker = subprocess.Popen(
-        [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"], stdout=subprocess.PIPE, text=True
-    )
-    collector = None
-    try:
-        assert broker.stdout is not None
-        port = int(broker.stdout.readline().rpartition(":")[2])
-        collector = Collector(port)
+    with paired_broker() as port, closing(Collector(port)) as collector:
         log = folder / "killed.log"
         with VirtualBoard(folder / "killed.img", log=log) as board:
             program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=ENDLESS, **STORES[store])
@@ -140,11 +133,6 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
             board.stop()
         promised = [match.decode() for match in PROMISE.findall(log.read_bytes())]
         collector.finish()
-    finally:
-        if collector:
-            collector.close()
-        broker.terminate()
-        broker.communicate(timeout=WAIT_LIMIT_S)
     return count(kills, promised, collector.arrived)
 
 

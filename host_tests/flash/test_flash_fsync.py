@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 READINGS = 12
@@ -41,13 +42,8 @@ while client.pending or len(came) < %d:
 
 @pytest.fixture
 def broker() -> Iterator[int]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    yield int(process.stdout.readline().rpartition(":")[2])
-    process.terminate()
-    process.communicate(timeout=WAIT_LIMIT_S)
+    with paired_broker() as port:
+        yield port
 
 
 def trace(folder: Path, broker: int, fsync: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import client_suite
 import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 HERE = Path(__file__).resolve().parent
@@ -24,21 +25,6 @@ _Suites = dict[tuple[str, str, int], "subprocess.Popen[str]"]
 INTERPRETERS = "cpython", "micropython"
 BROKERS = "mosquitto", "paired_broker"
 PROTOCOLS = 4, 5
-
-
-@contextmanager
-def paired_broker(*arguments: str) -> Iterator[int]:
-    """Run `python -m umqtt_broker` with these arguments, or in memory; yield its port."""
-    command = [sys.executable, "-m", "umqtt_broker", *(arguments or ("-p", "0", "--store", ":memory:"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("listening on 127.0.0.1:"), line
-            yield int(line.rpartition(":")[2])
-        finally:
-            process.terminate()
-            assert process.wait(WAIT_LIMIT_S) == 0
 
 
 def suite_command(interpreter: str, port: int, other: int, protocol: int = 4) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +17,8 @@ from umqtt_kit.deploy.build import build
 from umqtt_kit.deploy.plan import RECORD, record_text
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.registry import registered
-from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,5 @@ def broker(folder: Path, *lines: str) -> Iterator[int]:
         return
     configuration = folder / "broker.conf"
     configuration.write_text("\n".join(("listener 0 127.0.0.1", *lines)) + "\n")
-    command = [sys.executable, "-m", "umqtt_broker", "-c", str(configuration)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("listening on "), line
-            yield int(line.rpartition(":")[2])
-        finally:
-            process.terminate()
-            process.wait(WAIT_LIMIT_S)
+    with paired_broker("-c", str(configuration)) as port:
+        yield port

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from kit_command import umqtt_here
-from umqtt_testkit.waiting import WAIT_LIMIT_S
+from umqtt_testkit.paired_broker import paired_broker
 
 PASSWORD = "correct horse"
 
@@ -31,13 +29,5 @@ def guarded_broker(folder: Path) -> Iterator[tuple[str, Path]]:
     )  # fmt: skip
     configuration = folder / "broker.conf"
     configuration.write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-m", "umqtt_broker", "-c", str(configuration)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("listening on 127.0.0.1:"), line
-            yield f"mqtts://127.0.0.1:{line.split()[2].rpartition(':')[2]}", certs / "ca.pem"
-        finally:
-            process.terminate()
-            process.wait(WAIT_LIMIT_S)
+    with paired_broker("-c", str(configuration)) as port:
+        yield f"mqtts://127.0.0.1:{port}", certs / "ca.pem"

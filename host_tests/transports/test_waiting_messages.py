@@ -13,7 +13,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -29,6 +28,7 @@ from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
@@ -129,14 +129,9 @@ def build(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """Provide the port of each broker."""
-    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
-    with ExitStack() as stack:
-        lines = ("allow_anonymous true", "max_queued_messages 0")
-        mosquitto = stack.enter_context(Mosquitto(tmp_path_factory.mktemp("mosquitto"), *lines))
-        paired = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        stack.callback(paired.terminate)
-        assert paired.stdout is not None
-        yield {"mosquitto": mosquitto.port, "paired": int(paired.stdout.readline().rsplit(":", 1)[1])}
+    lines = ("allow_anonymous true", "max_queued_messages 0")
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *lines) as mosquitto, paired_broker() as port:
+        yield {"mosquitto": mosquitto.port, "paired": port}
 
 
 def counts(block: Block, handler: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ For tests:
     ports        reserved ports: nobody listens on them and no other program is given them
     mosquitto    the real mosquitto as a process, and the paths of its programs
     redis_server the real redis-server as a process
+    paired_broker  the broker of this project as a process
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine
