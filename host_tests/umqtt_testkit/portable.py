@@ -6,12 +6,15 @@ file) and `TIMEOUT_S = 100` (seconds after which a silent MicroPython counts as 
 """
 
 try:
-    from os import getenv
+    from os import getenv as _getenv
 except ImportError:
-    getenv = None  # MicroPython on a chip has no environment
+    _getenv = None  # MicroPython on a chip has no environment
+
+# True if sweeps shall be complete, not a sample.
+FULL = bool(_getenv and _getenv("UMQTT_FULL_SWEEPS"))
 
 # Seconds that any wait may take before the test fails: see umqtt_testkit.waiting. UMQTT_DELAYS slows everything down.
-WAIT_LIMIT_S = 300.0 if getenv and getenv("UMQTT_DELAYS") else 60.0
+WAIT_LIMIT_S = 300.0 if _getenv and _getenv("UMQTT_DELAYS") else 60.0
 
 TICKS_PERIOD = 1 << 30  # ticks_ms() of a 32-bit board wraps here
 _TICKS_HALF = TICKS_PERIOD >> 1

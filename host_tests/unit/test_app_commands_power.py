@@ -16,16 +16,10 @@ from app.settings_files import save
 from app.telemetry import Telemetry
 from startup import Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import equal, raises
-
-try:
-    from os import getenv
-except ImportError:
-    getenv = None
+from umqtt_testkit.portable import FULL, equal, raises
 
 HEAP = "8M"
 TIMEOUT_S = 900
-FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 12
 
 _KEY = b"k" * 32

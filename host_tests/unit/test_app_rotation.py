@@ -15,19 +15,13 @@ from app.settings_files import load, read_before, save
 from app.status import Status
 from startup import Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import equal, new_path, raises
+from umqtt_testkit.portable import FULL, equal, new_path, raises
 
 from umqtt_robust.errors import Refused
 from umqtt_robust.tls import CertificateRefused
 
-try:
-    from os import getenv
-except ImportError:
-    getenv = None
-
 HEAP = "8M"
 TIMEOUT_S = 900
-FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 8
 
 KEY, NEW_KEY = b"k" * 32, b"n" * 32

@@ -9,16 +9,10 @@ from app.settings_files import change, load, save
 from app.status import Status
 from startup import Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import equal, new_path, raises
-
-try:
-    from os import getenv
-except ImportError:
-    getenv = None
+from umqtt_testkit.portable import FULL, equal, new_path, raises
 
 HEAP = "8M"
 TIMEOUT_S = 900
-FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 30
 
 OLD, NEW, NEWER = ["mqtt://old"], ["mqtt://new"], ["mqtt://newer"]

@@ -16,18 +16,12 @@ from app.update import Updater
 from app.update_http import Http
 from startup import BASE, NONE, Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import equal, new_path, raises
+from umqtt_testkit.portable import FULL, equal, new_path, raises
 
 from umqtt_robust.errors import LinkLost
 
-try:
-    from os import getenv
-except ImportError:
-    getenv = None
-
 HEAP = "8M"
 TIMEOUT_S = 900
-FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 15
 
 # Size of the ledger: a small one soon forgets.

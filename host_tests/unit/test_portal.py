@@ -14,16 +14,10 @@ from portal.dns import answer
 from portal.http import BadRequest, Request, escape, read_form
 from portal.server import OPEN_MS, Portal, say
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import Rng, equal, new_path, raises
-
-try:
-    from os import getenv
-except ImportError:
-    getenv = None
+from umqtt_testkit.portable import FULL, Rng, equal, new_path, raises
 
 HEAP = "8M"
 TIMEOUT_S = 900
-FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CODE = "K7QF-M2XA-9TRW"
 ADDRESS = b"\xc0\xa8\x04\x01"
 PEM = "-----BEGIN CERTIFICATE-----\r\nMIIB+/=\r\n-----END CERTIFICATE-----\r\n"
