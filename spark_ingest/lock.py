@@ -3,7 +3,6 @@
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 
 from .errors import UsageError
 
@@ -38,7 +37,5 @@ class FolderLock:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{self._who} (process {os.getpid()})".encode(), 0)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._fd)

@@ -2,7 +2,6 @@
 
 import socket
 import struct
-from types import TracebackType
 
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -32,9 +31,7 @@ class Client5:
     def __enter__(self) -> "Client5":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._socket.close()
 

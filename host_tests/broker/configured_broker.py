@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -49,9 +48,7 @@ class ConfiguredBroker:
     def __enter__(self) -> "ConfiguredBroker":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(WAIT_LIMIT_S)

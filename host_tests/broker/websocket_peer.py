@@ -3,7 +3,6 @@
 import base64
 import socket
 import struct
-from types import TracebackType
 
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -60,9 +59,7 @@ class WebSocketPeer:
     def __enter__(self) -> "WebSocketPeer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def send(self, data: bytes) -> None:

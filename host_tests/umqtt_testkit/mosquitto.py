@@ -8,7 +8,6 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -52,9 +51,7 @@ class Mosquitto:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

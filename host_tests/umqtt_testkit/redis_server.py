@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -63,9 +62,7 @@ class RedisServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

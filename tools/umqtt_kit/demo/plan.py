@@ -7,7 +7,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_writable_folder
@@ -65,9 +64,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
     def _require_ours(self) -> None:
