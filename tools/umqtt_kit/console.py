@@ -10,7 +10,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -57,6 +57,18 @@ def say(line: str) -> None:
 def print_result(line: str) -> None:
     """Print one line of the result on stdout."""
     click.echo(printable(line))
+
+
+def print_table(titles: Iterable[str], rows: Iterable[Iterable[str]], numbers: Container[str] = ()) -> None:
+    """Print a table on stdout. numbers: titles of the columns that are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for title in titles:
+        table.add_column(title, justify="right" if title in numbers else "left")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    results().print(table)
 
 
 def emit_json(values: object) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.printable import printable
-from umqtt_kit.console import notes, results, say
+from umqtt_kit.console import notes, print_table, say
 from umqtt_kit.errors import EXIT_NETWORK, KitError
 
 if TYPE_CHECKING:
@@ -114,8 +114,6 @@ def _send(config: AlertConfig) -> dict[str, str]:
 
 
 def _show(said: dict[str, Any]) -> None:
-    from rich.table import Table
-
     tables = (
         ("rule", said["rules"], ("kind", "values", "about")),
         ("destination", said["destinations"], ("rules", "about", "recovery", "format")),
@@ -124,13 +122,8 @@ def _show(said: dict[str, Any]) -> None:
     for title, rows, keys in tables:
         if not rows:
             continue
-        table = Table(box=None, header_style="bold")
-        for heading in (title, *keys):
-            table.add_column(heading)
-        for row in rows:
-            cells = (row.get("name") or row["from"], *(_cell(row[key]) for key in keys))
-            table.add_row(*map(printable, cells))
-        results().print(table)
+        cells = ((row.get("name") or row["from"], *(_cell(row[key]) for key in keys)) for row in rows)
+        print_table((title, *keys), cells)
 
 
 def _cell(value: Any) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.printable import printable
-from umqtt_kit.console import results, say
+from umqtt_kit.console import print_table, say
 from umqtt_kit.errors import EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import broker_options
 
@@ -79,17 +78,12 @@ def _look_at(access: Access) -> dict[str, object]:
 
 
 def _show(rows: list[dict[str, object]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for title in ("broker", "state"):
-        table.add_column(title)
-    for title in _FIGURES:
-        table.add_column(title.replace("_per_", "/").replace("_", " "), justify="right")
+    titles = [title.replace("_per_", "/").replace("_", " ") for title in _FIGURES]
+    cells = []
     for row in rows:
         figures = ["" if row[title] is None else str(row[title]) for title in _FIGURES]
-        table.add_row(printable(str(row["broker"])), "up" if row["up"] else "away", *figures)
-    results().print(table)
+        cells.append((str(row["broker"]), "up" if row["up"] else "away", *figures))
+    print_table(("broker", "state", *titles), cells, numbers=titles)
     for row in rows:
         if row["problem"]:
             say(str(row["problem"]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umqtt_kit.console import results, say
+from umqtt_kit.console import print_table, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -167,18 +167,12 @@ def show(folder: Path, as_json: bool) -> None:
             }
             click.echo(json.dumps(answer))
         return
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for title in ("name", "kind", "expires"):
-        table.add_column(title)
-    table.add_column("days left", justify="right")
-    table.add_column("state")
+    rows = []
     for issued, revoked in listed:
         state = "revoked" if revoked else "expired" if issued.days_left() < 0 else "valid"
         kind = f"{issued.kind} {' '.join(issued.hosts)}".strip()
-        table.add_row(issued.name, kind, issued.expires[:10], str(issued.days_left()), state)
-    results().print(table)
+        rows.append((issued.name, kind, issued.expires[:10], str(issued.days_left()), state))
+    print_table(("name", "kind", "expires", "days left", "state"), rows, numbers=("days left",))
 
 
 def _given(days: int | None) -> dict[str, int]:

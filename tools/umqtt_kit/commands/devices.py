@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.printable import printable
-from umqtt_kit.console import results, say
+from umqtt_kit.console import print_table, say
 from umqtt_kit.device.choose import interrupt_option
 from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
 
@@ -75,28 +74,23 @@ def _ask(port: Port, interrupt: bool) -> Info:
 
 
 def _show(found: list[dict[str, object]], loaders: list[dict[str, object]]) -> None:
-    from rich.table import Table
-
     from umqtt_kit.device.choose import PLUG_IN
 
     if not found and not loaders:
         say(f"No board is connected: {PLUG_IN}")
         return
-    table = Table(box=None, header_style="bold")
-    for title in ("device", "port", "board", "MicroPython", "application", "device id"):
-        table.add_column(title)
+    rows = []
     for row in found:
         info = row["info"]
         cells = [str(row["name"]), str(row["path"]), str(row["board"] or " or ".join(_names(row)) or "unknown")]
         if isinstance(info, dict):
             cells += [info["version"], info["app_version"] or "none", info["device_id"] or ""]
-            table.add_row(*map(printable, cells))
         else:
-            table.add_row(*map(printable, cells), "not asked" if row["problem"] is None else "no answer", "", "")
+            cells += ["not asked" if row["problem"] is None else "no answer", "", ""]
+        rows.append(cells)
     for loader in loaders:
-        cells = [str(loader[name]) for name in ("chip", "path", "model")]
-        table.add_row(*map(printable, cells), "boot loader", "", "")
-    results().print(table)
+        rows.append([*(str(loader[name]) for name in ("chip", "path", "model")), "boot loader", "", ""])
+    print_table(("device", "port", "board", "MicroPython", "application", "device id"), rows)
     for row in found:
         if row["problem"]:
             say(str(row["problem"]))

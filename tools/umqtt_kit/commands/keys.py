@@ -11,7 +11,7 @@ import click
 from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_device_id
-from umqtt_kit.console import print_result, results, say
+from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
@@ -80,14 +80,10 @@ def list_keys(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(store.file), "keys": found}))
         return
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for title in ("device id", "made", "rotation"):
-        table.add_column(title)
-    for one in found:
-        table.add_row(printable(one["device"]), printable(str(one["made"])), "not finished" if one["rotating"] else "")
-    results().print(table)
+    print_table(
+        ("device id", "made", "rotation"),
+        ((one["device"], str(one["made"]), "not finished" if one["rotating"] else "") for one in found),
+    )
 
 
 @keys.command()

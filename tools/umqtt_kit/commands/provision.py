@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from spark_ingest.printable import printable
 from umqtt_kit.completion import complete_board
-from umqtt_kit.console import print_result, results, say
+from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
@@ -171,14 +170,9 @@ def _report(done: list[Provisioned], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"boards": [one.as_dict() for one in done]}))
         return
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for title in ("port", "device id", "written"):
-        table.add_column(title)
-    for one in done:
-        cells = one.port, one.device_id, ", ".join(one.changed) or "nothing: it was so already"
-        table.add_row(*map(printable, cells))
-    results().print(table)
+    print_table(
+        ("port", "device id", "written"),
+        ((one.port, one.device_id, ", ".join(one.changed) or "nothing: it was so already") for one in done),
+    )
     if any(one.deploy for one in done):
         say("The firmware there lacks a module that these settings need: umqtt deploy")

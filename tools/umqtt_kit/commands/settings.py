@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import results
+from umqtt_kit.console import print_table
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:
@@ -76,12 +75,5 @@ def _show(rows: list[Row], as_json: bool) -> int:
         devices = [{"device": row.device, "state": row.state, "text": row.text} for row in rows]
         click.echo(json.dumps({"ok": not exit_code, "devices": devices}))
         return exit_code
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for title in ("device", "state", "what differs, or why"):
-        table.add_column(title)
-    for row in rows:
-        table.add_row(printable(row.device), row.state, printable(row.text))
-    results().print(table)
+    print_table(("device", "state", "what differs, or why"), ((row.device, row.state, row.text) for row in rows))
     return exit_code

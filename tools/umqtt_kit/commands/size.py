@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from umqtt_kit.completion import complete_board
-from umqtt_kit.console import results, say
+from umqtt_kit.console import print_table, results, say
 from umqtt_kit.errors import EXIT_LOST
 
 
@@ -58,38 +58,31 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
     if as_json:
         click.echo(json.dumps(sizes.as_dict()))
         return EXIT_LOST if passed else 0
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    table.add_column("module")
-    for title in ("mpy bytes", "heap bytes", "functions", "closures", "names"):
-        table.add_column(title, justify="right")
-    table.add_column("set")
-    for module in sizes.modules:
-        table.add_row(
-            module.module,
-            f"{module.mpy_bytes:,}",
-            f"{module.heap_bytes:,}",
-            f"{module.functions}",
-            f"{module.closures}",
-            f"{module.names}",
-            "smallest" if module.smallest else "",
-        )
-    results().print(table)
-    table = Table(box=None, header_style="bold")
-    table.add_column("total")
-    for title in ("bytes", "limit", "goal"):
-        table.add_column(title, justify="right")
+    numbers = ("mpy bytes", "heap bytes", "functions", "closures", "names")
+    print_table(
+        ("module", *numbers, "set"),
+        (
+            (
+                module.module,
+                f"{module.mpy_bytes:,}",
+                f"{module.heap_bytes:,}",
+                f"{module.functions}",
+                f"{module.closures}",
+                f"{module.names}",
+                "smallest" if module.smallest else "",
+            )
+            for module in sizes.modules
+        ),
+        numbers,
+    )
+    results().print()
+    rows = []
     for name, used in sizes.totals.items():
         budget = BUDGETS.get(name)
-        table.add_row(
-            name.removesuffix("_bytes").replace("_", " "),
-            f"{used:,}",
-            f"{budget.limit:,}" if budget else "",
-            f"{budget.goal:,}" if budget else "",
-        )
-    results().print()
-    results().print(table)
+        limits = (f"{budget.limit:,}", f"{budget.goal:,}") if budget else ("", "")
+        rows.append((name.removesuffix("_bytes").replace("_", " "), f"{used:,}", *limits))
+    numbers = ("bytes", "limit", "goal")
+    print_table(("total", *numbers), rows, numbers)
     for line in passed:
         say(f"umqtt: {line} — save elsewhere, or raise the limit in umqtt_kit/sizes.py")
     return EXIT_LOST if passed else 0
@@ -102,14 +95,7 @@ def _show_files(board: str, interval_ms: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(sizes)))
         return
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    table.add_column("file")
-    table.add_column("bytes", justify="right")
-    for path, used in sizes.files.items():
-        table.add_row(path, f"{used:,}")
-    results().print(table)
+    print_table(("file", "bytes"), ((path, f"{used:,}") for path, used in sizes.files.items()), ("bytes",))
     results().print(
         f"\n{len(sizes.files)} files, {sum(sizes.files.values()):,} bytes; in whole blocks {sizes.flash_bytes:,} of "
         f"{sizes.file_system_bytes:,} bytes that the file system of {sizes.board} has"
