@@ -1,6 +1,7 @@
-"""Certificates for tests: an authority, certificates that it signed or revoked, and a stranger."""
+"""Certificates for tests, by an authority and by a stranger, valid or revoked; and what a client is answered."""
 
 import datetime
+import socket
 import ssl
 from collections.abc import Sequence
 from ipaddress import ip_address
@@ -11,9 +12,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from umqtt_broker import Tls
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _NOW = datetime.datetime.now(datetime.UTC)
 _DAY = datetime.timedelta(days=1)
+
+CONNACK = b"\x20\x02\x00\x00"
 
 
 class Authority:
@@ -109,3 +114,20 @@ class Pki:
         if certificate:
             context.load_cert_chain(self.path(f"{certificate}.pem"), self.path(f"{certificate}.key"))
         return context
+
+
+def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = encoder.connect(b"p")) -> bytes:
+    """Connect, send a packet and return what comes back; b"" if the broker closed."""
+    with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as plain:
+        link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+        with link:
+            link.sendall(packet)
+            return receive(link)
+
+
+def receive(link: socket.socket) -> bytes:
+    """Return the broker's first packet, in however many pieces it comes; b"" if the broker closed."""
+    data = b""
+    while len(data) < len(CONNACK) and (more := link.recv(len(CONNACK) - len(data))):
+        data += more
+    return data

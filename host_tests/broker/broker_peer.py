@@ -335,6 +335,12 @@ StartBroker = Callable[..., BrokerThread]
 StartRedis = Callable[..., RedisServer]
 
 
+def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m umqtt_broker` until it ends."""
+    command = [sys.executable, "-m", "umqtt_broker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
+
+
 class BrokerProcess:
     """A process of `python -m umqtt_broker` with a store, to be stopped or killed."""
 

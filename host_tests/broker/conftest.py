@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bridge_parts import far_broker, far_mosquitto
+from broker_certificates import Pki
 from broker_peer import BrokerThread, Peer, StartBroker, StartRedis
 from peer5 import Peer5
 from umqtt_broker import BrokerConfig
@@ -35,6 +36,12 @@ def start_broker() -> Iterator[StartBroker]:
             return stack.enter_context(BrokerThread(BrokerConfig(**{"port": 0, "sys_interval": 0} | settings)))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Provide certificates, made once."""
+    return Pki(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(params=["memory", "sqlite", *(["redis"] if os.environ.get("UMQTT_FULL_SWEEPS") else [])])

@@ -5,7 +5,6 @@ import os
 import queue
 import shutil
 import socket
-import ssl
 import stat
 import subprocess
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from broker_certificates import Pki
+from broker_certificates import CONNACK, Pki, answer, receive
 from broker_peer import BrokerThread, Peer, StartBroker
 from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener, PortInUse
@@ -25,31 +24,6 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 from umqtt_robust import Client
 from umqtt_robust.tls import TLS
 from umqtt_robust.websocket import WebSocket
-
-CONNACK = b"\x20\x02\x00\x00"
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Provide certificates, made once."""
-    return Pki(tmp_path_factory.mktemp("certificates"))
-
-
-def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = encoder.connect(b"p")) -> bytes:
-    """Connect, send a packet and return what comes back; b"" if the broker closed."""
-    with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as plain:
-        link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
-        with link:
-            link.sendall(packet)
-            return receive(link)
-
-
-def receive(link: socket.socket) -> bytes:
-    """Return the broker's first packet, in however many pieces it comes; b"" if the broker closed."""
-    data = b""
-    while len(data) < len(CONNACK) and (more := link.recv(len(CONNACK) - len(data))):
-        data += more
-    return data
 
 
 def has_ipv6_loopback() -> bool:

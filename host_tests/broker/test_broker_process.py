@@ -4,25 +4,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from broker_peer import BrokerProcess, Peer
+from broker_peer import BrokerProcess, Peer, run_broker
 from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_testkit.waiting import WAIT_LIMIT_S
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "umqtt_broker", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_LIMIT_S,
-        check=False,
-    )
 
 
 def test_an_occupied_port_is_one_line_and_exit_code_2() -> None:
@@ -30,7 +19,7 @@ def test_an_occupied_port_is_one_line_and_exit_code_2() -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        result = run("-p", str(port))
+        result = run_broker("-p", str(port))
     assert result.returncode == 2 and result.stdout == ""
     assert result.stderr == (
         f"port {port} on 127.0.0.1 is in use — choose another with -p, or stop the program that holds it\n"
@@ -50,7 +39,7 @@ def test_an_occupied_port_is_one_line_and_exit_code_2() -> None:
 def test_an_unsafe_or_impossible_setting_is_one_line_that_names_the_remedy(
     arguments: tuple[str, ...], remedy: str
 ) -> None:
-    result = run("-p", "0", *arguments)
+    result = run_broker("-p", "0", *arguments)
     assert result.returncode == 2 and result.stdout == ""
     assert remedy in result.stderr and result.stderr.count("\n") == 1
 
@@ -59,7 +48,7 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("not a database, and long enough for SQLite to read a header from it" * 20)
     before = text.read_bytes()
-    result = run("-p", "0", "--store", str(text))
+    result = run_broker("-p", "0", "--store", str(text))
     assert result.returncode == 2 and str(text) in result.stderr and result.stderr.count("\n") == 1
     assert text.read_bytes() == before
 
@@ -70,7 +59,7 @@ def test_two_brokers_never_share_a_store(tmp_path: Path) -> None:
     link.symlink_to("broker.db")
     with BrokerProcess(store) as broker:
         for path in (store, link):
-            result = run("-p", "0", "--store", str(path))
+            result = run_broker("-p", "0", "--store", str(path))
             assert result.returncode == 2 and "open in another broker" in result.stderr
         assert broker.stop() == (0, "")
     assert store.stat().st_mode & 0o077 == 0

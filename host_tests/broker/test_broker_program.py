@@ -6,20 +6,18 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_peer import BrokerProcess, Peer
+from broker_peer import BrokerProcess, Peer, run_broker
 from configured_broker import ConfiguredBroker
 from damaged_stores import LOCK, WAL, History
 from umqtt_broker.__main__ import main
 from umqtt_kit.commands.broker import broker as broker_command
 from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port
-from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
 
@@ -33,17 +31,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         except SystemExit as ended:
             code = ended.code
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), error.getvalue())
-
-
-def start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in a separate process."""
-    return subprocess.run(
-        [sys.executable, "-m", "umqtt_broker", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_LIMIT_S,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -138,7 +125,7 @@ def test_a_check_finds_what_a_start_would_find(conf: Path, tmp_path: Path, kind:
     assert (checked.returncode, checked.stdout) == (2, "")
     assert checked.stderr.count("\n") == 1 and "Traceback" not in checked.stderr, checked.stderr
     assert sorted(tmp_path.iterdir()) == before
-    started = start("-c", str(conf))
+    started = run_broker("-c", str(conf))
     assert started.returncode == 2 and "Traceback" not in started.stderr, started
 
 
@@ -154,7 +141,7 @@ def test_http_needs_no_file(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker.db", "--http", str(reserved_port())) as broker:
         assert (tmp_path / "broker.db.token").stat().st_mode & 0o777 == 0o600
         assert broker.stop() == (0, "")
-    result = start("-p", "0", "--http", "1")
+    result = run_broker("-p", "0", "--http", "1")
     assert result.returncode == 2 and "HTTP needs a file for its token" in result.stderr
 
 
@@ -185,7 +172,7 @@ def test_the_pid_file_is_there_while_the_broker_is(conf: Path, tmp_path: Path) -
 def test_a_pid_file_that_cannot_be_written_is_one_line_and_no_broker(conf: Path) -> None:
     path = conf.parent / "nowhere" / "broker.pid"
     conf.write_text(f"{OPEN}pid_file {path}\n")
-    result = start("-c", str(conf))
+    result = run_broker("-c", str(conf))
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"pid_file {path} cannot be written (No such file or directory) — choose another\n"
 
@@ -223,7 +210,7 @@ def test_root_is_given_up_when_the_ports_are_bound(folder_for_everybody: Path) -
 
 def test_the_command_of_the_kit_knows_every_option_of_the_program() -> None:
     known = {option for parameter in broker_command.params for option in parameter.opts}
-    result = start("--help")
+    result = run_broker("--help")
     for option in (
         "-c",
         "--lenient",

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from broker_certificates import Authority, Pki
+from broker_certificates import CONNACK, Authority, Pki, answer
 from broker_peer import StartBroker
 from cryptography import x509
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
@@ -21,23 +21,6 @@ from umqtt_broker.transport import listeners
 from umqtt_broker.transport.tls import make_context, warnings_of
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
-
-CONNACK = b"\x20\x02\x00\x00"
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Provide certificates, made once."""
-    return Pki(tmp_path_factory.mktemp("certificates"))
-
-
-def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = encoder.connect(b"p")) -> bytes:
-    """Connect, send a packet and return what comes back; b"" if the broker closed."""
-    with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as plain:
-        link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
-        with link:
-            link.sendall(packet)
-            return link.recv(100)
 
 
 def test_tls_carries_a_session_and_plain_bytes_are_refused_and_counted(start_broker: StartBroker, pki: Pki) -> None:
