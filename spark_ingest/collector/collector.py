@@ -45,10 +45,6 @@ _LOOK_FOR_ROOM_S = 1.0
 _FIRST_NUDGE_S, _LAST_NUDGE_S = 2.0, 600.0
 
 
-def _to_stderr(_kind: str, line: str) -> None:
-    remark(line)
-
-
 class Collector:
     """One collector, which :meth:`run` runs until :meth:`stop`; see the module.
 
@@ -62,7 +58,7 @@ class Collector:
         spool: Spool,
         *,
         on_subscribed: Callable[[], None] = lambda: None,
-        report: Callable[[str, str], None] = _to_stderr,
+        report: Callable[[str, str], None] = lambda _kind, line: remark(line),
     ) -> None:
         self.config = config
         self.counters = Counters()

@@ -5,6 +5,7 @@ import binascii
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -128,7 +129,7 @@ class Api:
                 "publishers_held": stats.publishers_held,
                 "rate_limited": stats.rate_limited,
             },
-            "bridges": [readings.bridge_row(bridge) for bridge in view.bridges],
+            "bridges": [asdict(bridge) for bridge in view.bridges],
             "malformed": dict(stats.malformed),
             "http_refused": dict(self._guard.refused),
         }

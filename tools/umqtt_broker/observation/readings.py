@@ -1,11 +1,8 @@
 """Describes a session, a listener, a group or a bridge of a BrokerView, for listings."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import islice
-from typing import Any
 
-from ..bridge.state import BridgeStatus
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener
@@ -104,11 +101,6 @@ def group_row(group: SharedQueue, most: int) -> dict[str, object]:
         ],
         "member_count": len(group.members),
     }
-
-
-def bridge_row(bridge: BridgeStatus) -> dict[str, Any]:
-    """Return the row of a bridge: the fields of its status."""
-    return asdict(bridge)
 
 
 def sort_value(session: Session, name: str, now: float) -> float:

@@ -319,7 +319,7 @@ class Board:
                     source, data_consumer=lambda data: show(data) if data != b"\x04" else None
                 )
         if error:
-            raise self._device_error(error.decode(errors="replace"))
+            raise DeviceError(self.name, error.decode(errors="replace"))
         return printed.decode(errors="replace").replace("\r\n", "\n")
 
     def eval(self, expression: str) -> object:
@@ -506,9 +506,6 @@ class Board:
         # A program that a restart has ended prints nothing more.
         what = f"unexpected answer {short!r}" if short else "no answer: did the board restart meanwhile?"
         return KitError(f"{self.name}: {what} — repeat the command; if it stays, reset the board", EXIT_DEVICE)
-
-    def _device_error(self, traceback: str) -> DeviceError:
-        return DeviceError(self.name, traceback)
 
 
 def _default_watchdog_ms() -> int:
