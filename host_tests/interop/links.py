@@ -1,11 +1,13 @@
 """Clients with links that a check can cut at a byte, and waiting for the effects of a real broker."""
 
 # ruff: noqa: UP031 - runs on MicroPython
+from umqtt_testkit.portable import WAIT_LIMIT_S
+
 from umqtt_robust import Client
 from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.transport import TCP
 
-LIMIT_MS = 30000
+LIMIT_MS = int(1000 * WAIT_LIMIT_S)
 versions = [4]  # the clients' option `protocol`
 
 
