@@ -127,6 +127,50 @@ def test_help_gives_every_command_one_whole_line_in_one_group(capsys, monkeypatc
     assert "Exit codes" in shown
 
 
+def test_the_help_of_a_group_has_the_whole_sentence_of_each_command(capsys, monkeypatch):
+    """Planted: click's own group, which ends a sentence with "..." where the terminal does."""
+    monkeypatch.setenv("COLUMNS", "60")
+    groups = [name for name in _COMMANDS if isinstance(cli.get_command(click.Context(cli), name), click.Group)]
+    assert len(groups) > 5
+    for name in groups:
+        assert run([name, "--help"]) == 0
+        shown = capsys.readouterr().out.partition("Commands:")[2]
+        assert shown and "..." not in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "what"),
+    [
+        ("sub a --count", "umqtt sub", "Option '--count' requires an argument"),
+        ("new sensor door --i2c", "umqtt new", "Option '--i2c' requires an argument"),
+        ("broker -p abc", "umqtt broker", "Invalid value for '-p' / '--port': 'abc' is not a whole number"),
+        ("fleet --seconds abc", "umqtt fleet", "Invalid value for '--seconds': 'abc' is not a number"),
+        ("keys rotate", "umqtt keys rotate", "Missing argument 'DEVICE'"),
+        ("ota a --stages", "umqtt ota", "Option '--stages' requires an argument"),
+        ("new", "umqtt new", None),
+        (
+            "ingest --tables t --checkpoint c",
+            "umqtt ingest",
+            "give one of --spool and --server, where the messages are",
+        ),
+    ],
+)
+def test_a_usage_error_names_the_command_and_what_is_wrong(command, path, what, capsys):
+    """Planted: an option without its value named no command; numbers were "not a valid integer range"."""
+    assert run(command.split()) == 2
+    error = capsys.readouterr().err
+    if what is None:  # a group alone shows its help
+        assert error.startswith(f"Usage: {path} ")
+    else:
+        assert error == f"{path}: {what} — try: {path} --help\n"
+
+
+def test_a_missing_choice_is_listed_on_one_line(capsys):
+    """Planted: click's list, with a tab before each choice."""
+    assert run(["cmd", "pump-7"]) == 2
+    assert "Choose from: ping, reboot, pause" in capsys.readouterr().err
+
+
 def test_help_names_every_environment_variable_that_the_commands_read(capsys):
     """Planted: UMQTT_BOARDS is read but not listed."""
     assert run(["--help"]) == 0

@@ -106,7 +106,7 @@ def ingest(
       umqtt ingest --spool spool --tables tables --checkpoint checkpoint
     """
     if (given["spool"] is None) == (given["server"] is None):
-        raise click.UsageError("one of --spool and --server says where the messages are — try: --spool spool")
+        raise click.UsageError("give one of --spool and --server, where the messages are")
     if alerts is not None and (not given["gold"] or given["format"] != "delta"):
         raise click.UsageError("--alerts needs gold, which finds them: leave out --no-gold and --format parquet")
     try:

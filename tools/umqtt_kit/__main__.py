@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from umqtt_kit.errors import (
     KitError,
     ReaderGone,
 )
+from umqtt_kit.groups import CommandGroup
 
 # Modules are imported when called, so that `umqtt broker` need not wait for what `umqtt demo` imports. A module with
 # an underscore in its name is a helper, not a command.
@@ -56,11 +58,13 @@ _ENVIRONMENT = {
     _TRACEBACK: "1 shows where in umqtt a defect is",
 }
 _NAME_WIDTH = max(map(len, _COMMANDS))
-_WIDEST = 400
 _MOST_SHOWN = 200
+# click names the type of a number: "'abc' is not a valid integer range".
+_KIND_OF_NUMBER = re.compile(r"not a valid (integer|float)(?: range)?\b")
+_NUMBERS = {"integer": "a whole number", "float": "a number"}
 
 
-class _Commands(click.Group):
+class _Commands(CommandGroup):
     """The click group of the modules in the package `commands`; each module has a command of its own name."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
@@ -78,6 +82,12 @@ class _Commands(click.Group):
         # Checked here because click would exit with 1, which means lost or duplicated readings.
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            # click does not say which command an option without its value belongs to.
+            if error.ctx is None and ctx.invoked_subcommand:
+                command = self.get_command(ctx, ctx.invoked_subcommand) or self
+                error.ctx = click.Context(command, ctx, ctx.invoked_subcommand)
+            raise
         finally:
             check_output()
 
@@ -95,15 +105,7 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by group, each with its whole first sentence."""
         for title, names in _GROUPS.items():
-            with formatter.section(title):
-                found = [(name, self.get_command(ctx, name)) for name in names]
-                formatter.write_dl(
-                    [
-                        (f"{name:{_NAME_WIDTH}}", command.get_short_help_str(_WIDEST))
-                        for name, command in found
-                        if command
-                    ]
-                )
+            self.write_commands(ctx, formatter, title, names, _NAME_WIDTH)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):
@@ -151,7 +153,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "umqtt"
-        message = error.format_message().replace("\n", " ").rstrip(".")
+        # A list of choices is one per line, indented.
+        message = " ".join(error.format_message().split()).rstrip(".")
+        message = _KIND_OF_NUMBER.sub(lambda found: f"not {_NUMBERS[found[1]]}", message)
         _say(f"{path}: {message} — try: {path} --help")
         return EXIT_USAGE
     except click.ClickException as error:

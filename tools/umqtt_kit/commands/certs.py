@@ -11,6 +11,7 @@ import click
 
 from umqtt_kit.console import print_table, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.groups import CommandGroup
 
 if TYPE_CHECKING:
     from umqtt_kit.certs import Authority
@@ -30,7 +31,7 @@ def _days(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--days", type=click.IntRange(1, 36500), help=f"Days until it expires; default: {default}.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def certs() -> None:
     """Make and revoke the certificates of a broker and its boards.
 

@@ -14,13 +14,14 @@ from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.groups import CommandGroup
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def keys() -> None:
     """Make, rotate and list the keys of boards.
 

@@ -9,12 +9,13 @@ import click
 
 from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, say
+from umqtt_kit.groups import CommandGroup
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def new() -> None:
     """Make a sensor or a board of your own from a template.
 

@@ -10,6 +10,7 @@ import click
 
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_table
+from umqtt_kit.groups import CommandGroup
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def settings() -> None:
     """Send settings to groups of devices, and show which have them.
 

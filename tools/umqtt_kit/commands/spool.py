@@ -19,6 +19,7 @@ from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.groups import CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ EXIT_DAMAGED = EXIT_DEVICE
 _LOOK_EVERY_S = 0.2
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def spool() -> None:
     """Show, check or retire what a collector has stored for Spark.
 

@@ -8,6 +8,7 @@ import click
 
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE, KitError
+from umqtt_kit.groups import CommandGroup
 
 _store_option = click.option(
     "--store",
@@ -19,7 +20,7 @@ _store_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def store() -> None:
     """Back up, restore, move, check or show a broker's store.
 

@@ -16,6 +16,7 @@ from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.groups import CommandGroup
 from umqtt_kit.requirements import require_module
 
 _config = click.option(
@@ -26,7 +27,7 @@ _config = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tables() -> None:
     """Show, compact, clean or rebuild the tables.
 
