@@ -12,7 +12,7 @@ from impatient import builds_impatient
 from live_device import PlayedDevice
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
-from umqtt_kit.ota.order import Wanted
+from umqtt_kit.ota.order import Wanted, update
 from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
 
 
@@ -43,6 +43,7 @@ def test_stages_that_are_none_are_told(text):
 
 
 def test_devices_come_from_a_file_or_from_the_statuses_at_the_broker(tmp_path: Path):
+    """Planted: "no such file" was said of a folder and of an empty file."""
     file = tmp_path / "fleet.txt"
     file.write_text("# the cellar\npump-1\n\npump-2  # leaks\npump-1\n")
     with broker(tmp_path) as port:
@@ -55,9 +56,19 @@ def test_devices_come_from_a_file_or_from_the_statuses_at_the_broker(tmp_path: P
         assert find_devices(access, "pump-*") == ["pump-3", "pump-4"]
         with pytest.raises(KitError, match="no device of that name"):
             find_devices(access, "lamp-*")
+        for nobody, what in ((tmp_path, "this is a folder"), (file, "the file names no device")):
+            file.write_text("# nobody\n")
+            with pytest.raises(KitError, match=what):
+                find_devices(access, str(nobody))
         file.write_text("pump/1\n")
         with pytest.raises(KitError, match="'pump/1' is no device id"):
             find_devices(access, str(file))
+
+
+def test_an_update_waits_for_the_first_answer_no_longer_than_it_may_take(tmp_path: Path):
+    """Planted: 20 s for the first answer, whatever --timeout says."""
+    with broker(tmp_path) as port, pytest.raises(KitError, match="did not answer within 1 s"):
+        update(Access((f"mqtt://127.0.0.1:{port}",)), "nobody", Wanted(timeout_s=1), print)
 
 
 class Played:

@@ -74,12 +74,13 @@ def update(
     from umqtt_kit.deploy.filesets import optional_modules
 
     with Updater(access, device) as updater:
-        told = updater.result("ping", {}, _ANSWER_S)
+        told = updater.result("ping", {}, min(_ANSWER_S, wanted.timeout_s))
         _check_compiler(told)
         settings, name = _settings(updater, wanted.board_name)
     # Meanwhile there is no link: compiling may take longer than the broker waits for a sign of life.
     release = wanted.release(name, optional_modules(settings))
-    say(f"{device} runs {told.get('fw')} in slot {told.get('slot')}; it is sent {release.version}")
+    runs = f"{device} runs {told.get('fw')} in slot {told.get('slot')}"
+    say(f"{runs}; it is sent {release.version}, which it confirms after a minute")
     with Updater(access, device) as updater:
         result = _send(updater, release, wanted, lambda size: on_sent(release, size))
     return Done(told, result, result.get("slot") == told.get("slot"))
@@ -88,7 +89,7 @@ def update(
 def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str], object]) -> Done:
     """Make a device go back to the version before. Raises KitError as update() does."""
     with Updater(access, device) as updater:
-        told = updater.result("ping", {}, _ANSWER_S)
+        told = updater.result("ping", {}, min(_ANSWER_S, timeout_s))
         say(f"{device} goes back from {told.get('fw')} in slot {told.get('slot')}")
         return Done(told, updater.update({"rollback": True, "from": told.get("slot")}, timeout_s))
 

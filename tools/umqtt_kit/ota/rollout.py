@@ -64,6 +64,9 @@ def find_devices(access: Access, fleet: str) -> list[str]:
     wrong = next((device for device in found if set(device) & set("/+#\0")), None)
     if wrong is not None:
         raise KitError(f"--fleet {fleet}: {wrong!r} is no device id — correct it", EXIT_USAGE)
+    if not found and file.exists():
+        what = "the file names no device" if file.is_file() else "this is a folder"
+        raise KitError(f"--fleet {fleet}: {what} — give a text file, one device id a line", EXIT_USAGE)
     if not found:
         raise KitError(f"--fleet {fleet}: no such file, and no device of that name at {access.where} — see: umqtt sub "
                        "'fleet/+/status'", EXIT_USAGE)  # fmt: skip
