@@ -113,6 +113,16 @@ def test_what_the_device_refuses_is_exit_code_5_with_its_words(played, capsys):
     assert json.loads(capsys.readouterr().out)["ok"] is False
 
 
+def test_who_has_no_key_here_is_told_where_it_was_looked_for(played, capsys, monkeypatch, tmp_path):
+    """Planted: a board that has a key was said to need one over the cable, when the command ran in another folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UMQTT_KEYS", raising=False)
+    played("reboot must be signed: give this board a key over the cable with umqtt keys make", ok=False)
+    assert run(["cmd", _ID, "reboot"]) == 5
+    error = capsys.readouterr().err
+    assert f"reboot must be signed, and {tmp_path}/keys.json has no key of {_ID} — " in error and "UMQTT_KEYS" in error
+
+
 def test_the_reply_to_another_command_is_not_taken_for_this_one(played, capsys):
     played(answer=lambda command: [
         {"id": "of somebody else", "ok": True, "result": "wrong"}, {"id": command["id"], "ok": True, "result": "right"}

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import firmware_module
-from umqtt_kit.keys import Keys
+from umqtt_kit.keys import ENVIRONMENT, Keys
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Access
 from umqtt_kit.strict_json import loads
@@ -26,8 +26,9 @@ from umqtt_kit.strict_json import loads
 MOST_BYTES = 900
 _SENT_WITHIN_S = 30.0
 _STATUS_WITHIN_S = 1.0
-# Part of a reply that comes from firmware/app/guard.py.
+# Parts of replies that come from firmware/app/guard.py.
 _WRONG_SIGNATURE = "signature is wrong"
+_UNSIGNED = "must be signed"
 
 
 class NoReply(KitError):
@@ -205,5 +206,17 @@ def _check_size(command: str, payload: bytes) -> None:
 def result_of(reply: Mapping[str, Any], device_id: str, command: str) -> Any:
     """Return the result in a reply. Raises KitError (exit code 5) with the device's words if it refused."""
     if not reply.get("ok"):
-        raise KitError(f"{device_id}: {command}: {reply.get('result')}", EXIT_DEVICE)
+        raise KitError(f"{device_id}: {refusal(reply, device_id, command)}", EXIT_DEVICE)
     return reply.get("result")
+
+
+def refusal(reply: Mapping[str, Any], device_id: str, command: str) -> str:
+    """Return why the device refused a command, in its own words, and what to do if the key was not found here."""
+    words = str(reply.get("result"))
+    if _UNSIGNED not in words:
+        return f"{command}: {words}"
+    # The board cannot know that its owner has the key in another folder.
+    return (
+        f"{command} {_UNSIGNED}, and {Keys().file.absolute()} has no key of {device_id} — go to the folder of its "
+        f"keys.json, or name that file by {ENVIRONMENT}; the first key comes over the cable: umqtt keys make"
+    )
