@@ -25,7 +25,7 @@ from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.keys import Keys
 from umqtt_kit.mqtt import Access, Link
-from umqtt_kit.remote import new_id, payload_of
+from umqtt_kit.remote import new_id, payload_of, refusal
 from umqtt_kit.strict_json import loads
 
 # After this long without a message, all retained messages are taken to have come.
@@ -69,14 +69,21 @@ def read_groups(file: Path) -> list[Group]:
     except ValueError as error:
         raise KitError(f"{file} is not TOML ({error}) — correct it", EXIT_USAGE) from error
     groups = values.pop("group", {})
-    if values or not isinstance(groups, dict) or not groups:
-        raise KitError(f"{file}: must hold tables like [group.cellar], and nothing else", EXIT_USAGE)
+    if values:
+        raise KitError(f"{file}: {next(iter(values))!r} is not known — write tables like [group.cellar]", EXIT_USAGE)
+    if not isinstance(groups, dict) or not groups:
+        raise KitError(f"{file} has no group — write tables like [group.cellar]", EXIT_USAGE)
     return [_group(f"{file}: group.{name}", name, group) for name, group in groups.items()]
 
 
 def _group(where: str, name: str, group: Any) -> Group:
-    if not isinstance(group, dict) or set(group) != {"devices", "settings"}:
-        raise KitError(f"{where}: must have devices and settings, and nothing else", EXIT_USAGE)
+    if not isinstance(group, dict):
+        raise KitError(f"{where}: must be a table with devices and settings", EXIT_USAGE)
+    for key in (*group, "devices", "settings"):
+        if key not in ("devices", "settings"):
+            raise KitError(f"{where}: {key!r} is not known — a group has devices and settings", EXIT_USAGE)
+        if key not in group:
+            raise KitError(f"{where}: {key} is missing — a group has devices and settings", EXIT_USAGE)
     devices, settings = group["devices"], group["settings"]
     if not isinstance(devices, list) or not all(isinstance(one, str) and one and not set(one) & set("/+#\0")
                                                 for one in devices):  # fmt: skip
@@ -194,10 +201,13 @@ class Twins:
         """Return how a device compares with its desired settings."""
         device = self._devices[name]
         if device.refused:
-            return Row(name, REFUSED, str(device.reply.get("result")))
+            return Row(name, REFUSED, refusal(device.reply, name, "set"))
         if device.desired is not None and device.converged:
             return Row(name, AS_DESIRED)
-        differing = "; ".join(f"{key} is {have!r}, not {value!r}" for key, (have, value) in device.differing.items())
+        differing = "; ".join(
+            f"{key} is {'not reported' if have is None else json.dumps(have)}, not {json.dumps(value)}"
+            for key, (have, value) in device.differing.items()
+        )
         if not device.status.get("online"):
             reason = device.status.get("reason")
             return Row(name, WAITING, f"{'it has never been there' if reason is None else reason}; {differing}")
