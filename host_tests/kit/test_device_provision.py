@@ -100,13 +100,15 @@ def test_a_secret_is_shown_nowhere_it_may_have_been_put(cable: Cable, settings: 
 
 
 def test_a_wrong_value_is_named_and_nothing_is_written(cable: Cable, tmp_path: Path):
+    """Planted: a wrong key of the file was not named; JSON without its last bracket was taken for text."""
     with cable.board() as board:
         for values, named in (
             ({"settings": {"brokers": ["http://x"]}}, "brokers: address 1"),
             ({"settings": {"brokers": [BROKER], "interval": 5}}, "did you mean interval_ms"),
             ({"settings": {"brokers": ["mqtts://x"]}}, "tls.ca: is missing"),
             ({**VALUES, "wifi": [{"ssid": "workshop", "password": "short"}]}, "wifi.workshop"),
-            ({"passwords": {}}, "must be an object with some of"),
+            ([], "must be an object with some of"),
+            ({"setings": {}}, "'setings' is not known — known are: mqtt, settings, tls, wifi"),
             ({"tls": {"ca": "no-such-file"}}, "no-such-file"),
         ):
             answer = cable.umqtt("provision", "--from", private(tmp_path / "bad.json", json.dumps(values)))
@@ -114,6 +116,8 @@ def test_a_wrong_value_is_named_and_nothing_is_written(cable: Cable, tmp_path: P
             assert named in answer.stderr
             assert len(answer.stderr.splitlines()) == 1
             assert "short" not in answer.stderr
+        answer = cable.umqtt("provision", "--set", 'sensors=[{"module": "door", "pin": 14}')
+        assert answer.code == 2 and "is not JSON" in answer.stderr, answer.stderr
         assert on_board(board.port) == ({}, {})
 
 

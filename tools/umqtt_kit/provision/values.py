@@ -154,8 +154,11 @@ def change_from_json(text: bytes, where: str, folder: Path) -> Change:
         # The message does not quote the text, which holds secrets.
         why = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise KitError(f"{where} is not JSON ({why}) — see: umqtt provision --help", EXIT_USAGE) from None
-    if not isinstance(values, dict) or not values.keys() <= _FROM_KEYS:
+    if not isinstance(values, dict):
         raise KitError(f"{where} must be an object with some of: {', '.join(sorted(_FROM_KEYS))}", EXIT_USAGE)
+    for key in values:
+        if key not in _FROM_KEYS:
+            raise KitError(f"{where}: {key!r} is not known — known are: {', '.join(sorted(_FROM_KEYS))}", EXIT_USAGE)
     change = Change()
     change.settings = _object(values, "settings", where)
     if "wifi" in values:
@@ -172,7 +175,7 @@ def change_from_json(text: bytes, where: str, folder: Path) -> Change:
 def set_from_arguments(pairs: Sequence[str]) -> dict[str, Any]:
     """Return the settings in KEY=VALUE. Raises KitError.
 
-    VALUE is JSON, or else text; brokers are separated by spaces.
+    VALUE is JSON, or else text, unless it begins like a list or an object; brokers are separated by spaces.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
@@ -181,7 +184,9 @@ def set_from_arguments(pairs: Sequence[str]) -> dict[str, Any]:
             raise KitError(f"--set {pair!r}: must be KEY=VALUE, for instance interval_ms=5000", EXIT_USAGE)
         try:
             settings[key] = loads(text)
-        except ValueError:
+        except ValueError as error:
+            if text.lstrip()[:1] in ("[", "{"):
+                raise KitError(f"--set {pair!r}: is not JSON ({error}) — correct it", EXIT_USAGE) from None
             settings[key] = text.split() if key == "brokers" else text
     return settings
 
