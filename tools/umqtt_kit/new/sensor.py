@@ -33,12 +33,15 @@ def make_sensor(name: str, folder: Path, i2c_address: int | None = None) -> Path
 
 
 def _check_name(name: str) -> None:
+    if keyword.iskeyword(name):
+        raise KitError(f"{name!r} is a word of Python — choose another name", EXIT_USAGE)
     try:
         settings_module().check_settings({"brokers": ["mqtt://host"], "sensors": [{"module": name}]})
-    except ValueError as error:
-        message = f"{name!r} is no name of a sensor — use letters, digits and _, not a digit first"
-        raise KitError(message, EXIT_USAGE) from error
-    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
-        raise KitError(f"{name!r} is no name of a module — use small letters, digits and _", EXIT_USAGE)
+        fits = name == name.lower()
+    except ValueError:
+        fits = False
+    if not fits:
+        message = f"{name!r} is no name of a sensor — use at most 32 of a to z, 0 to 9 and _, not a digit first"
+        raise KitError(message, EXIT_USAGE)
     if (firmware_folder() / "app" / "sensors" / f"{name}.py").is_file():
         raise KitError(f"{name} is a sensor of the firmware, which comes first — choose another name", EXIT_USAGE)
