@@ -210,7 +210,9 @@ def test_a_virtual_board_plays_the_board_that_it_is_told(cable: Cable, tmp_path:
     [
         (["x.img", "--board", "PDP_11"], 2, "PDP_11"),
         (["x.img", "--heap", "much"], 2, "much"),
+        (["x.img", "--heap", "32K"], 2, "at least 48K"),
         (["x.img", "--link", "there"], 2, "there"),
+        (["x.img", "--link", "no/ttyBoard"], 2, "there is no folder no"),
         (["x.img", "--name", "a/b"], 2, "a/b"),
         (["x.img", "--name", "bench"], 2, "runs already"),
         (["/dev/null/x.img"], 2, "/dev/null/x.img"),
@@ -218,6 +220,7 @@ def test_a_virtual_board_plays_the_board_that_it_is_told(cable: Cable, tmp_path:
     ],
 )
 def test_a_virtual_board_that_cannot_be_is_one_line(cable: Cable, tmp_path, monkeypatch, arguments, code, named):
+    """Planted: a heap of 32K, with which the board was "gone"; a missing folder of --link named the flash file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").write_text("no flash")
     with cable.board():

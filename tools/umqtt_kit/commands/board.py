@@ -21,6 +21,8 @@ _LOOK_S = 0.2
 _BLOCK_SIZE = 4096
 # The board that the emulator plays; it has no folder under boards/.
 _IMAGE_BOARD = "RPI_PICO"
+# In 32K the stand-ins for the hardware do not load, in 40K they do.
+_LEAST_HEAP = 48 * 1024
 
 
 @click.command()
@@ -86,6 +88,8 @@ def board(
     for one in (link, uart_link):
         if one is not None and one.exists() and not one.is_symlink():
             raise KitError(f"{one} is there already, and no link — choose another name for it", EXIT_USAGE)
+        if one is not None and not one.parent.is_dir():
+            raise KitError(f"{one}: there is no folder {one.parent} — make it, or choose another name", EXIT_USAGE)
     if image is not None:
         _refuse(context, ("board_name", "heap", "connected"), "is for boards without --image")
         _run_image(image, flash, name, seed, link, uart_link, log, as_json)
@@ -99,9 +103,11 @@ def board(
     from umqtt_kit.stop import Stop
 
     try:
-        heap_bytes(heap)
+        enough = heap_bytes(heap) >= _LEAST_HEAP
     except ValueError:
-        raise click.UsageError(f"--heap {heap}: must be like 256K or 1M") from None
+        enough = False
+    if not enough:
+        raise click.UsageError(f"--heap {heap}: must be like 256K or 1M, and at least {_LEAST_HEAP // 1024}K")
     try:
         devices = Devices(connected)
     except ValueError as error:
