@@ -430,6 +430,7 @@ def test_an_interpreter_that_cannot_start_is_given_up_and_said(make_board: MakeB
 
 
 def test_install_takes_folders_and_fails_on_a_full_flash(make_board: MakeBoard, tmp_path: Path):
+    """Planted: text was taken for a Path: "'str' object has no attribute 'is_dir'"."""
     board = make_board(geometry="rp2")
     source = tmp_path / "app"
     (source / "inner" / "__pycache__").mkdir(parents=True)
@@ -439,8 +440,16 @@ def test_install_takes_folders_and_fails_on_a_full_flash(make_board: MakeBoard, 
     assert board.files() == {"/app/inner/a.py": 1, "/b.py": 1}
     with pytest.raises(BoardError, match=r"put /big: .*28"):
         board.install({"big": bytes(900_000)})
+    with pytest.raises(BoardError, match="content is bytes, a file is a Path, not str"):
+        board.install({"main.py": "print('on')"})  # pyrefly: ignore
     board.remove("b.py")
     assert "/b.py" not in board.files()
+
+
+def test_a_heap_that_is_no_size_is_told(make_board: MakeBoard):
+    """Planted: int()'s own ValueError, which does not say heap."""
+    with pytest.raises(BoardError, match="heap='much' must be like '64K'"):
+        make_board(heap="much")
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a foreign process by pidfd: Linux only")

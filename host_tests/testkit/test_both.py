@@ -169,6 +169,13 @@ def test_one_side_can_be_selected(folder: Path, selection: list[str]):
     assert outcomes(run_pytest(folder, *selection)) == {"last[micropython]": "PASSED"}
 
 
+def test_a_folder_of_portable_tests_that_is_not_there_ends_the_run(tmp_path: Path):
+    """Planted: the tests of a misspelt folder ran, and passed, under CPython alone."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\numqtt_both = portabel\n")
+    with pytest.raises(AssertionError, match=f"umqtt_both: there is no folder {tmp_path}/portabel"):
+        run_pytest(tmp_path)
+
+
 def test_without_micropython_its_side_is_skipped_with_the_reason(folder: Path):
     report = run_pytest(folder, "-k", "last", UMQTT_MICROPYTHON="/nowhere/micropython")
     assert outcomes(report) == {"last[cpython]": "PASSED", "last[micropython]": "SKIPPED"}

@@ -91,7 +91,11 @@ class VirtualBoard:
         played = board_environment(model)
         #: Heap in bytes that the stub modules take, which a real board has in ROM; the heap is larger by this.
         self.stubs_heap = _heap_of_stubs(model, tuple(micropython_command(_TOOL_HEAP)))
-        size = heap_bytes(heap) + self.stubs_heap + self.stubs_heap // _BYTES_PER_TABLE_BYTE
+        try:
+            wanted = heap_bytes(heap)
+        except ValueError:
+            raise BoardError(f"heap={heap!r} must be like '64K' or '1M'") from None
+        size = wanted + self.stubs_heap + self.stubs_heap // _BYTES_PER_TABLE_BYTE
         command = micropython_command(str(size), guard="terminal")
         self._locked = locked_flash(self.image, _BLOCK_SIZE * self.geometry.block_count)
         self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
@@ -119,12 +123,14 @@ class VirtualBoard:
         """Write files to the flash of a board that is off.
 
         files: path on the board to content (bytes), host file or host folder (Path). Nothing is compiled;
-        `__pycache__` is left out. Raises BoardError if the board is running or the flash is full.
+        `__pycache__` is left out. Raises BoardError if the board is running, the flash is full or a content is text.
         """
         orders: list[list[str]] = []
         staging = self._folder / "staging"
         staging.mkdir(exist_ok=True)
         for number, (path, content) in enumerate(files.items()):
+            if isinstance(content, str):
+                raise BoardError(f"{path}: content is bytes, a file is a Path, not str {content[:20]!r}")
             if isinstance(content, bytes):
                 source = staging / str(number)
                 source.write_bytes(content)

@@ -26,6 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "micropython: runs inside real MicroPython")
+    for folder in config.getini("umqtt_both"):
+        # With a misspelt folder its tests would run, and pass, under CPython alone.
+        if not folder.exists():
+            raise pytest.UsageError(f"umqtt_both: there is no folder {folder} - correct it in {config.inipath}")
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
