@@ -27,6 +27,7 @@ from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, make_access
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -340,7 +341,22 @@ def test_simulated_devices_log_in_over_tls(guarded, password_file, umqtt_process
     assert json.loads(ended.stdout)["made"] > 0
     anonymous = ("--seconds", "0.2", "--drain-seconds", "0.2", "--broker", url, "--ca", str(ca))
     refused = umqtt_process("fleet", "--devices", "1", "--interval-ms", "50", *anonymous)
-    assert refused.code == 4 and "login" in refused.only_error()
+    assert refused.code == 4 and "login" in refused.stderr.splitlines()[-1]
+
+
+def test_a_fleet_without_a_broker_says_so_while_it_runs():
+    """Planted: nothing was said until the end of the run."""
+    url = f"mqtt://127.0.0.1:{reserved_port()}"
+    fleet = umqtt_command("fleet", "--devices", "3", "--drain-seconds", "0", "--broker", url)
+    with subprocess.Popen(fleet, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(f"{url}: nothing listens there — ")
+            process.terminate()
+            (end,) = process.stderr.read().splitlines()  # each reason once
+            assert "not acknowledged" in end and process.wait(WAIT_LIMIT_S) == 4
+        finally:
+            process.kill()
 
 
 def test_a_password_comes_from_a_file_or_the_environment_over_tls(guarded, password_file, monkeypatch, capsys):

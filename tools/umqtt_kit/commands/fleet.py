@@ -11,7 +11,7 @@ import click
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
-from umqtt_kit.mqtt import Access, broker_options, check_host
+from umqtt_kit.mqtt import Access, broker_options, check_host, explain
 from umqtt_kit.requirements import require_writable_folder
 
 # Each device has a socket and a witness file; the process itself needs some more open files.
@@ -80,7 +80,16 @@ def fleet(
     _allow_open_files(devices)
     for broker in access.each:
         check_host(broker.where)
-    settings = DeviceSettings(access, interval_ms, keep_alive, witness=witness)
+    said: set[str] = set()
+
+    def tell(broker: str, error: Exception) -> None:
+        # All devices have the same trouble, again and again.
+        line = f"{broker}: {explain(error, access.timeout_s)}"
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    settings = DeviceSettings(access, interval_ms, keep_alive, witness=witness, on_error=tell)
     try:
         members = [
             Device(f"{name}-{number:04d}", settings, first)

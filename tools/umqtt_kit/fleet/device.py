@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +26,18 @@ _RSS_UNITS_PER_KIB = 1024 if sys.platform == "darwin" else 1
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """What all devices of a fleet have in common. interval_ms: in milliseconds; keep_alive: in seconds."""
+    """What all devices of a fleet have in common.
+
+    interval_ms: in milliseconds; keep_alive: in seconds; on_error(broker, error): called each time a device loses its
+    link to the broker of that address, or gets none.
+    """
 
     access: Access
     interval_ms: int
     keep_alive: int = 60
     outbox_messages: int = 256
     witness: Path | None = None
+    on_error: Callable[[str, Exception], object] = lambda broker, error: None
 
 
 class Device:
@@ -57,12 +63,14 @@ class Device:
         self._topic = f"fleet/{device_id}/telemetry".encode()
         self._status_topic = f"fleet/{device_id}/status".encode()
         self._head = f'{{"v":1,"id":{json.dumps(device_id)},"boot":"{self.boot}","seq":'
+        access = settings.access.each[zlib.crc32(device_id.encode()) % len(settings.access.each)]
         self.client = Client(
             device_id.encode(),
-            settings.access.each[zlib.crc32(device_id.encode()) % len(settings.access.each)].addresses,
+            access.addresses,
             keep_alive=settings.keep_alive,
             clean_session=False,
             store=MemoryStore(settings.outbox_messages),
+            on_error=lambda error: settings.on_error(access.where, error),
             will=Will(self._status_topic, self._status(False, "connection lost"), qos=1, retain=True),
             **client_options(settings.access),
         )
