@@ -23,7 +23,9 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise UsageError(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
+            raise UsageError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}: give another address or port"
+            ) from error
         metrics = self._server.get_app()
         assert metrics is not None
 

@@ -144,6 +144,13 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "group_ms": (int, float),
     "longest_delay_s": (int, float),
 }
+_IN_WORDS: Mapping[type | tuple[type, ...], str] = {
+    str: "text, in quotes",
+    bool: "true or false",
+    int: "a whole number",
+    (int, float): "a number",
+    (str, int): 'a number of bytes, like 1048576 or "20G"',
+}
 
 
 def _from_table(path: Path, table: Mapping[str, Any]) -> CollectorConfig:
@@ -158,7 +165,7 @@ def _from_table(path: Path, table: Mapping[str, Any]) -> CollectorConfig:
                 raise UsageError(f"{where}: topics must be a list of topic filters")
             values["topic_filters"] = tuple(value)
         elif not isinstance(value, _KINDS.get(key, str)) or (isinstance(value, bool) and key != "everything"):
-            raise UsageError(f"{where}: {key} = {value!r} is of the wrong type")
+            raise UsageError(f"{where}: {key} = {value!r} must be {_IN_WORDS[_KINDS.get(key, str)]}")
         elif isinstance(value, str) and "\0" in value:
             raise UsageError(f"{where}: {key} = {value!r} holds a character that no name has")
         elif key in _SIZES:

@@ -103,7 +103,9 @@ class SpoolServer:
                 (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=_BACKLOG
             )
         except OSError as error:
-            raise UsageError(f"cannot serve spools on {host}:{port}: {error.strerror or error}") from error
+            raise UsageError(
+                f"cannot serve spools on {host}:{port}: {error.strerror or error}: give another address or port"
+            ) from error
         self._listening.setblocking(False)
         self._ended = asyncio.Event()
         self._loop = asyncio.new_event_loop()

@@ -68,7 +68,7 @@ def test_the_head_of_the_file_is_for_all_and_a_collector_overrides_it(tmp_path, 
         (('name = "south"', ""), "there is no name"),
         (('broker = "mqtt://south.example"', ""), "collector south: there is no broker"),
         (("keep_alive = 30", "keep_alife = 30"), "there is no key keep_alife"),
-        (("keep_alive = 30", "keep_alive = true"), "of the wrong type"),
+        (("keep_alive = 30", "keep_alive = true"), "keep_alive = True must be a whole number"),
         (("keep_alive = 30", "keep_alive = 99999"), "0..65535"),
         (('"20M"', '"much"'), "no number of bytes"),
         (('"20M"', '"1K"'), "--max-spool-bytes"),
@@ -77,17 +77,18 @@ def test_the_head_of_the_file_is_for_all_and_a_collector_overrides_it(tmp_path, 
         (('["plant/+/telemetry"]', '"plant"'), "must be a list"),
         (("spool =", "spool ="), "cannot read the password file"),
         (("spool =", "spool"), "is not TOML"),
-        (('"spool"', "5"), "collector north: spool = 5 is of the wrong type"),
-        (('"spool"', '["spool"]'), "of the wrong type"),
+        (('"spool"', "5"), "collector north: spool = 5 must be text, in quotes"),
+        (('"spool"', '["spool"]'), "must be text, in quotes"),
         (('"spool"', r'"a\u0000b"'), "a character that no name has"),
-        (('"20M"', "1.5"), "max_spool_bytes = 1.5 is of the wrong type"),
-        (('"20M"', "true"), "of the wrong type"),
+        (('"20M"', "1.5"), "max_spool_bytes = 1.5 must be a number of bytes"),
+        (('"20M"', "true"), "must be a number of bytes"),
         (('"20M"', "-5"), "collector north: max_spool_bytes: -5 is no number of bytes"),
-        (('name = "south"', "name = 5"), "of the wrong type"),
+        (('name = "south"', "name = 5"), "name = 5 must be text"),
         (("south.example", "south..example"), "is not a broker's address"),
     ],
 )
 def test_what_cannot_work_in_the_file_is_one_line_that_names_it(tmp_path, monkeypatch, capsys, change, line):
+    """Planted: a value "of the wrong type", without the right one."""
     monkeypatch.setenv("SECRETS", "nowhere")
     path = written(tmp_path, FILE.replace(*change))
     if "password" not in line:
