@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..errors import SpoolDamaged
 from ..spool.access import View
-from ..spool.blocks import BLOCK_HEADER, checked_blocks, damage_message, decode_block_header, segment_path
+from ..spool.blocks import BLOCK_HEADER, LATEST_MS, checked_blocks, damage_message, decode_block_header, segment_path
 
 SPARK_SCHEMA = (
     "topic string, payload binary, received_ts timestamp, qos tinyint, retain boolean, dup boolean, "
@@ -107,7 +107,7 @@ def _packets(data: bytes, position: int) -> _Packets:
             del starts[so_far:]
             break
         counts.append(header.messages)
-        received_ms.append(header.received_ms)
+        received_ms.append(min(header.received_ms, LATEST_MS))
         block_ends.append(header.end - position)
     in_block = np.array(counts, dtype=np.int64)
     with_packets = np.flatnonzero(in_block)

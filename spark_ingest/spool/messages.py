@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..errors import DataLoss, SpoolDamaged
 from .access import View
-from .blocks import BLOCK_HEADER, BlockHeader, Position, checked_blocks, decode_block_header
+from .blocks import BLOCK_HEADER, LATEST_MS, BlockHeader, Position, checked_blocks, decode_block_header
 
 _READ_BYTES = 4 << 20
 
@@ -83,7 +83,7 @@ def decode_block(body: bytes, header: BlockHeader, segment: int) -> Iterator[Mes
         topic = body[name:payload].decode("utf-8", "backslashreplace")
         content = body[payload + (2 if first & 6 else 0) : after + length]
         flags = (first >> 1 & 3, bool(first & 1), bool(first & 8))
-        yield Message(segment, header.start + at, header.received_ms, topic, content, *flags)
+        yield Message(segment, header.start + at, min(header.received_ms, LATEST_MS), topic, content, *flags)
         at = after + length
 
 

@@ -73,6 +73,15 @@ def test_cat_prints_every_message_in_order_with_its_place(tree, capsys):
     assert capsys.readouterr().out.splitlines()[0].endswith(r"fleet/pump/telemetry \xff\x00 line\nend")
 
 
+@pytest.mark.parametrize("received_ms", [253_402_300_800_000, (1 << 64) - 1])
+def test_a_time_that_no_calendar_has_is_shown_as_the_latest_one(tmp_path, capsys, received_ms):
+    """Planted: the time as it stands in the block."""
+    with Spool(tmp_path / "north") as spool:
+        spool.append(publish_packet("t", b"x"), 1, received_ms)
+    assert [m["received"] for m in told(capsys, "cat", tmp_path)] == ["9999-12-30T00:00:00.000Z"]
+    assert [m["oldest"] for m in told(capsys, "ls", tmp_path)] == ["9999-12-30T00:00:00.000Z"]
+
+
 def test_cat_follows_a_spool_that_is_written(tree, tmp_path):
     command = [sys.executable, "-m", "umqtt_kit", "spool", "cat", tree / "north", "--follow", "--new"]
     with Spool(tree / "north", segment_bytes=150) as spool, Process([*command, "-n", "3"]) as one:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -383,7 +383,10 @@ def _selected(message: Message, filters: list[bytes]) -> bool:
 
 
 def _when(unix_ms: int) -> str:
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    from spark_ingest.spool.blocks import LATEST_MS
+
+    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(unix_ms, LATEST_MS))
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _as_text(message: Message) -> str:
