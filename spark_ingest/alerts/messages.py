@@ -6,6 +6,7 @@ JSON's own escapes.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -69,7 +70,7 @@ def _line(event: Event) -> str:
 
 def _json(events: Sequence[Event]) -> str:
     """Return the events as one JSON object in pure ASCII."""
-    return json.dumps({"alerts": [_fields(event) for event in events]})
+    return json.dumps({"alerts": [_fields(event) for event in events]}, allow_nan=False)
 
 
 def _fields(event: Event) -> dict[str, object]:
@@ -84,7 +85,8 @@ def _fields(event: Event) -> dict[str, object]:
         "site": event.site or None,
         "since": _time(alert.since),
         "until": _time(alert.until),
-        "value": alert.value,
+        # A difference of two doubles may be infinite, which JSON has no number for.
+        "value": None if alert.value is None or not math.isfinite(alert.value) else alert.value,
         "text": alert.text,
     }
 

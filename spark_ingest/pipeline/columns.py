@@ -152,7 +152,7 @@ def quantiles(groups: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -
 def to_bin(values: np.ndarray) -> np.ndarray:
     """Return the bin of each value: eight bins per octave, for either sign; 0 for values smaller than a millionth."""
     size = np.abs(values)
-    with np.errstate(divide="ignore"):
+    with np.errstate(over="ignore"):
         octave = np.clip(np.floor(8 * np.log2(np.maximum(size, 1e-6) / 1e-6)) + 1, 1, 1000)
     return (np.where(size < 1e-6, 0, np.sign(values) * octave)).astype(np.int64)
 

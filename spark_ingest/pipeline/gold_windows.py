@@ -53,8 +53,10 @@ def merged(parts: pa.Table) -> pa.Table:
     sums = [("n", "sum"), ("min", "min"), ("max", "max"), ("sum", "sum"), ("last", "last"), ("last_ts", "last")]
     one = parts.take(order).group_by(_KEYS, use_threads=False).aggregate(sums)
     one = one.rename_columns([_NAMES.get(name, name) for name in one.column_names])
-    mean = pc.call_function("divide", [one["sum"], one["n"].cast(pa.float64())])
-    one = one.append_column("mean", mean)
+    # The values are finite, but their sum may be beyond the doubles: then the nearest double stands for it.
+    total = np.nan_to_num(one["sum"].to_numpy())
+    mean = np.clip(total / one["n"].to_numpy(), one["min"].to_numpy(), one["max"].to_numpy())
+    one = one.set_column(one.column_names.index("sum"), "sum", pa.array(total)).append_column("mean", pa.array(mean))
     one = one.append_column("window_date", one["window_start"].cast(pa.date32()))
     one = one.append_column("window_hour", pc.call_function("hour", [one["window_start"]]))
     return one.select(WINDOWS_SCHEMA.names).cast(WINDOWS_SCHEMA)

@@ -80,6 +80,11 @@ class MetricAlerts:
         """
         if not self._rules:
             return []
+        # Sums and differences of the largest doubles overflow; numpy would warn on standard error.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._judge(last_heard, as_of_us)
+
+    def _judge(self, last_heard: Mapping[str, int], as_of_us: int) -> list[Verdict]:
         numbers = {device_id: number for number, device_id in enumerate(last_heard)}
         hour = as_of_us // HOUR_US * HOUR_US
         if hour != self._week_of:
@@ -224,7 +229,7 @@ def _group_median(rule: Rule, series: Series, groups: np.ndarray) -> Found:
     ends = np.cumsum(sizes)
     begins = ends - sizes
     ranked = series.mean[order]
-    medians = (ranked[begins + (sizes - 1) // 2] + ranked[begins + sizes // 2]) / 2 if len(sizes) else ranked
+    medians = ranked[begins + (sizes - 1) // 2] / 2 + ranked[begins + sizes // 2] / 2 if len(sizes) else ranked
     enough = sizes[place] >= MEDIAN_OF
     series, median = series.where(enough), medians[place][enough]
     off = series.mean - median
