@@ -100,9 +100,13 @@ class Columns:
         return pa.table({"key": pa.array(list(self.index), pa.string()), **{n: pa.array(self[n]) for n in self._fills}})
 
     def load(self, table: pa.Table) -> None:
-        """Replace the content with a table from :meth:`to_table`."""
+        """Replace the content with a table from :meth:`to_table`; a column that it lacks gets the fill."""
         self.index = {key: row for row, key in enumerate(table["key"].to_pylist())}
-        self._columns = {name: table[name].to_numpy().copy() for name in self._fills}
+        have = table.column_names
+        self._columns = {
+            name: table[name].to_numpy().copy() if name in have else np.full(table.num_rows, fill)
+            for name, fill in self._fills.items()
+        }
 
 
 class Counts:

@@ -244,6 +244,7 @@ class Gold:
                 take(rows)
                 self._unsaved_rows += rows.num_rows
                 kept = [*kept, rows][-2:] if name == "silver" else kept
+        state.forget_old()
         return kept
 
     def _windows_from_scratch(self, state: State, silver: Appended, serial: int, versions: dict[str, int]) -> None:

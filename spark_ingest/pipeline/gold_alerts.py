@@ -11,7 +11,7 @@ from ..alerts.rules import Rule, RuleSet
 from ..tables.schemas import ALERTS_SCHEMA, TIMESTAMP
 from .columns import NEVER
 from .gold_boots import boot_starts, follows, newest_boots
-from .gold_state import DAY_US, GAP_US, Refused, State
+from .gold_state import DAY_US, GAP_US, KEPT_US, Refused, State, newest_silences
 
 QUIET_US = DAY_US
 """The alert about quarantined messages ends after so long without one."""
@@ -31,6 +31,8 @@ class Alert(NamedTuple):
 
 def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) -> list[Alert]:
     """Return the alerts of all rules that are not about a metric, in no particular order.
+
+    Those that ended more than KEPT_US ago are left out, and of a device's silences all but the newest.
 
     :param gaps: rows of gold/gaps.
     :param as_of_us: the time to judge at, Unix microseconds.
@@ -54,7 +56,9 @@ def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) ->
             mine = _firmware(rule, state, ids)
         else:
             continue
-        found += [alert for alert in mine if rules.covers(rule, alert.device_id)]
+        oldest = as_of_us - KEPT_US
+        kept = (alert for alert in mine if alert.until is None or alert.until > oldest)
+        found += [alert for alert in kept if rules.covers(rule, alert.device_id)]
     return found
 
 
@@ -81,7 +85,7 @@ def _by_time(alert: Alert) -> tuple:
 def _offline(rule: Rule, state: State, ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
     after_us = rule["after"]
     for device, silences in state.silences.items():
-        for since, until in silences:
+        for since, until in newest_silences(silences):
             if until - since > after_us:
                 yield _silence(rule, ids[device], since, until, until)
     last = state.devices["last_us"]
@@ -139,7 +143,10 @@ def _memory(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:
 def _quarantined(rule: Rule, state: State, ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
     """Yield runs of a device's quarantined messages that have no pause longer than QUIET_US."""
     runs: list[tuple[int, Refused]] = []
-    for (device, _day), one in sorted(state.refused.items()):
+    oldest_day = (as_of_us - KEPT_US) // DAY_US
+    for (device, day), one in sorted(state.refused.items()):
+        if day < oldest_day:
+            continue
         if runs and runs[-1][0] == device and one.first_us - runs[-1][1].last_us <= QUIET_US:
             runs[-1] = device, runs[-1][1].joined(one)
         else:

@@ -33,11 +33,16 @@ SILVER_COLUMNS = [
 ]
 
 DAY_US = 86_400_000_000
+KEPT_US = 30 * DAY_US
+"""How long after its end an alert stays in gold/alerts; what only older alerts need is forgotten."""
+MOST_SILENCES = 20
+"""Most silences of a device in gold/alerts: the newest ones."""
 GAP_US = 7 * DAY_US
 """How long after it was noticed a gap counts as a fault of the device: readings rarely come later than that."""
 SEPARATOR = "\0"
 BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
 BIN_ZERO = 1 << (BIN_BITS - 1)
+_FEW_TEXTS = 1000
 
 
 class Refused(NamedTuple):
@@ -83,10 +88,12 @@ class State:
         self.late_minutes: set[int] = set()
         self.changed_boots: set[int] = set()
         self.texts: dict[str, int] = {}
+        self._most_texts = _FEW_TEXTS
         status = {"status_us": NEVER, "status_position": NEVER, "online": -1, "status_reason": -1, "status_boot": -1}
         shown = {f"{name}_{what}": fill for name in SHOWN for what, fill in (("us", NEVER), ("seq", NEVER))}
         values = dict.fromkeys(SHOWN, np.nan)
-        self.devices = Columns({"first_us": -NEVER, "last_us": NEVER, "duplicates": 0, **status, **shown, **values})
+        counts = {"duplicates": 0, "quarantined": 0}
+        self.devices = Columns({"first_us": -NEVER, "last_us": NEVER, **counts, **status, **shown, **values})
         self.boots = Columns(
             {
                 "device": 0,
@@ -124,7 +131,7 @@ class State:
         self.announced: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.unread: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.refused: dict[tuple[int, int], Refused] = {}
-        self.restarted: set[tuple[str, str]] = set()
+        self.restarted: dict[tuple[str, str], int] = {}
 
     @property
     def unnumbered(self) -> np.ndarray:
@@ -139,6 +146,30 @@ class State:
         self.minutes = {minute: counts for minute, counts in self.minutes.items() if minute >= bound}
         self.minute_devices = self.minute_devices[self.minute_devices >= bound << DEVICE_BITS]
         self.minute_delays.drop_below(bound << BIN_BITS)
+
+    def forget_old(self) -> None:
+        """Drop what only alerts that ended more than KEPT_US ago need, and texts that nothing refers to."""
+        oldest = self.newest_us - KEPT_US
+        silences = {device: [one for one in some if one[1] > oldest] for device, some in self.silences.items()}
+        self.silences = {device: some for device, some in silences.items() if some}
+        self.refused = {key: one for key, one in self.refused.items() if key[1] >= oldest // DAY_US}
+        self.restarted = {boot: us for boot, us in self.restarted.items() if us > oldest}
+        if len(self.texts) > self._most_texts:
+            self._drop_texts()
+
+    def _drop_texts(self) -> None:
+        columns = [self.devices[name] for name in ("status_reason", "status_boot")]
+        columns += [self.boots[name] for name in ("cause", "reason", "fw")]
+        used = np.unique(np.concatenate(columns))
+        used = used[used >= 0]
+        new = np.full(len(self.texts) + 1, -1, dtype=np.int64)
+        new[used] = np.arange(len(used))
+        for column in columns:
+            column[:] = new[column]
+        texts = list(self.texts)
+        self.texts = {texts[code]: number for number, code in enumerate(used.tolist())}
+        # Wait until there are twice as many, so that this takes little of an update.
+        self._most_texts = max(_FEW_TEXTS, 2 * len(self.texts))
 
     def take_readings(self, rows: pa.Table) -> None:
         """Count rows of silver: SILVER_COLUMNS."""
@@ -211,6 +242,7 @@ class State:
             return
         rows, received = rows.filter(pa.array(owned)), received[owned]
         device = self._device_rows(rows["device_id"])
+        self.devices.add("quarantined", device)
         self._heard(device, received)
         unread = rows.filter(
             pc.call_function("and", [rows["seq"].is_valid(), pc.call_function("invert", [rows["kept"]])])
@@ -240,8 +272,11 @@ class State:
         self._heard(device[live], received[live])
         named = rows["boot"].is_valid().to_numpy()
         ordered = pc.call_function("equal", [rows["reason"], pa.scalar(RESTARTING)]).fill_null(False).to_numpy()
-        ends = rows.filter(pa.array(~online & named & ordered))
-        self.restarted.update(zip(ends["device_id"].to_pylist(), ends["boot"].to_pylist(), strict=True))
+        ended = np.flatnonzero(~online & named & ordered)
+        ends = rows.take(pa.array(ended))
+        boots = zip(ends["device_id"].to_pylist(), ends["boot"].to_pylist(), strict=True)
+        for key, us in zip(boots, received[ended].tolist(), strict=True):
+            self.restarted[key] = max(us, self.restarted.get(key, NEVER))
         of_boot = np.flatnonzero(online & named)
         if not len(of_boot):
             return
@@ -351,7 +386,11 @@ class State:
     def _silent(self, device: np.ndarray, since: np.ndarray, until: np.ndarray, which: np.ndarray) -> None:
         which = which & (until - since > self.offline_us)
         for number, *silence in zip(device[which].tolist(), since[which].tolist(), until[which].tolist(), strict=True):
-            self.silences.setdefault(number, []).append((silence[0], silence[1]))
+            some = self.silences.setdefault(number, [])
+            some.append((silence[0], silence[1]))
+            # A late reading may still remove some of the newest ones, so twice as many are kept as are shown.
+            if len(some) > 4 * MOST_SILENCES:
+                self.silences[number] = newest_silences(some, 2 * MOST_SILENCES)
 
     def _split_silence(self, device: int, at: int) -> None:
         split = []
@@ -427,6 +466,11 @@ def union(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
+def newest_silences(silences: list[tuple[int, int]], most: int = MOST_SILENCES) -> list[tuple[int, int]]:
+    """Return those that ended last, at most `most`; oldest first."""
+    return sorted(silences, key=lambda one: (one[1], one[0]))[-most:]
+
+
 def _us(times: pa.ChunkedArray) -> np.ndarray:
     return times.cast(pa.int64()).combine_chunks().fill_null(NEVER).to_numpy(zero_copy_only=False)
 
@@ -490,9 +534,9 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
         ranges = [(*key, *one) for key, many in getattr(state, name).items() for one in many]
         yield name, pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
     yield "collectors", state.collectors.to_table()
-    names = pa.schema([("device_id", pa.string()), ("boot", pa.string())])
-    pairs = _columns(sorted(state.restarted), 2)
-    yield "restarted", pa.table([pa.array(c, f.type) for c, f in zip(pairs, names, strict=True)], names)
+    names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("us", pa.int64())])
+    ends = _columns(sorted((*key, us) for key, us in state.restarted.items()), 3)
+    yield "restarted", pa.table([pa.array(c, f.type) for c, f in zip(ends, names, strict=True)], names)
     days = [(*key, *one) for key, one in state.refused.items()]
     names = pa.schema([(name, pa.string() if name == "reason" else pa.int64()) for name in _REFUSED])
     yield "refused", pa.table([pa.array(c, f.type) for c, f in zip(_columns(days, 7), names, strict=True)], names)
@@ -534,10 +578,16 @@ def load(path: Location) -> tuple[State, dict[str, int]]:
             held = getattr(state, name).setdefault((row["device_id"], row["boot"]), [])
             held.append((row["first"], row["last"]))
     state.collectors.load(read("collectors"))
-    state.restarted = {(row["device_id"], row["boot"]) for row in read("restarted").to_pylist()}
+    # An older release noted no time.
+    state.restarted = {
+        (row["device_id"], row["boot"]): row.get("us", state.newest_us) for row in read("restarted").to_pylist()
+    }
     for row in read("refused").to_pylist():
         device, day, *one = row.values()
         state.refused[device, day] = Refused(*one)
+    if "quarantined" not in read("devices").column_names:  # an older release counted by these days
+        for (device, _day), one in state.refused.items():
+            state.devices["quarantined"][device] += one.total
     return state, facts
 
 

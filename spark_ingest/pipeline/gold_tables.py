@@ -217,7 +217,7 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
         ),
         "delay_p50_ms": _numbers(p50),
         "delay_p95_ms": _numbers(p95),
-        "quarantined": pa.array(_sums(*_refused_counts(state), count)),
+        "quarantined": pa.array(devices["quarantined"]),
         "device_group": pa.array([at.group or None for at in memberships], pa.string()),
         "site": pa.array([at.site or None for at in memberships], pa.string()),
     }
@@ -243,11 +243,6 @@ def _health(state: State, gaps: pa.Table, alerts: pa.Table, delay_p50: np.ndarra
     away = (devices["online"] == 0) & ~goodbye & (devices["status_us"] >= devices["last_us"])
     applies["offline"] |= away | (devices["last_us"] == NEVER)
     return np.array(HEALTH, dtype=object)[np.argmax([applies[word] for word in HEALTH], axis=0)]
-
-
-def _refused_counts(state: State) -> tuple[list[int], list[int]]:
-    """Return device numbers, and the rows of quarantine of each in one day; a device occurs once per day."""
-    return [device for device, _day in state.refused], [one.total for one in state.refused.values()]
 
 
 def traffic_table(state: State) -> pa.Table:

@@ -1,0 +1,127 @@
+"""Laws of what gold remembers: it does not grow with time, and what it forgets is in no table of one pass either."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from gold_fleet import QUERY, Killed, assert_law, rows_of, table_of, telemetry
+from spark_helpers import RECEIVED_MS
+
+from spark_ingest.alerts import journal as journal_module
+from spark_ingest.alerts.journal import FILE
+from spark_ingest.alerts.rules import rule_set
+from spark_ingest.pipeline import gold_state
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.gold import STAGES, Gold
+from spark_ingest.pipeline.gold_state import State, tables_of
+
+DAY_MS = 86_400_000
+HOUR_US = 3_600_000_000
+DEVICES = ("a", "b")
+STEP_DAYS, STEPS = 12, 8
+# Every device is silent for longer between its daily messages.
+RULES = rule_set(Path("alerts.toml"), [{"name": "offline", "kind": "offline", "after": "12h"}], {})
+
+
+def messages(day: int) -> list[tuple[str, bytes, int]]:
+    """Return a day's messages: of each device a reading, one that cannot be read, and an orderly restart."""
+    at = RECEIVED_MS - (STEP_DAYS * STEPS - day) * DAY_MS
+    found = []
+    for device in DEVICES:
+        found.append((*telemetry(device, "1-a", day, at, 1000, t=1.0), at))
+        found.append((f"fleet/{device}/telemetry", b"bad %d" % day, at + 1))
+        words = {"online": False, "boot": f"{day}-x", "reason": "restarting", "fw": f"0.{day}"}
+        found.append((f"fleet/{device}/status", json.dumps(words).encode(), at + 2))
+        words = {"online": True, "boot": "1-a", "reason": f"reason {day}", "fw": f"1.{day}"}
+        found.append((f"fleet/{device}/status", json.dumps(words).encode(), at + 3))
+    return found
+
+
+def size_of(state: State) -> dict[str, int]:
+    """Return the rows of each part of the state."""
+    return {name: table.num_rows for name, table in tables_of(state, {})}
+
+
+def lived(folder: Path, kill: Callable[[], str]) -> tuple[list[dict[str, int]], Counter[tuple[str, str]]]:
+    """Let months pass; return the sizes of state, journal and gold/alerts after each step, and the events delivered.
+
+    :param kill: returns the stage at which the next update is killed; "" for none.
+    """
+    dying = {"stage": ""}
+
+    def on_stage(stage: str) -> None:
+        if stage == dying["stage"]:
+            raise Killed(stage)
+
+    def opened() -> Gold:
+        return Gold(folder, rules=RULES, recipients=lambda _alert: ("hook",), on_stage=on_stage)
+
+    writer, gold = BatchWriter(folder, folder / "state"), opened()
+    sizes, told = [], Counter()
+    for step in range(STEPS):
+        sent = [one for day in range(step * STEP_DAYS, (step + 1) * STEP_DAYS) for one in messages(day)]
+        writer.write(table_of(sent, step * len(sent)), step, QUERY)
+        heard_us = sent[-1][2] * 1000
+        # At the time of the newest message nobody is silent; 18 hours later both devices are.
+        for now_us, stage in ((heard_us, kill()), (heard_us, ""), (heard_us + 18 * HOUR_US, "")):
+            dying["stage"] = stage
+            try:
+                gold.update(now_us)
+                gold.save()
+            except Killed:
+                gold = opened()
+        events = gold.journal.events()
+        told.update((event.alert.id, event.state) for event in events)
+        gold.journal.delivered(events, "hook")
+        state = gold._state
+        assert state is not None
+        journal = (folder / FILE).stat().st_size
+        sizes.append({**size_of(state), "journal": journal, "alerts": len(rows_of(folder)["alerts"])})
+    return sizes, told
+
+
+def grown(sizes: list[dict[str, int]]) -> set[str]:
+    """Return what is larger at the end than it ever was in the first half of the time."""
+    before = sizes[: STEPS // 2 + 1]
+    return {name for name, size in sizes[-1].items() if size > 1.1 * max(one[name] for one in before)}
+
+
+@pytest.fixture
+def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gold_state, "_FEW_TEXTS", 10)
+
+
+@pytest.mark.usefixtures("few_texts")
+def test_state_journal_and_alerts_are_as_large_after_months_as_after_weeks_and_every_alert_is_told(tmp_path):
+    """Planted: silences, days of quarantine, restarts or texts are remembered for ever; ended alerts stay noted."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    sizes, told = lived(tmp_path, lambda: rng.choice(["", *STAGES]))
+    assert not grown(sizes)
+    states = Counter(state for _id, state in told)
+    # Besides silences, each device has one alert about quarantined messages, which lasts.
+    assert states == {"firing": len(DEVICES) * (STEPS + 1), "resolved": len(DEVICES) * (STEPS - 1)}
+    quarantined = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table()["quarantined"].to_pylist()
+    assert quarantined == [STEP_DAYS * STEPS] * len(DEVICES), "counted for ever"
+    # A rebuild judges at the time of the newest message.
+    Gold(tmp_path, rules=RULES).update()
+    assert_law(tmp_path, seed)
+
+
+GROWS = {
+    "for ever": lambda monkeypatch: monkeypatch.setattr(State, "forget_old", lambda _state: None),
+    "in the journal": lambda monkeypatch: monkeypatch.setattr(journal_module, "_KEPT_US", 1 << 62),
+}
+
+
+@pytest.mark.parametrize("grows", GROWS)
+@pytest.mark.usefixtures("few_texts")
+def test_what_is_remembered_for_ever_is_caught(tmp_path, monkeypatch, grows):
+    GROWS[grows](monkeypatch)
+    sizes, _told = lived(tmp_path, lambda: "")
+    assert grown(sizes)
