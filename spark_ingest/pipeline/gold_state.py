@@ -6,7 +6,7 @@ pass over all rows.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,11 @@ KEPT_US = 30 * DAY_US
 """How long after its end an alert stays in gold/alerts; what only older alerts need is forgotten."""
 MOST_SILENCES = 20
 """Most silences of a device in gold/alerts: the newest ones."""
+MOST_RANGES = 10_000
+"""Most ranges of a device that are kept apart: of those announced, and of those that could not be read.
+
+Of a device with more, each boot's ranges count as one, from their first seq to their last.
+"""
 GAP_US = 7 * DAY_US
 """How long after it was noticed a gap counts as a fault of the device: readings rarely come later than that."""
 SEPARATOR = "\0"
@@ -92,7 +97,7 @@ class State:
         status = {"status_us": NEVER, "status_position": NEVER, "online": -1, "status_reason": -1, "status_boot": -1}
         shown = {f"{name}_{what}": fill for name in SHOWN for what, fill in (("us", NEVER), ("seq", NEVER))}
         values = dict.fromkeys(SHOWN, np.nan)
-        counts = {"duplicates": 0, "quarantined": 0}
+        counts = dict.fromkeys(("duplicates", "quarantined", "announced_ranges", "unread_ranges"), 0)
         self.devices = Columns({"first_us": -NEVER, "last_us": NEVER, **counts, **status, **shown, **values})
         self.boots = Columns(
             {
@@ -244,11 +249,9 @@ class State:
         device = self._device_rows(rows["device_id"])
         self.devices.add("quarantined", device)
         self._heard(device, received)
-        unread = rows.filter(
-            pc.call_function("and", [rows["seq"].is_valid(), pc.call_function("invert", [rows["kept"]])])
-        )
-        identities = zip(*(unread[name].to_pylist() for name in ("device_id", "boot", "seq")), strict=True)
-        self._add_ranges(self.unread, ((device_id, name, [(seq, seq)]) for device_id, name, seq in identities))
+        unread = np.flatnonzero(rows["seq"].is_valid().to_numpy() & ~kept[owned])
+        seq = rows["seq"].fill_null(0).to_numpy()[unread]
+        self._add_ranges("unread", rows.take(pa.array(unread)), device[unread], np.ones_like(seq), seq, seq)
         reasons = rows["reason"].to_pylist()
         columns = device.tolist(), received.tolist(), places(rows).tolist(), reasons
         for number, us, place, reason in zip(*columns, strict=True):
@@ -296,16 +299,14 @@ class State:
         """Count rows of the table logs."""
         if not rows.num_rows:
             return
-        self._heard(self._device_rows(rows["device_id"]), self._received(rows))
-        dropped = zip(*(rows[name].to_pylist() for name in ("device_id", "boot", "dropped_seq")), strict=True)
-        self._add_ranges(
-            self.announced,
-            (
-                (device_id, boot, [(one["first"], one["last"]) for one in ranges])
-                for device_id, boot, ranges in dropped
-                if boot is not None and ranges
-            ),
-        )
+        device = self._device_rows(rows["device_id"])
+        self._heard(device, self._received(rows))
+        lists = rows["dropped_seq"].combine_chunks()
+        counts = pc.call_function("list_value_length", [lists]).fill_null(0).to_numpy(zero_copy_only=False)
+        some = np.flatnonzero(rows["boot"].is_valid().to_numpy() & (counts > 0))
+        ranges = lists.take(pa.array(some)).flatten()
+        first, last = (ranges.field(name).to_numpy() for name in ("first", "last"))
+        self._add_ranges("announced", rows.take(pa.array(some)), device[some], counts[some], first, last)
 
     def text(self, codes: np.ndarray) -> pa.Array:
         """Return the texts of codes; null for -1."""
@@ -318,16 +319,45 @@ class State:
         return received
 
     def _add_ranges(
-        self,
-        held: dict[tuple[str, str], list[tuple[int, int]]],
-        new: Iterable[tuple[str, str, list[tuple[int, int]]]],
+        self, name: str, rows: pa.Table, device: np.ndarray, counts: np.ndarray, first: np.ndarray, last: np.ndarray
     ) -> None:
-        """Add ranges of seq, given as (device_id, boot, ranges), to those in `held`."""
-        gathered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for device_id, boot, ranges in new:
-            gathered.setdefault((device_id, boot), []).extend(ranges)
-        for key, ranges in gathered.items():
-            held[key] = union(held.get(key, []) + ranges)
+        """Add ranges of seq to `announced` or `unread`, as `name` says.
+
+        :param rows: device_id and boot of messages.
+        :param device: the row of each message's device.
+        :param counts: how many ranges each message has, at least one.
+        :param first, last: of the ranges of all messages, in their order.
+        """
+        if not len(counts):
+            return
+        held: dict[tuple[str, str], list[tuple[int, int]]] = getattr(self, name)
+        total = self.devices[f"{name}_ranges"]
+        within = total <= MOST_RANGES
+        np.add.at(total, device, counts)
+        # The sum of the counts decides, not the number of ranges that are left, so the order does not matter.
+        over = total > MOST_RANGES
+        exceeding = np.flatnonzero(over & within)
+        if len(exceeding):
+            ids = list(self.devices.index)
+            names = {ids[row] for row in exceeding.tolist()}
+            for key in [key for key in held if key[0] in names]:
+                held[key] = _as_one(held[key])
+        ends = np.cumsum(counts)
+        begins = ends - counts
+        low, high = np.minimum.reduceat(first, begins), np.maximum.reduceat(last, begins)
+        gathered: dict[tuple[str, str], tuple[bool, list[tuple[int, int]]]] = {}
+        keys = zip(rows["device_id"].to_pylist(), rows["boot"].to_pylist(), strict=True)
+        for i, (key, many) in enumerate(zip(keys, over[device].tolist(), strict=True)):
+            mine = slice(begins[i], ends[i])
+            new = (
+                [(low[i].item(), high[i].item())]
+                if many
+                else zip(first[mine].tolist(), last[mine].tolist(), strict=True)
+            )
+            gathered.setdefault(key, (many, []))[1].extend(new)
+        for key, (many, ranges) in gathered.items():
+            joined = union(held.get(key, []) + ranges)
+            held[key] = _as_one(joined) if many else joined
             if (row := self.boots.index.get(SEPARATOR.join(key))) is not None:
                 self.changed_boots.add(row)
 
@@ -464,6 +494,10 @@ def union(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((first, last))
     return joined
+
+
+def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(ranges[0][0], ranges[-1][1])]
 
 
 def newest_silences(silences: list[tuple[int, int]], most: int = MOST_SILENCES) -> list[tuple[int, int]]:

@@ -125,3 +125,44 @@ def test_what_is_remembered_for_ever_is_caught(tmp_path, monkeypatch, grows):
     GROWS[grows](monkeypatch)
     sizes, _told = lived(tmp_path, lambda: "")
     assert grown(sizes)
+
+
+def test_a_device_that_names_more_ranges_than_are_kept_apart_costs_one_a_boot_and_changes_no_other(
+    tmp_path, monkeypatch
+):
+    """Planted: all ranges are kept, of which a device can name ten thousand in a message of 60 KB."""
+    monkeypatch.setattr(gold_state, "MOST_RANGES", 20)
+    sent: list[tuple[str, bytes]] = []
+    for device, ranges in (("many", 15), ("few", 5)):
+        sent += [telemetry(device, boot, seq, None, None, t=1.0) for boot in "xy" for seq in range(0, 100, 2)]
+        for boot in "xy":
+            dropped = [[2 * i + 1, 2 * i + 1] for i in range(ranges)]
+            words = {"boot": boot, "dropped_seq": dropped}
+            sent.append((f"fleet/{device}/log", json.dumps(words).encode()))
+        for seq in range(61, 61 + 2 * ranges, 2):
+            sent.append((f"fleet/{device}/telemetry", telemetry(device, "x", seq, -1, None)[1]))
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    random.Random(seed).shuffle(sent)
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path)
+    for batch_id in range(4):
+        size = len(sent) // 4 + 1
+        some = [(*one, RECEIVED_MS) for one in sent[batch_id * size :][:size]]
+        writer.write(table_of(some, batch_id * size), batch_id, QUERY)
+        gold.update()
+    state = gold._state
+    assert state is not None
+    kept = {(name, key): ranges for name in ("announced", "unread") for key, ranges in getattr(state, name).items()}
+    assert kept["announced", ("many", "x")] == kept["announced", ("many", "y")] == [(1, 29)]
+    assert [len(kept[name, ("few", "x")]) for name in ("announced", "unread")] == [5, 5]
+    assert len(kept["unread", ("many", "x")]) == 15, "no more than are kept apart"
+    states = Counter((row[0], row[8]) for row in rows_of(tmp_path)["gaps"])
+    assert states == {
+        ("many", "dropped"): 30,
+        ("many", "quarantined"): 15,
+        ("many", "missing"): 98 - 45,
+        ("few", "dropped"): 10,
+        ("few", "quarantined"): 5,
+        ("few", "missing"): 98 - 15,
+    }
+    assert_law(tmp_path, seed)
