@@ -34,7 +34,7 @@ from ..errors import FileDamaged
 from ..location import Location, may_pass, open_table, remove_tree
 from ..printable import remark
 from ..tables.changes import Appended, LogGone, appended
-from ..tables.delta import Delta
+from ..tables.delta import WRITER, Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 from .clock import AHEAD_US
 from .gold_alerts import Alert, alerts_table, state_alerts, verdicts_of
@@ -405,8 +405,9 @@ class Gold:
 
     def _overwrite(self, name: str, rows: pa.Table, predicate: str | None = None) -> None:
         delta = self._tables[name].delta
+        properties = _transactions(self._serial, {})
         write_deltalake(
-            delta, rows, mode="overwrite", predicate=predicate, commit_properties=_transactions(self._serial, {})
+            delta, rows, mode="overwrite", predicate=predicate, writer_properties=WRITER, commit_properties=properties
         )
 
     def vacuum(self) -> None:

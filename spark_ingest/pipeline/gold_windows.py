@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, write_deltalake
 
-from ..tables.delta import Delta
+from ..tables.delta import WRITER, Delta
 from ..tables.schemas import TIMESTAMP, WINDOWS_SCHEMA
 from .gold_state import exploded
 
@@ -96,7 +96,9 @@ def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, was: int, proper
         f"(window_start >= '{_text(begin)}' AND window_start < '{_text(end)}')" for begin, end in spans
     )
     delta = table.upon(APPLICATION_ID, was)
-    write_deltalake(delta, rows, mode="overwrite", predicate=predicate, commit_properties=properties)
+    write_deltalake(
+        delta, rows, mode="overwrite", predicate=predicate, writer_properties=WRITER, commit_properties=properties
+    )
 
 
 def _distinct(columns: Iterable[pa.ChunkedArray]) -> np.ndarray:
