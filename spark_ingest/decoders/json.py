@@ -16,6 +16,8 @@ def _refuse_constant(name: str) -> float:
 
 
 _load = json.JSONDecoder(parse_constant=_refuse_constant).decode
+# json.dumps() would make an encoder for each call, and a record may have a million fields.
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def json_object(payload: bytes) -> dict[str, object]:
@@ -36,7 +38,7 @@ def json_object(payload: bytes) -> dict[str, object]:
 def json_text(value: object, name: str) -> str:
     """Return `value` as JSON in ASCII. Raises BadRecord, naming the field `name`, if JSON cannot represent it."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _dump(value)
     except TypeError as error:
         raise BadRecord(f"field {shown(name)} holds what JSON cannot spell: {error}") from None
     except (ValueError, RecursionError):
