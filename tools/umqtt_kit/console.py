@@ -11,13 +11,17 @@ import json
 import os
 import sys
 from collections.abc import Container, Iterable
+from typing import Any
 
 import click
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from spark_ingest.printable import printable
 from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
+
+# More than any table needs.
+_WIDEST = 10_000
 
 
 class _Console(Console):
@@ -33,6 +37,18 @@ class _Console(Console):
                 yield segment
             else:
                 yield Segment("\n".join(map(printable, text.split("\n"))), style)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does, but cut no word of a table: a terminal that is too narrow wraps its lines."""
+        # Imported here, since not every command prints.
+        from rich.measure import Measurement
+        from rich.table import Table
+
+        for table in objects:
+            if isinstance(table, Table):
+                needed = Measurement.get(self, self.options.update(max_width=_WIDEST), table).minimum
+                self.size = ConsoleDimensions(max(self.width, needed), self.height)
+        super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
         raise  # re-raises the BrokenPipeError that rich is handling; rich itself would exit with 1
