@@ -274,6 +274,8 @@ def test_a_broker_that_is_gone_is_said_so_and_one_that_is_back_is_live(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_phones_and_a_desk_in_light_and_dark(open_page: OpenPage, broker: ObservedBroker, scheme: str) -> None:
+    """Planted: on a phone the line below the title and those of the tiles are cut off."""
+    lines = "[...document.querySelectorAll('.title p, .tile .quiet')]"
     with Peer(broker.port) as peer:
         peer.connect(b"a-client-with-quite-a-long-name-" * 4)
         page = open_page(color_scheme=scheme)
@@ -281,6 +283,7 @@ def test_it_fits_phones_and_a_desk_in_light_and_dark(open_page: OpenPage, broker
         for width in (320, 390, 760, 1280):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert not page.evaluate(f"{lines}.some((line) => line.scrollWidth > line.clientWidth)")
         light = page.evaluate(
             "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every((part) => part > 127)"
         )
