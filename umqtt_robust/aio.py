@@ -89,7 +89,6 @@ class Client(Inbox):
                 self._wake.clear()
                 ms = self.tick()
                 if "policy" in self.parts:  # messages expire by the second, also while there is no link
-                    self.part("policy").pump()
                     ms = min(ms, 1000)
                 self._changed.set()  # whoever waits looks again
                 self._changed.clear()

@@ -76,8 +76,10 @@ class Backpressure:
         self._update()
 
     def _update(self):
+        session = self._session
+        session.idle = False
         waits = self._waiting or self._full
-        self._session.handover_limit = SKIPPING if self.skipped else WAIT if waits else self._limit
+        session.handover_limit = SKIPPING if self.skipped else WAIT if waits else self._limit
 
     def take(self, head, packet_id, topic=b"", payload=b""):
         """Keeps or skips a message that cannot be handed over now. An answer to a request is handed over at once."""
@@ -160,6 +162,7 @@ class Backpressure:
                 break
             self._update()
         if self.skipped and not self._waiting:
+            session.idle = False
             self._fetch()
         return True
 
@@ -191,7 +194,7 @@ class Backpressure:
             return
         if self._ready_at is None:
             self._ready_at = session.now
-        if session.in_flight and 0 <= ticks_diff(session.now, self._ready_at) < _MOMENT:
+        if session.in_flight and ticks_diff(session.now, self._ready_at) < _MOMENT:
             return
         if session.out.flush():
             fetch(session, "there was no room for")

@@ -70,7 +70,6 @@ class Client(Session):
         self.servers = self._rx = self.transport = self.socket = self._closing_at = None
         self.closed = self._busy = False
         self._server = self._attempts = self._short_links = self._back_off_limit = self._rx_end = self.reconnects = 0
-        self._began_at = self._limit = 0
         Session.__init__(self, client_id, keep_alive, clean_session, store, will, username, password, **options)
         self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
         self._rx = bytearray(self.rx_size)
@@ -106,7 +105,8 @@ class Client(Session):
         """
         if self._busy:
             raise MQTTError("poll() inside a handler")
-        left = min(ms, self.wait_ms - ticks_diff(self.ticks() & TICKS_MASK, self.now))
+        self.advance()
+        left = min(ms, self.wait_ms)
         if left > 0 and not self.broken:
             if self.transport:
                 try:
@@ -133,9 +133,16 @@ class Client(Session):
         if self._busy:  # called by a handler
             return 0
         self._busy = True
-        self.advance()
         wait = NEVER
         try:
+            self.advance()
+            if self.idle and self.wait_ms > 0 and not (self.out.end or self.broken):
+                # Nothing has happened since the last tick, and nothing is due: only the transport is asked.
+                n = self.transport.read(self._rx, 0)
+                if n is None:
+                    return self.wait_ms
+                self._rx_end = n
+            self.idle = False
             for timer in self.timers:
                 wait = min(wait, timer())
             if self.slept:
@@ -172,9 +179,9 @@ class Client(Session):
         if self.closed:
             return NEVER
         if not self.transport:
-            elapsed = ticks_diff(self.now, self._began_at)
-            if 0 <= elapsed < self._limit:  # below 0: days ago
-                return self._limit - elapsed
+            left = ticks_diff(self._deadline, self.now)
+            if 0 < left <= _LONGEST:  # more: the deadline was days ago
+                return left
             factory, arguments = self.servers[self._server][:2]
             self._begin(self.connect_timeout)
             self.transport = factory(*arguments)
@@ -188,15 +195,15 @@ class Client(Session):
             self._read()
         wait = self.work()
         if not self.connected:
-            wait = self._limit - ticks_diff(self.now, self._began_at)
-            if not 0 < wait <= self._limit:
+            wait = ticks_diff(self._deadline, self.now)
+            if wait <= 0:
                 raise LinkLost("connect_timeout")
-        return wait
+        return min(wait, self.wait_ms)  # 0 where what work() called has given it more to do
 
     def _begin(self, limit):
         # Sets the deadline of a connection phase, or the wait for the next one, in ms.
-        self._began_at = self.now
-        self._limit = self.wait_ms = limit
+        self._deadline = self.now + limit & TICKS_MASK
+        self.wait_ms = limit
 
     def _read(self):
         buf = self._rx
@@ -208,6 +215,7 @@ class Client(Session):
                 raise LinkLost("closed by the broker")
             end += n or 0
             if not end:
+                self.idle = True
                 return
             used = self.receive(buf, end)
             if self.transport is None:  # a callback closed the link
@@ -218,6 +226,7 @@ class Client(Session):
             self._rx_end = end
             if not n or n < space:
                 return
+            self._pump()  # what was acknowledged makes room for what comes next
 
     def handle_connack(self, session_present, return_code):
         """CONNACK has come: see Session."""

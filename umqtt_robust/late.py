@@ -109,8 +109,7 @@ class LateStore:
         except StoreError as error:
             self._tried_at = now
             self.failures += 1
-            if self._session.on_error:
-                self._session.on_error(error)
+            self._session.report(error)
 
 
 part = LateStore  # what Session.part() makes

@@ -74,8 +74,10 @@ class Policy:
 
     def pump(self):
         """Drops the messages that have expired and cannot have been sent. Returns True: nothing waits to be sent."""
-        outbox = self._session.outbox
+        session = self._session
+        outbox = session.outbox
         for packet_id in list(self._deadline):
+            session.idle = False
             if packet_id not in outbox.slot_of:
                 del self._deadline[packet_id]
             elif self._uptime >= self._deadline[packet_id]:

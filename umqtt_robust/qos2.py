@@ -93,8 +93,10 @@ class Qos2:
             if not session.out.has_room():
                 return False
             self._send_pubrel(self._resend.pop(0))
-        if self.failed_at is not None and ticks_diff(session.now, self.failed_at) >= _RETRY:
-            load("backpressure").fetch(session, "could not be stored")
+        if self.failed_at is not None:
+            session.idle = False
+            if ticks_diff(session.now, self.failed_at) >= _RETRY:
+                load("backpressure").fetch(session, "could not be stored")
         return not self._done
 
     # To the broker

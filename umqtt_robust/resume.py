@@ -82,8 +82,10 @@ class Resume:
     def pump(self):
         """Raises LinkLost if PUBCOMP does not arrive in time: all tries together take ack_timeout. Returns True."""
         session = self._session
-        if self._asked and ticks_diff(session.now, self._asked_at) >= session.ack_timeout // _TRIES:
-            raise LinkLost("ack_timeout")
+        if self._asked:
+            session.idle = False
+            if ticks_diff(session.now, self._asked_at) >= session.ack_timeout // _TRIES:
+                raise LinkLost("ack_timeout")
         return True
 
     def is_free(self, packet_id):

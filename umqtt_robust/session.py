@@ -32,7 +32,7 @@ from .packets import (
     decode_length,
 )
 from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, PING_DUE, PING_SENT, STATE, UP
-from .store import MemoryStore, Outbox
+from .store import MAYBE_SENT, MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload
@@ -65,7 +65,7 @@ class Session:
     # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
     # attribute that only the class has costs several times as much to read.
     tx_size = 1024
-    policy = handler_retries = downgraded = too_large = 0
+    ping_timeout = policy = handler_retries = downgraded = too_large = 0
     max_bytes = keep_broker_queue = connect_properties = None
     protocol = level = 4  # MQTT 3.1.1; level: of this link, or of the next one; 3: MQTT 3.1
     allow_mqtt31 = False
@@ -81,7 +81,7 @@ class Session:
         self.ticks = ticks_ms
         self.window = 8
         self.ack_timeout = 30000
-        self.ping_after = self.ping_timeout = 0
+        self.ping_after = 0
         self.queue_qos0 = self.manual_ack = False
         self.on_raw = self.on_acknowledged = None
         self.mqtt5 = None  # the part of that name, while this link speaks MQTT 5
@@ -104,6 +104,8 @@ class Session:
         self._left = 0  # bytes that receive() left with the caller
         self.handover_limit = NEVER  # an inbound message is handed over while so many outbound ones are pending
         self.redelivered = self.slept = False
+        # The last tick left nothing to do before wait_ms, and nothing has happened since.
+        self.idle = False
         # "~" and the broker's name: its half of the session is not from this start, see resume.py.
         self.taken_over = False
         self.large = self.broken = None
@@ -197,10 +199,10 @@ class Session:
         # A broker that took CONNECT may have begun a new session, even where its CONNACK was lost.
         unsure = self.state == AWAIT_CONNACK
         self.state = CLOSED
-        self.connected = False
+        self.connected = self.idle = False
         self.large = self.broken = None
         self.out.open(None)
-        self._left = self.ping = 0
+        self.ping = self._left = 0
         self.forget(False, unsure)
 
     def forget(self, session, unsure=True):
@@ -299,6 +301,7 @@ class Session:
             self.belong_to(self.outbox.broker, True)
         self.advance()
         head |= qos << 1
+        self.idle = False
         packet_id = self.new_packet_id()
         outbox = self.outbox
         try:
@@ -313,7 +316,7 @@ class Session:
             raise OutboxFull(*error.args)
         self.pending += 1
         # When nothing waits before it:
-        if qos and up and self.in_flight < self.window and outbox.next_unsent() == packet_id:
+        if qos and up and self.in_flight < self.window and outbox.next == len(outbox.queue) - 1:
             self._send(head, topic, packet_id, payload)
         return packet_id
 
@@ -354,7 +357,8 @@ class Session:
                 return False
         self.sent += 1
         if packet_id:
-            self.in_flight += self.outbox.mark_sent(packet_id, self.now)
+            self.outbox.next += 1
+            self.in_flight += self.outbox.mark_in_flight(packet_id, self.now, MAYBE_SENT | DUP)  # [MQTT-3.3.1-2]
         return True
 
     def _pump(self):
@@ -399,7 +403,6 @@ class Session:
         if n > self._left:  # not the same bytes again
             self.heard_at = self.now
         i = 0
-        acknowledged = False
         while n - i > 1 or self.large and i < n:
             if self.large:
                 if not self.out.has_room():
@@ -428,7 +431,6 @@ class Session:
                 if not self._handle_publish(head, buf, j, end):
                     break
             elif head == PUBACK and self.state == UP and length == 2:
-                acknowledged = True
                 self.handle_puback(buf[j] << 8 | buf[j + 1])
             elif not self._handle_other(head, buf, j, length):
                 break
@@ -436,9 +438,7 @@ class Session:
                 return n
             i = end
         self._left = n - i
-        if acknowledged:
-            self._pump()
-        elif self.out.end:
+        if self.out.end:
             self.out.flush()
         return i
 
@@ -632,9 +632,11 @@ class Session:
     def advance(self):
         """Takes the time from ticks()."""
         now = self.ticks() & TICKS_MASK
-        if ticks_diff(now, self.now) < 0:  # at least 2**29 ms
-            self.slept = True
+        elapsed = now - self.now & TICKS_MASK
         self.now = self.out.now = now
+        self.wait_ms -= elapsed
+        if elapsed > NEVER:  # at least 2**29 ms
+            self.slept = True
 
     def restart_ack_timer(self):
         """Something moves on the link: no acknowledgement is late before another ack_timeout."""
@@ -646,31 +648,34 @@ class Session:
 
         Raises LinkLost when the link is dead, and what the write function raises.
         """
+        out = self.out
+        self.wait_ms = NEVER
         if self.state != UP:
-            self.out.flush()  # CONNECT
+            out.flush()  # CONNECT
             return NEVER
         if self.broken:
             raise self.broken
         self._pump()
-        if self.out.body is not None and self.out.written_at == self.now:
+        now = self.now
+        if out.body is not None and out.written_at == now:
             # No acknowledgement can come before the end of a large packet.
-            self.heard_at = self.now
+            self.heard_at = now
             self.restart_ack_timer()
         wait = self.keep_alive()
         if self.in_flight:
             # No message can be due before the one that was due next when they were last looked at.
-            left = ticks_diff(self._look_at, self.now)
+            left = ticks_diff(self._look_at, now)
             if not 0 < left <= self.ack_timeout:
-                left = self.ack_timeout - self.outbox.longest_wait(self.now)
-                self._look_at = (self.now + left) & TICKS_MASK
+                left = self.ack_timeout - self.outbox.longest_wait(now)
+                self._look_at = now + left & TICKS_MASK
             wait = min(wait, left)
         if self.subscriptions.requests:
-            wait = min(wait, self.ack_timeout - ticks_diff(self.now, self.subscriptions.asked_at))
+            wait = min(wait, self.ack_timeout - ticks_diff(now, self.subscriptions.asked_at))
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
             raise LinkLost("ack_timeout")
-        if self.out.end:
-            self.out.flush()
+        if out.end:
+            out.flush()
         return wait
 
     def keep_alive(self):
@@ -679,7 +684,8 @@ class Session:
         PINGREQ is due when nothing was sent, or nothing arrived, for ping_after: the second finds a link that takes
         bytes and gives none, even under a steady flow at QoS 0. The link is dead when PINGREQ is outstanding and
         nothing at all arrived for ping_timeout; that clock starts when it is due, so a link that takes no bytes is
-        found the same way. Another scheduler can stand in for this one: assign or override it.
+        found the same way. Another scheduler can stand in for this one: assign or override it. A tick() that
+        finds nothing to do does not call it before the time is over that it returned last.
         """
         limit = self.keep_alive_ms
         if not limit:
@@ -694,9 +700,9 @@ class Session:
             self.ping_at = now
         if ticks_diff(self.heard_at, self.ping_at) > 0:
             self.ping_at = self.heard_at
-        left = (self.ping_timeout or min(10000, limit // 2)) - ticks_diff(now, self.ping_at)
         # The second: things arrive, but nothing could be written for so long that the broker will give up.
-        if left <= 0 or quiet >= 2 * limit:
+        left = min((self.ping_timeout or min(10000, limit // 2)) - ticks_diff(now, self.ping_at), 2 * limit - quiet)
+        if left <= 0:
             raise LinkLost("ping_timeout")
         if self.ping == PING_DUE and self.out.has_room():
             self.out.put_ack(PINGREQ)

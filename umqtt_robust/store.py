@@ -21,7 +21,7 @@ from array import array
 
 from ._platform import const, load, ticks_diff
 from .base_errors import MQTTError, OutboxFull
-from .packets import DUP, QOS, QOS_2
+from .packets import DUP, QOS_2
 from .states import AWAIT_PUBCOMP, STATE
 
 # Flags of a message, beside those of its PUBLISH and the bits of its state (states.py).
@@ -81,21 +81,16 @@ class Outbox:
             self.next += 1
         return 0
 
-    def mark_sent(self, packet_id, now):
-        """Records that the message of next_unsent() was sent. Returns True if it newly counts as in flight."""
-        self.next += 1
-        slot = self.slot_of[packet_id]
-        self.flags[slot] |= MAYBE_SENT | DUP if self.flags[slot] & QOS else MAYBE_SENT  # [MQTT-3.3.1-2]
-        return self.mark_in_flight(packet_id, now)
+    def mark_in_flight(self, packet_id, now, more=0):
+        """Starts the acknowledgement timer of a message. Returns True if it newly counts as in flight.
 
-    def mark_in_flight(self, packet_id, now):
-        """Starts the acknowledgement timer of a message. Returns True if it newly counts as in flight."""
+        more: further flags that it has from now on.
+        """
         slot = self.slot_of[packet_id]
+        flags = self.flags[slot]
         self.sent_at[slot] = now
-        if self.flags[slot] & _IN_FLIGHT:
-            return False
-        self.flags[slot] |= _IN_FLIGHT
-        return True
+        self.flags[slot] = flags | more | _IN_FLIGHT
+        return not flags & _IN_FLIGHT
 
     def longest_wait(self, now):
         """Returns for how many ms the oldest message in flight has waited for an acknowledgement."""
@@ -111,22 +106,23 @@ class Outbox:
         Raises StoreError at QoS 2, where the message must not be sent again.
         """
         slot = self.slot_of[packet_id]
+        flags = self.flags[slot]
         try:
             self.store.tombstone(slot)
         except MQTTError as error:
-            if self.flags[slot] & QOS_2:
+            if flags & QOS_2:
                 raise
             self.report(error)  # it is sent again after a reset, unless its slot is used before
         del self.slot_of[packet_id]
-        i = self.queue.index(packet_id)
-        self.queue.pop(i)
+        queue = self.queue
+        i = queue.index(packet_id)
+        queue.pop(i)
         if i < self.next:
             self.next -= 1
         if packet_id in self.released:
             self.released.remove(packet_id)
-        in_flight = self.flags[slot] & _IN_FLIGHT > 0
         self.flags[slot] = 0
-        return in_flight
+        return flags & _IN_FLIGHT > 0
 
     def report(self, error):
         """Reports that the store cannot forget a message. The session replaces this method."""

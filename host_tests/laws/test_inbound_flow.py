@@ -9,7 +9,7 @@ from world import FULL, SHARE, Flash, World
 
 from umqtt_robust.store import MemoryStore
 
-HEAP = "32M" if FULL else "4M"  # the broker of 2,000 messages records all that it saw
+HEAP = "32M" if FULL else "8M"  # the broker records all that it saw
 TIMEOUT_S = 170
 
 WAITING = (1, 31, 32, 33, 64, 65, 200) + ((2000,) if FULL else ())

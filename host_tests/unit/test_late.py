@@ -39,7 +39,7 @@ class Session:
         self.now = 0
         self.timers = []
         self.errors = []
-        self.on_error = self.errors.append
+        self.report = self.errors.append
         self.late = LateStore(self)
 
     def put(self, packet_id, lifetime=0):

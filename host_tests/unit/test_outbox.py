@@ -3,7 +3,8 @@
 from umqtt_testkit.portable import Rng, equal, raises
 
 from umqtt_robust.errors import OutboxFull
-from umqtt_robust.store import MemoryStore, Outbox
+from umqtt_robust.packets import DUP
+from umqtt_robust.store import MAYBE_SENT, MemoryStore, Outbox
 
 
 def put(outbox, n):
@@ -13,7 +14,8 @@ def put(outbox, n):
 def send_next(outbox):
     packet_id = outbox.next_unsent()
     if packet_id:
-        assert outbox.mark_sent(packet_id, 0)
+        outbox.next += 1
+        assert outbox.mark_in_flight(packet_id, 0, MAYBE_SENT | DUP)
         assert not outbox.mark_in_flight(packet_id, 1)
     return packet_id
 

@@ -4,8 +4,9 @@ from umqtt_testkit.portable import Clock, equal, raises
 
 from umqtt_robust import Client
 from umqtt_robust.errors import OutboxFull
+from umqtt_robust.packets import DUP
 from umqtt_robust.policy import DROP_NEWEST, DROP_OLDEST, EXPIRED, FULL
-from umqtt_robust.store import MemoryStore
+from umqtt_robust.store import MAYBE_SENT, MemoryStore
 
 
 def unreachable(host, port, path):
@@ -33,7 +34,8 @@ def held(client):
 
 def send_next(client):
     packet_id = client.outbox.next_unsent()
-    client.in_flight += client.outbox.mark_sent(packet_id, 0)
+    client.outbox.next += 1
+    client.in_flight += client.outbox.mark_in_flight(packet_id, 0, MAYBE_SENT | DUP)
 
 
 def test_reject_leaves_everything_as_it_was():
