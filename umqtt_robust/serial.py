@@ -106,11 +106,10 @@ class Line:
                 self._handle()
                 self._drop(size)
                 continue
-            room = memoryview(self._rx)[self._end :]
-            if self._any:
-                # On rp2 a read of more than there is waits for up to 1 ms, whatever the UART's timeout.
-                room = room[: self._any()]
-            n = self._uart.readinto(room)
+            # On rp2 a read of more than there is waits for up to 1 ms, whatever the UART's timeout.
+            n = self._any() if self._any else _LARGEST
+            if n:
+                n = self._uart.readinto(memoryview(self._rx)[self._end : self._end + n])
             if n:
                 self._end += n
                 self._came = self._clock()
