@@ -100,7 +100,7 @@ def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=2 * WAIT_LIMIT_S, env=environment
     )
-    assert not done.stderr
+    assert not done.stderr, done.stderr
     return done.stdout
 
 
