@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from gold_fleet import QUERY, Killed, assert_law, rows_of, table_of, telemetry
 from spark_helpers import RECEIVED_MS
+from umqtt_testkit.portable import FULL
 
 from spark_ingest.alerts import journal as journal_module
 from spark_ingest.alerts.journal import FILE
@@ -100,7 +101,7 @@ def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_texts")
 def test_state_journal_and_alerts_are_as_large_after_months_as_after_weeks_and_every_alert_is_told(tmp_path):
     """Planted: silences, days of quarantine, restarts or texts are remembered for ever; ended alerts stay noted."""
-    seed = random.randrange(1 << 32)
+    seed = random.randrange(1 << 32) if FULL else 7
     print("seed", seed)
     rng = random.Random(seed)
     sizes, told = lived(tmp_path, lambda: rng.choice(["", *STAGES]))

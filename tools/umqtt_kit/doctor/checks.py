@@ -105,7 +105,7 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
             text = "there are none" if configuration.settings is None else str(error)
             yield Finding("settings", FAIL, text, "umqtt provision")
             return
-        yield Finding("settings", OK, f"{len(settings['brokers'])} brokers, {len(settings['wifi'])} Wi-Fi networks")
+        yield Finding("settings", OK, f"brokers: {len(settings['brokers'])}, Wi-Fi networks: {len(settings['wifi'])}")
         if board.beside:
             yield from _as_it_runs(board, settings)
         else:
