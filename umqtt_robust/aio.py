@@ -62,7 +62,7 @@ class Client(Inbox):
 
     async def __aenter__(self):
         if self._running:
-            raise load("errors").InvalidArgument("this client is inside async with already")
+            raise load("errors").InvalidArgument("already inside async with")
         self.connect()  # after an earlier `async with` too
         self._failure = None
         self._changed.clear()  # the end of an earlier one has set it

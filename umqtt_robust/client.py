@@ -134,6 +134,7 @@ class Client(Session):
             return 0
         self._busy = True
         wait = NEVER
+        n = None
         try:
             self.advance()
             if self.idle and self.wait_ms > 0 and not (self.out.end or self.broken):
@@ -141,7 +142,6 @@ class Client(Session):
                 n = self.transport.read(self._rx, 0)
                 if n is None:
                     return self.wait_ms
-                self._rx_end = n
             self.idle = False
             for timer in self.timers:
                 wait = min(wait, timer())
@@ -151,7 +151,7 @@ class Client(Session):
                     self._closing_at = self.now
                 if self.transport:
                     raise LinkLost("slept for days")
-            self.wait_ms = self._tick()
+            self.wait_ms = self._tick(n)
         except BaseException as error:  # of a callback too: the link is out of step with what was read from it
             if self.state == UP and not isinstance(error, OSError):
                 try:
@@ -168,7 +168,8 @@ class Client(Session):
         self.wait_ms = min(self.wait_ms, wait)
         return self.wait_ms
 
-    def _tick(self):
+    def _tick(self, n):
+        # n: bytes that tick() has read; None: it has read nothing.
         if self._closing_at is not None:
             if not self.outbox.queue or ticks_diff(self._closing_at, self.now) <= 0:
                 self._closing_at = None
@@ -192,7 +193,7 @@ class Client(Session):
                 self._begin(self.connect_timeout)
                 self.open(self.transport.write, self.servers[self._server][2])
         if self.state != CLOSED:
-            self._read()
+            self._read(n)
         wait = self.work()
         if not self.connected:
             wait = ticks_diff(self._deadline, self.now)
@@ -205,12 +206,13 @@ class Client(Session):
         self._deadline = self.now + limit & TICKS_MASK
         self.wait_ms = limit
 
-    def _read(self):
+    def _read(self, n):
         buf = self._rx
         end = self._rx_end
         for _ in range(self.reads):
             space = len(buf) - end
-            n = self.transport.read(buf, end) if space else None
+            if n is None and space:
+                n = self.transport.read(buf, end)
             if n == 0:
                 raise LinkLost("closed by the broker")
             end += n or 0
@@ -226,6 +228,7 @@ class Client(Session):
             self._rx_end = end
             if not n or n < space:
                 return
+            n = None
             self._pump()  # what was acknowledged makes room for what comes next
 
     def handle_connack(self, session_present, return_code):

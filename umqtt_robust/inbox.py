@@ -49,9 +49,9 @@ class Inbox(Client):
             self.ping = 0
         return True
 
-    def _read(self):
-        if not self.pauses():
-            Client._read(self)
+    def _read(self, n):
+        if n or not self.pauses():
+            Client._read(self, n)
 
     def _arrived(self, topic, payload):
         try:

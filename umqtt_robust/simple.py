@@ -22,8 +22,8 @@ class MQTTException(Exception):
 
 
 class _Client(Inbox):
-    def _read(self):
-        # No more than one packet: the others stay in the socket, where a selector sees them.
+    def _read(self, n):
+        # No more than one packet: the others stay in the socket, where a selector sees them. n: None, never idle.
         if self.pauses():
             return
         buf = self._rx

@@ -188,7 +188,7 @@ def test_a_wrong_mqtt_password_is_a_failure_of_the_board_and_no_remark(cable: Ca
             board.wait_for("broker: ")
         answer = cable.umqtt("doctor", "--json")
         found = checks(answer)
-        assert found["broker from here"]["state"] == "fail"
+        assert found["broker from here"]["state"] == "fail", found["broker from here"]
         assert answer.code == (4 if runs else 5), "the prompt has no application"
         if runs:
             assert "wrong user name or password" in found["broker from the board"]["text"]

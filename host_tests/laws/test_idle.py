@@ -2,6 +2,7 @@
 
 from timing import STARTS, elapsed, up
 from umqtt_testkit.portable import equal
+from world import Broker, World
 
 
 def counted(calls, name, function):
@@ -72,3 +73,59 @@ def test_what_a_handler_asks_for_while_waiting_messages_are_handed_over_is_sent_
     equal(client.subscribed, False)
     world.settle()
     equal(client.subscribed, True)
+
+
+def end(wire, resets, empty_reads=0):
+    """End a link behind the bytes that are on their way to the client; the next reads find nothing yet."""
+    read = wire.read
+    left = [empty_reads]
+
+    def read_to_the_end(buf, offset):
+        if left[0]:
+            left[0] -= 1
+            return None
+        if resets and not wire.down:
+            raise OSError(104)
+        return read(buf, offset)
+
+    wire.read = read_to_the_end
+    wire.fin = True
+
+
+def test_what_came_before_the_end_of_a_link_is_handled_whichever_tick_reads_it():
+    # Planted: what an idle tick has read is dropped if the next read finds that the link has ended.
+    for size, count in ((1, 1), (1, 40), (60, 1), (117, 2), (245, 1), (245, 5)):
+        for ticks, resets in ((0, False), (1, False), (3, False), (0, True), (1, True)):
+            world = up(0, rx_size=256)
+            world.client.subscribe(b"t")
+            assert world.run(lambda: world.client.subscribed)
+            world.settle()
+            for _ in range(ticks):
+                world.clock.advance(1)
+                world.client.tick()
+            sent = [bytes([65 + i]) * size for i in range(count)]
+            for payload in sent:
+                world.brokers[0].send(b"c", b"t", payload, 0)
+            end(world.wire, resets)
+            assert world.run(lambda: world.of_kind("disconnect"))
+            equal([payload for _, payload in world.messages], sent, (size, count, ticks, resets))
+
+
+class Refusing(World):
+    """A world whose broker refuses the client and ends the link at once. resets: by a reset."""
+
+    resets = False
+
+    def _make(self, *address):
+        wire = World._make(self, *address)
+        end(wire, self.resets, 1)
+        return wire
+
+
+def test_a_refusal_that_comes_with_the_end_of_the_link_is_told():
+    # Planted: it counts as a link that was closed without an answer.
+    for resets in (False, True):
+        world = Refusing([Broker(return_code=5)])
+        world.resets = resets
+        assert world.run(lambda: world.of_kind("error") or world.of_kind("disconnect"))
+        equal([error.args for error in world.of_kind("error")][:1], [("connect", 5)])

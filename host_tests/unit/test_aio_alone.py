@@ -58,7 +58,7 @@ def test_entered_again_inside_it_is_an_error_and_afterwards_a_new_life():
                     async with client:
                         raise AssertionError("entered twice")
                 except InvalidArgument as error:
-                    equal(str(error), "this client is inside async with already")
+                    equal(str(error), "already inside async with")
             assert client.closed
 
     asyncio.run(main())
