@@ -231,6 +231,7 @@ class Relay:
                 flags |= 0x18  # may have been sent, to any broker, and to the one that knows this session
             outbox.put(packet_id, flags, mapped, payload)
             client.pending += 1
+            client.wait_ms = 0  # tick() is due
             self._status.messages_out += 1
             moved = True
         return moved
