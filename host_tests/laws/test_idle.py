@@ -1,8 +1,8 @@
 """A tick that finds nothing to do asks the clock and the transport, and nothing else. Nothing is late because of it."""
 
 from timing import STARTS, elapsed, up
-from umqtt_testkit.portable import equal
-from world import Broker, World
+from umqtt_testkit.portable import Rng, equal
+from world import FULL, Broker, World
 
 
 def counted(calls, name, function):
@@ -129,3 +129,55 @@ def test_a_refusal_that_comes_with_the_end_of_the_link_is_told():
         world.resets = resets
         assert world.run(lambda: world.of_kind("error") or world.of_kind("disconnect"))
         equal([error.args for error in world.of_kind("error")][:1], [("connect", 5)])
+
+
+def lived(seed, looks_at_everything):
+    """Live through a random program, and return what happened when."""
+    rng = Rng(seed)
+    world = World([Broker()], rx_size=256, tx_size=256, window=1 + rng.below(3), keep_alive=5, queue_qos0=rng.below(2))
+    client = world.client
+    told, waits, came = [], [], []
+
+    def publishing(topic, payload):
+        came.append(len(payload))
+        if rng.below(3) == 0:
+            client.publish(b"out", payload, rng.below(3))
+
+    client.on(b"in", publishing)
+    client.subscribe(b"in", 2)
+    for _ in range(300):
+        action = rng.below(16)
+        if action < 3 and client.pending < 20:
+            client.publish(b"t", bytes(rng.below(80)), rng.below(3), expires_in=rng.below(3) * 1000 or None)
+        elif action < 6:
+            world.brokers[0].send(b"c", b"in", bytes(rng.below(300)), rng.below(3))
+        elif action == 6:
+            client.subscribe(b"other", rng.below(3))
+        elif action == 7:
+            client.unsubscribe(b"other")
+        elif action == 8 and world.wires:
+            world.wire.full = not world.wire.full
+        elif action == 9 and world.wires and rng.below(4) == 0:
+            world.wire.break_now()
+        elif action == 10 and rng.below(8) == 0:
+            client.disconnect(rng.below(2) * 1000)
+        elif action == 11:
+            client.connect()
+        for _ in range(1 + rng.below(4)):
+            world.clock.advance(rng.below(400))
+            if looks_at_everything:
+                client.idle = False
+            waits.append(client.tick())
+            told.append((len(came), client.pending, client.in_flight, client.connected, len(world.taken())))
+    told += [(kind, repr(what)) for kind, what in world.events] + came + world.taken()
+    return told + [wire.up for wire in world.wires], waits
+
+
+def test_a_client_that_looks_at_everything_at_each_tick_does_the_same():
+    # Planted: after subscribe() or disconnect(), or with bytes that the link did not take, a tick is still idle.
+    for seed in range(300 if FULL else 20):
+        found, waits = lived(seed, False)
+        wanted, longest = lived(seed, True)
+        first = [i for i in range(min(len(found), len(wanted))) if found[i] != wanted[i]][:1]
+        equal((len(found), first), (len(wanted), []), seed)
+        equal([i for i in range(len(waits)) if waits[i] > longest[i]], [], seed)
