@@ -78,8 +78,6 @@ class Session:
 
     # What the parts of the library use among themselves is left out, as are the modules without a stub.
     outbox: Any
-    # ms until there is something to do; 0 has to be set by whoever fills the outbox.
-    wait_ms: int
 
     # options: those of Client but for the links, likewise by keyword
     def __init__(
