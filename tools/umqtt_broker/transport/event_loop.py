@@ -7,7 +7,7 @@ is no epoll, connections are watched by the loop itself: the same, slower.
 
 CPU of the broker in asyncio's own loop instead, in alternation, medians of 9: 1.07 times this for one message a read,
 1.10 for 100 pairs, 1.03 to 1.17 for a connection, no more for batches. With uvloop: 0.97 to 0.99 for one message a
-read, 1.09 for a connection; and its TLS has buffers of its own, hundreds of kilobytes for each client.
+read, 1.09 for a connection; and its TLS has buffers of its own, which tls.py could not make smaller.
 """
 
 import asyncio
