@@ -147,6 +147,7 @@ class Client(Session):
                 wait = min(wait, timer())
             if self.slept:
                 self.slept = False
+                self._deadline = self.now
                 if self._closing_at is not None:
                     self._closing_at = self.now
                 if self.transport:
@@ -181,7 +182,7 @@ class Client(Session):
             return NEVER
         if not self.transport:
             left = ticks_diff(self._deadline, self.now)
-            if 0 < left <= _LONGEST:  # more: the deadline was days ago
+            if left > 0:
                 return left
             factory, arguments = self.servers[self._server][:2]
             self._begin(self.connect_timeout)

@@ -241,3 +241,18 @@ def test_mqtt_3_1_failover_forgets_what_belongs_to_the_other_broker():
     world.settle()
     equal(world.faults(), [])
     equal(len(world.taken()), 15)
+
+
+def test_a_wait_that_the_program_chooses_is_waited_however_long_it_is():
+    # Planted: a wait of more than 128 s counts as one that was over days ago, and the client tries again at once.
+    for delay in (127000, 129000, 600000, 86400000):
+        world = World(random=lambda limit, delay=delay: delay)
+        world.unreachable = True
+        for _ in range(3):
+            wait = world.client.tick()
+            tried = len(world.events)
+            for left in (wait - 1, wait // 2, 1):
+                world.clock.advance(wait - left)
+                wait = left
+                equal((world.client.tick(), len(world.events)), (left, tried), delay)
+            world.clock.advance(1)
