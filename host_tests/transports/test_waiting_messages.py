@@ -14,7 +14,7 @@ import os
 import random
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -83,6 +83,13 @@ def blocks() -> Iterator[Block]:
                             yield Block(broker, front, qos, kept, "killed")
 
 
+class Broker(NamedTuple):
+    """A broker's port, and a function that returns the lines of its log with a text."""
+
+    port: int
+    log_about: Callable[[str], list[str]]
+
+
 SAMPLE = {
     Block("mosquitto", "client", 2, "flash", "killed"): ("publishes at 1",),
     Block("paired", "client", 1, "memory", "cut"): ("publishes at 2", "disconnects"),
@@ -127,11 +134,11 @@ def build(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """Provide the port of each broker."""
-    lines = ("allow_anonymous true", "max_queued_messages 0")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Broker]]:
+    """Provide each broker."""
+    lines = ("allow_anonymous true", "max_queued_messages 0", "log_type all")
     with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *lines) as mosquitto, paired_broker() as port:
-        yield {"mosquitto": mosquitto.port, "paired": port}
+        yield {"mosquitto": Broker(mosquitto.port, mosquitto.log_about), "paired": Broker(port, lambda _: [])}
 
 
 def counts(block: Block, handler: str) -> tuple[int, ...]:
@@ -182,8 +189,11 @@ _numbers = itertools.count()
 class Run:
     """A run of one handler of a block: a program for which messages wait, in the rounds of counts()."""
 
-    def __init__(self, block: Block, handler: str, judge: Judge, port: int, folder: Path) -> None:
-        self._block, self._handler, self._judge = block, handler, judge
+    def __init__(
+        self, block: Block, handler: str, judge: Judge, broker: Broker, folder: Path, port: int | None = None
+    ) -> None:
+        # port: of a proxy before the broker.
+        self._block, self._handler, self._judge, self._broker = block, handler, judge, broker
         self.name = f"r{next(_numbers)}"
         self.about = f"{block}: {handler}; UMQTT_SEED={SEED}"
         self._random = random.Random(f"{SEED} {block} {handler}")
@@ -191,7 +201,7 @@ class Run:
         os.mkfifo(gate)
         self._gate = os.open(gate, os.O_RDWR)  # opened for both, so that writing waits for no reader
         self._config = {
-            "port": port,
+            "port": port or broker.port,
             "program": "blocking" if block.front in ("simple", "robust") else block.front,
             "front": block.front,
             "qos": block.qos,
@@ -286,7 +296,12 @@ class Run:
 
     def _take(self) -> dict[str, Any] | None:
         # Returns the next event of the program, or None for other output.
-        line = self.program.line()
+        try:
+            line = self.program.line()
+        except AssertionError as error:
+            log = self._broker.log_about(self.name)[-80:]
+            told = [f"{self.about}: {error}; taken {self.taken[-3:]}; said {self.said[-9:]}", *log]
+            raise AssertionError("\n".join(told)) from None
         assert line is not None, (self.about, self.said)
         return self._parse(line)
 
@@ -320,15 +335,15 @@ def test_everything_that_waits_is_taken_in_order_and_once(
     # Planted: the inbox accepts everything that comes, or drops what does not fit; garbage between waiting messages
     # leaves holes; a client of asyncio that reconnects does not read for its answer.
     monkeypatch.setenv("UMQTT_DEVICE_LIBRARY", str(bundle))
-    port = brokers[block.broker]
+    broker = brokers[block.broker]
     taken = again = discarded = cuts = kills = 0
     with ExitStack() as stack:
-        judge = stack.enter_context(closing(Judge(port)))
+        judge = stack.enter_context(closing(Judge(broker.port)))
         for handler in TABLE[block]:
             folder = tmp_path / handler
             folder.mkdir()
-            proxy = stack.enter_context(FaultProxy((HOST, port))) if block.trouble == "cut" else None
-            run = Run(block, handler, judge, proxy.port if proxy else port, folder)
+            proxy = stack.enter_context(FaultProxy((HOST, broker.port))) if block.trouble == "cut" else None
+            run = Run(block, handler, judge, broker, folder, proxy.port if proxy else None)
             try:
                 first = 0
                 for count in counts(block, handler):
@@ -357,9 +372,10 @@ def test_a_message_larger_than_the_heap_is_raised_by_name_and_the_next_one_comes
 ) -> None:
     # Planted: it is acknowledged silently; the part that had arrived stays in memory.
     monkeypatch.setenv("UMQTT_DEVICE_LIBRARY", str(bundle))
-    with closing(Judge(brokers["mosquitto"])) as judge:
+    broker = brokers["mosquitto"]
+    with closing(Judge(broker.port)) as judge:
         block = Block("mosquitto", front, 1, "clean", "too large")
-        run = Run(block, "returns", judge, brokers["mosquitto"], tmp_path)
+        run = Run(block, "returns", judge, broker, tmp_path)
         try:
             run.wait([b"0 ", bytes(300_000), b"1 "])
             taken = run.go(2)

@@ -105,6 +105,11 @@ class Mosquitto:
                     assert line != "the end", f"mosquitto ended before {text!r}: {self._lines}"
                 assert self._changed.wait(WAIT_LIMIT_S), f"no {text!r} in {self._lines}"
 
+    def log_about(self, text: str) -> list[str]:
+        """Return the lines of its log that contain `text`, except those that wait_for_log() discarded."""
+        with self._changed:
+            return [line for line in self._lines if text in line]
+
     def _read_log(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None
         for line in process.stderr:

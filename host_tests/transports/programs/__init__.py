@@ -50,8 +50,11 @@ class Program:
         self._lines.put(None)
 
     def line(self) -> str | None:
-        """Return the next line that it prints; None if it has ended."""
-        line = self._lines.get(timeout=WAIT_LIMIT_S)
+        """Return the next line that it prints; None if it has ended. Fails if it prints nothing for too long."""
+        try:
+            line = self._lines.get(timeout=WAIT_LIMIT_S)
+        except queue.Empty:
+            raise AssertionError(f"nothing printed for {WAIT_LIMIT_S:g} s, after {self.printed[-3:]}") from None
         if line is not None:
             self.printed.append(line)
         return line
