@@ -17,6 +17,7 @@ import pytest
 from umqtt_kit import shorten
 from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.deploy.build import build
+from umqtt_kit.device.board import architecture_of
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -75,6 +76,21 @@ def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
     assert len(bundle.attributes) > 40  # most names are still short
     files = _FOLDERS if _FULL else _SAMPLED_FILES
     ended = _run_tests(tmp_path, *map(str, files), "-k", _CLIENT)
+    assert ended.returncode == 0, ended.stdout[-6000:]
+
+
+@pytest.mark.timeout(900 if _FULL else 180)
+def test_units_and_laws_hold_for_machine_code(tmp_path: Path):
+    """Planted: an exception raised again is another one in machine code; no function becomes machine code."""
+    program = [*micropython_command(), "-c", "import sys; print(sys.implementation._mpy)"]
+    architecture = architecture_of(int(subprocess.check_output(program)))
+    doors = [name for name in with_imports(SMALLEST, modules(library_folder())) if name != INIT]
+    bundle = Bundle(library_folder(), doors, _names_that_tests_look_at(), architecture=architecture)
+    sizes = bundle.compile(tmp_path)
+    assert sizes[INIT] > 2 * Bundle(library_folder(), doors, _names_that_tests_look_at()).compile(tmp_path / "b")[INIT]
+    names = ("client", "outbox", "packets") if not _FULL else ()
+    files = [*(_TESTS / "unit" / f"test_{name}.py" for name in names), _TESTS / "laws" / "test_regressions.py"]
+    ended = _run_tests(tmp_path, *map(str, files if not _FULL else _FOLDERS), "-k", _CLIENT)
     assert ended.returncode == 0, ended.stdout[-6000:]
 
 

@@ -24,7 +24,7 @@ def builds_made_once() -> Iterator[None]:
 def _bundle_once(make: Callable[..., Any]) -> Callable[..., Any]:
     made: dict[tuple, Any] = {}
 
-    def once(folder: Path, **options: bool) -> Any:
+    def once(folder: Path, **options: Any) -> Any:
         files = (file for pattern in ("*.py", "*.pyi") for file in sorted(folder.rglob(pattern)))
         key = (*options.items(), *((file.relative_to(folder), file.read_bytes()) for file in files))
         if key not in made:
@@ -37,10 +37,10 @@ def _bundle_once(make: Callable[..., Any]) -> Callable[..., Any]:
 def _compile_once(compile_file: Callable[..., int]) -> Callable[..., int]:
     made: dict[tuple, bytes] = {}
 
-    def once(source: Path, target: Path, name: str | None = None, optimise: int = 3) -> int:
-        key = (source.read_bytes(), name or source.name, optimise)
+    def once(source: Path, target: Path, name: str, *options: Any) -> int:
+        key = (source.read_bytes(), name, *options)
         if key not in made:
-            compile_file(source, target, name, optimise)
+            compile_file(source, target, name, *options)
             made[key] = target.read_bytes()
         target.parent.mkdir(parents=True, exist_ok=True)
         return target.write_bytes(made[key])

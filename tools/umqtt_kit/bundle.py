@@ -37,6 +37,15 @@ SMALLEST = (INIT, "transport")
 # Joined modules that programs import from, according to the documentation.
 IMPORTED_BY_PROGRAMS = ("store",)
 _HOST_MODULE = "_host"
+# What every message at QoS 1 runs through, from publish() to its PUBACK, in the core.
+_BUSIEST = {
+    "": ("ticks_diff",),
+    "SendBuffer": ("put", "has_room", "flush"),
+    "Outbox": ("put", "enter", "next_unsent", "mark_in_flight", "remove"),
+    "MemoryStore": ("put", "tombstone"),
+    "Client": ("publish", "new_packet_id", "_send", "_pump", "tick", "_tick", "advance", "_read", "receive",
+               "handle_puback", "complete", "remove", "work", "keep_alive"),
+}  # fmt: skip
 
 
 def library_folder() -> Path:
@@ -82,13 +91,15 @@ class Bundle:
     """
 
     def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = (),
-                 short_names: bool = True) -> None:  # fmt: skip
+                 short_names: bool = True, architecture: str | None = None) -> None:  # fmt: skip
         """Join and shorten the readable modules in `folder`.
 
         doors: joined modules from which programs can still import public names and those in `keep`. keep: names that
         are not shortened, besides the public ones. short_names: functions and classes get short names too; otherwise
-        they keep theirs, so that a traceback shows the readable names.
+        they keep theirs, so that a traceback shows the readable names. architecture: mpy-cross's name of a chip's
+        machine code, which the busiest functions become.
         """
+        self.architecture = architecture
         files = modules(folder)
         keep = set(keep)
         self.joined = with_imports(SMALLEST, files)
@@ -105,6 +116,8 @@ class Bundle:
             trees[name] = shorten.with_constants(tree, shared | numbers[name])
         self._move_tables(trees)
         core = shorten.with_empty_classes_by_call(shorten.merge_single_bases(self._join(trees)))
+        if architecture is not None:
+            _mark_native(core)
         optional = {
             name: _FromCore(self.joined, shared).visit(tree) for name, tree in trees.items() if name not in self.joined
         }
@@ -144,7 +157,8 @@ class Bundle:
                 source.write_text(text)
                 # A traceback of the bundle has no line numbers, so the package's name says as much as a file's.
                 file_name = PACKAGE if name == INIT else f"{name}.py"
-                sizes[name] = compile_file(source, search / PACKAGE / f"{name}.mpy", file_name)
+                target = search / PACKAGE / f"{name}.mpy"
+                sizes[name] = compile_file(source, target, file_name, architecture=self.architecture)
         return sizes
 
     def _join(self, trees: Mapping[str, ast.Module]) -> ast.Module:
@@ -200,6 +214,25 @@ def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> No
             one.names = [alias for alias in one.names if alias.name != table]
             tree.body[at : at + 1] = [*([one] if one.names else []), node]
             return
+
+
+def _mark_native(core: ast.Module) -> None:
+    """Mark the functions named in _BUSIEST for mpy-cross, which makes machine code of them."""
+    owners = {"": core} | {node.name: node for node in core.body if isinstance(node, ast.ClassDef)}
+    for owner, names in _BUSIEST.items():
+        functions = {node.name: node for node in owners[owner].body if isinstance(node, ast.FunctionDef)}
+        for name in names:
+            functions[name].decorator_list.append(ast.parse("micropython.native", mode="eval").body)
+            for handler in (node for node in ast.walk(functions[name]) if isinstance(node, ast.ExceptHandler)):
+                _name_what_is_raised(handler)
+
+
+def _name_what_is_raised(handler: ast.ExceptHandler) -> None:
+    # Machine code has no `raise` without an exception (py/emitnative.c).
+    for node in ast.walk(handler):
+        if isinstance(node, ast.Raise) and node.exc is None:
+            handler.name = handler.name or "error"
+            node.exc = ast.Name(handler.name, ast.Load())
 
 
 def _prepared(file: Path) -> ast.Module:

@@ -45,11 +45,15 @@ class Build:
     files: dict[str, bytes]
 
 
-def build(board: str, optional: Iterable[str], version: str | None = None, *, short_names: bool = False) -> Build:
+def build(
+    board: str, optional: Iterable[str], version: str | None = None, *, short_names: bool = False,
+    architecture: str | None = None,
+) -> Build:  # fmt: skip
     """Compile everything that a board of this kind gets. Raises KitError (exit code 6) if something is missing here.
 
     version: what the application calls itself, instead of its own version. short_names: the client's functions and
-    classes get short names too.
+    classes get short names too. architecture: mpy-cross's name of the board's machine code, if the client's busiest
+    functions are to be that.
     """
     firmware = firmware_folder()
     own_version = _version(firmware)
@@ -70,14 +74,14 @@ def build(board: str, optional: Iterable[str], version: str | None = None, *, sh
         pins = described / "pins.py" if described else None
         if pins is not None and pins.is_file():
             jobs.append(("/pins.mpy", pins, "pins.py", _LINE_NUMBERS))
-        bundle = Bundle(library_folder(), short_names=short_names)
+        bundle = Bundle(library_folder(), short_names=short_names, architecture=architecture)
         for name in library_modules(bundle.sources, optional):
             source = Path(scratch) / f"{name}.py"
             source.write_text(bundle.sources[name])
             shown = PACKAGE if name == "__init__" else f"{name}.py"
             jobs.append((f"/lib/{PACKAGE}/{name}.mpy", source, shown, 3))
         with ThreadPoolExecutor(_COMPILERS) as pool:
-            files.update(pool.map(lambda job: _compiled(Path(scratch), *job), jobs))
+            files.update(pool.map(lambda job: _compiled(Path(scratch), architecture, *job), jobs))
     return Build(version or own_version, board, tuple(sorted(optional)), dict(sorted(files.items())))
 
 
@@ -99,6 +103,13 @@ def check_compatible(info: Info) -> None:
         )
 
 
+def native_architecture(info: Info) -> str:
+    """Return mpy-cross's name of the board's machine code. Raises KitError (exit code 5) if it loads none."""
+    if info.architecture in ("none", "unknown"):
+        raise KitError("the board's MicroPython loads no machine code — deploy without --native", EXIT_DEVICE)
+    return info.architecture
+
+
 def compiler_version() -> int:
     """Return the .mpy version that mpy-cross makes. Raises KitError (exit code 6)."""
     said = subprocess.run(
@@ -111,9 +122,11 @@ def compiler_version() -> int:
     return int(found[1])
 
 
-def _compiled(scratch: Path, path: str, source: Path, shown: str, optimise: int) -> tuple[str, bytes]:
+def _compiled(
+    scratch: Path, architecture: str | None, path: str, source: Path, shown: str, optimise: int
+) -> tuple[str, bytes]:
     target = scratch / path.strip("/")
-    compile_file(source, target, shown, optimise)
+    compile_file(source, target, shown, optimise, architecture)
     return path, target.read_bytes()
 
 

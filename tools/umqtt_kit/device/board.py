@@ -60,6 +60,12 @@ _ARCHITECTURES = (
 )  # fmt: skip
 
 
+def architecture_of(mpy: int) -> str:
+    """Return mpy-cross's name of the machine code that an interpreter loads, from its sys.implementation._mpy."""
+    number = mpy >> 10 & 0xF  # newer versions put flags of the architecture above these four bits
+    return _ARCHITECTURES[number] if number < len(_ARCHITECTURES) else "unknown"
+
+
 @dataclass(frozen=True)
 class Info:
     """What a board is and runs. Sizes in bytes.
@@ -416,8 +422,7 @@ class Board:
             },
             mpy_version=mpy & 0xFF,
             mpy_sub_version=mpy >> 8 & 3,
-            # Newer versions put flags of the architecture above its four bits.
-            architecture=_ARCHITECTURES[mpy >> 10 & 0xF] if mpy >> 10 & 0xF < len(_ARCHITECTURES) else "unknown",
+            architecture=architecture_of(mpy),
             unique_id=serial,
         )
 
