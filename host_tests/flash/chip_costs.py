@@ -15,6 +15,7 @@ from umqtt_kit.rp2040 import ImageBoard
 
 _READINGS = 50
 _TICKS = 200
+_MESSAGES = 200
 _CYCLES_A_MS = 125_000
 # A stub of a module that the peer imports and this image lacks: for the heap, the names are enough.
 _SOCKET = b"socket = SOL_SOCKET = None\n"
@@ -71,6 +72,68 @@ def idle():
 client.tick()
 print(us(idle) // {ticks})
 """
+# A broker that answers at once, in the chip's own memory. What it takes itself is not the client's.
+_IN_RAM = """
+import gc, time
+from umqtt_robust import Client
+
+class Ram:
+    socket = None
+    def __init__(self):
+        self.answer = bytearray(4)
+        self.size = 0
+    def ready(self):
+        return True
+    def read(self, buf, offset):
+        n = self.size
+        if not n:
+            return None
+        self.size = 0
+        buf[offset : offset + n] = self.answer[:n]
+        return n
+    def write(self, buf, offset, size):
+        answer = self.answer
+        answer[1] = 2
+        if buf[offset] == 0x10:
+            answer[0] = 0x20
+        else:
+            i = offset + 4 + buf[offset + 3]
+            answer[0] = 0x40
+            answer[2] = buf[i]
+            answer[3] = buf[i + 1]
+        self.size = 4
+        return size
+    def close(self):
+        pass
+
+ram = Ram()
+buf = bytearray(1024)
+payload = bytes(64)
+client = Client("costs", "mqtt://ram", transports={{"mqtt": lambda host, port, path: ram}}, random=lambda n: 0)
+while not client.connected:
+    client.tick()
+
+def publish():
+    client.publish("costs", payload, 1)
+    while client.pending:
+        client.tick()
+
+def answer():
+    ram.write(buf, 0, 75)
+    ram.read(buf, 0)
+
+def us(function):
+    function()
+    gc.collect()
+    begin = time.ticks_us()
+    for number in range({messages}):
+        function()
+    return time.ticks_diff(time.ticks_us(), begin) // {messages}
+
+buf[0] = 0x32
+buf[3] = 5
+print((us(publish) - us(answer), us(client.tick)))
+"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +188,23 @@ def measure(folder: Path, image: Path, peer: Path | None) -> list[Cost]:
                     ]
             idle = _number(board, _IDLE.format(ticks=_TICKS))
             costs.append(Cost("idle tick() of a client on a serial line", idle / 1000, "ms"))
+        with Board(chip.port) as board:
+            costs += _in_ram(board, "bytecode")
+    with ImageBoard(image, folder / "native.flash") as chip:
+        install(chip, {}, native=True)
+        with Board(chip.port, restart=False) as board:
+            figure = _number(board, _HEAP.format(module="umqtt_robust"))
+            costs.append(Cost("heap after import of umqtt_robust, machine code", figure, "bytes"))
+            costs += _in_ram(board, "machine code")
     return costs
+
+
+def _in_ram(board: Board, how: str) -> list[Cost]:
+    acknowledged, idle = board.value(_IN_RAM.format(messages=_MESSAGES), BOOTS_WITHIN_S)  # type: ignore[misc]
+    return [
+        Cost(f"publish() at QoS 1 to its PUBACK, transport in RAM, {how}", acknowledged / 1000, "ms"),
+        Cost(f"idle tick(), transport in RAM, {how}", idle / 1000, "ms"),
+    ]
 
 
 def _number(board: Board, program: str) -> float:
