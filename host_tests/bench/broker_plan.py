@@ -140,6 +140,16 @@ CASES = (
         ours=OURS_DURABLE,
         peers=(MOSQUITTO, MOSQUITTO_DELAY),
     ),
+    # Nobody takes them, so that every one is written.
+    Case(
+        "10,000 offline messages, store in Redis",
+        "offline",
+        {"qos": 1, "messages": 10_000, "window": 100, "patience": 3},
+        (QUEUED, DRAINED, CPU),
+        {(OURS_DURABLE, QUEUED): Goal(0.5, LEAST_RATIO)},
+        ours=OURS_REDIS,
+        peers=(OURS_DURABLE,),
+    ),
     Case(
         "1,000 msg/s QoS 1",
         "flow",

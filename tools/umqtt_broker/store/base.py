@@ -127,8 +127,8 @@ class Store:
     recorded: number of changes recorded so far; compare before and after to learn whether something must be
     waited for.
     batch: number of the open batch. committed: number of the last batch that is safe.
-    is_shared: other brokers may take it over. Then all that a client is answered waits for a commit, which shows that
-        none has: also what records nothing.
+    is_shared: other brokers may take it over. Then all that a client is answered waits for a commit, were it empty,
+        which shows that none has: also what records nothing.
     is_blocked: writing fails, and so much waits for it that new clients may not add to it.
     backlog: bytes that wait to be written, about. failure: why the last transaction failed, "" if it did not.
     """

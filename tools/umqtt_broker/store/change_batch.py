@@ -130,14 +130,14 @@ class Batch:
         """The messages that are not acknowledged yet, in the order recorded."""
         return [entry for entry in self.entries.values() if isinstance(entry, tuple)]
 
-    def pop_released(self) -> list[AwaitingCommit]:
-        """Remove and return the packets that wait for nothing any more."""
+    def pop_released(self) -> dict[int, AwaitingCommit]:
+        """Remove and return the entries with packets that wait for no other entry any more."""
         entries = self.entries
         first: list[int] = []
-        found: list[AwaitingCommit] = []
+        found: dict[int, AwaitingCommit] = {}
         for key, entry in entries.items():
             if isinstance(entry, AwaitingCommit):
-                found.append(entry)
+                found[key] = entry
             elif not isinstance(entry, Mark):
                 break
             first.append(key)

@@ -162,7 +162,9 @@ class GroupCommitStore(Store):
     def _renew(self) -> None:
         """Write a batch from time to time, even an empty one: a broker that is silent for longer loses the store."""
         self._renewal = self._loop.call_later(_RENEWAL, self._renew)
-        self._confirm_lease()
+        self._open_batch.add_barrier()
+        if not self._scheduled:
+            self._schedule()
 
     def _end(self) -> None:
         self._has_ended = True
@@ -172,6 +174,9 @@ class GroupCommitStore(Store):
 
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
+        if self._open_batch.entries:
+            # Also those who wait for the lease alone.
+            self._open_batch.add_barrier()
         while not self._has_ended and (self._committing is not None or self._open_batch.is_worth_a_transaction()):
             before = self._stats.commit_failures
             if self._committing is None:
@@ -194,8 +199,7 @@ class GroupCommitStore(Store):
 
     def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
         """Release `packets` of `waiter`, in order, once everything recorded so far is safe."""
-        self._confirm_lease()
-        batch = self._newest()
+        batch = self._batch_to_await()
         if batch is None and not waiter.awaiting_commit:
             waiter.release(packets)
             return
@@ -205,19 +209,11 @@ class GroupCommitStore(Store):
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""
-        self._confirm_lease()
-        batch = self._newest()
+        batch = self._batch_to_await()
         if batch is None:
             session.on_commit()
         else:
             batch.sleepers[session] = None
-
-    def _confirm_lease(self) -> None:
-        """Let whoever waits from now on wait for a batch, were it empty, if the store is shared."""
-        if self.is_shared:
-            self._open_batch.add_barrier()
-            if not self._scheduled:
-                self._schedule()
 
     # Waiting for room
 
@@ -259,23 +255,37 @@ class GroupCommitStore(Store):
             for client in waiting:
                 client.room_again(self)
 
-    def _newest(self) -> Batch | None:
+    def _batch_to_await(self) -> Batch | None:
         """The last batch that somebody may have to wait for."""
+        if self.is_shared:
+            # What runs may have looked at the lease already, so it shows nothing about what comes now.
+            if not self._scheduled:
+                self._schedule_release()
+            return self._open_batch
         if self._open_batch.entries:
             return self._open_batch
         if self._committing is not None and self._committing.entries:
             return self._committing
         return None
 
+    def _schedule_release(self) -> None:
+        # Not at once: the rest of the read brings more acknowledgements.
+        if not self._release_scheduled:
+            self._release_scheduled = True
+            self._loop.call_soon(self._release_safe)
+
     def _release_safe(self) -> None:
         """Release what waited for messages that need not be kept any more."""
         self._release_scheduled = False
+        if self.is_shared:
+            self._confirm()
+            return
         for batch in (self._committing, self._open_batch):
             if batch is None:
                 continue
             # Repeated, because released packets may make their connection wait for more.
             while released := batch.pop_released():
-                for awaiting in released:
+                for awaiting in released.values():
                     awaiting.waiter.awaiting_commit -= 1
                     awaiting.waiter.release(awaiting.packets)
             if batch.entries:
@@ -284,6 +294,23 @@ class GroupCommitStore(Store):
             for session in sleepers:
                 session.on_commit()
         self._flush()
+
+    def _confirm(self) -> None:
+        """Ask whether the store is still this broker's, for those who wait for nothing else.
+
+        A batch of its own, so that messages on their way to their subscribers need not be written for that: Redis
+        answers one without changes at once, and one with changes when they are on its disk.
+        """
+        batch = self._open_batch
+        if self._committing is not None or self._has_ended:
+            return
+        question = Batch()
+        question.number = self.committed
+        question.entries.update(batch.pop_released())
+        if not batch.entries:
+            question.sleepers, batch.sleepers = batch.sleepers, {}
+        if question.entries or question.sleepers:
+            self._write(question)
 
     # Recording
 
@@ -390,10 +417,7 @@ class GroupCommitStore(Store):
             if batch is None or batch.entries.pop(key, None) is None:
                 return
             batch.early += 1
-        if not self._release_scheduled:
-            # Not at once: the rest of the read brings more acknowledgements.
-            self._release_scheduled = True
-            self._loop.call_soon(self._release_safe)
+        self._schedule_release()
 
     def set_inbound(self, session: int, packet_id: int, present: bool) -> None:
         """Record that the packet identifier of an incoming QoS 2 message is taken or released."""
@@ -457,7 +481,6 @@ class GroupCommitStore(Store):
         self._scheduled = False
         if not batch.is_worth_a_transaction() and not self._leftovers:
             return  # everything in it was acknowledged meanwhile
-        self._committing = batch
         batch.number = self.batch
         # A copy: acknowledgements go on taking entries away while the store's thread writes.
         batch.deliveries = batch.undelivered()
@@ -466,6 +489,10 @@ class GroupCommitStore(Store):
         self._open_batch = Batch()
         self._writing, self._unwritten = self._unwritten, 0
         self.batch += 1
+        self._write(batch)
+
+    def _write(self, batch: Batch) -> None:
+        self._committing = batch
         self._thread.submit(self._backend.write, batch).add_done_callback(
             lambda result: self._loop.call_soon_threadsafe(self._finished, batch, result)
         )
