@@ -34,7 +34,7 @@ GroupCommitStore.remove_delivery = greedy
 RELEASES_OUT_OF_TURN = """
 def pop_released(self):
     waiting = [key for key, entry in self.entries.items() if isinstance(entry, AwaitingCommit)]
-    return [self.entries.pop(key) for key in waiting]
+    return {key: self.entries.pop(key) for key in waiting}
 Batch.pop_released = pop_released
 """
 
