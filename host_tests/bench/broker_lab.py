@@ -13,12 +13,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from broker_ours import USER, configuration, password
-from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE, OURS_REDIS, RUMQTTD
+from broker_plan import (
+    AEDES,
+    AMQTT,
+    MOSQUITTO,
+    MOSQUITTO_DELAY,
+    OURS,
+    OURS_DURABLE,
+    OURS_REDIS,
+    RUMQTTD,
+    SHARD_COUNT,
+    SHARDS,
+)
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.redis_server import RedisServer, find_redis
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -50,6 +62,19 @@ class Running:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class Shards(Running):
+    """Several running brokers, of which `process` and `port` are the first one's."""
+
+    def __init__(self, name: str, each: list[Running]) -> None:
+        super().__init__(name, each[0].process, each[0].port)
+        self.each = each
+
+    def stop(self) -> None:
+        """Stop all."""
+        for one in self.each:
+            one.stop()
 
 
 class Lab:
@@ -111,7 +136,16 @@ class Lab:
             self.stop(name)
 
     def run(self, broker: Running, mode: str, options: Mapping[str, float]) -> dict[str, float]:
-        """Run the load generator once. Raises LabError for a broker that refuses, hangs or ends."""
+        """Run the load generator once. Raises LabError for a broker that refuses, hangs or ends.
+
+        With shards, one runs for each of them at the same time: the seconds are the longest, the rest are sums.
+        """
+        if isinstance(broker, Shards):
+            with ThreadPoolExecutor(len(broker.each)) as pool:
+                results = list(pool.map(lambda one: self.run(one, mode, options), broker.each))
+            return {
+                name: (max if name == "seconds" else sum)(each[name] for each in results) for name in results[0]
+            }
         environment = {**os.environ, "LOAD_USER": USER, "LOAD_PASSWORD": password()}
         command = [str(self._generator), mode, str(broker.port), str(broker.process.pid)]
         command += [f"{name}={value}" for name, value in options.items()]
@@ -159,6 +193,8 @@ class Lab:
         return program
 
     def _start(self, name: str) -> Running:
+        if name == SHARDS:
+            return Shards(name, [self._start(OURS_DURABLE) for _ in range(SHARD_COUNT)])
         starters: dict[str, Callable[[int], tuple[Sequence[str], Mapping[str, str]]]] = {
             OURS: lambda port: (self._our_command(port), {}),
             OURS_DURABLE: lambda port: (self._our_command(port, lambda folder: f"{folder}/"), {}),

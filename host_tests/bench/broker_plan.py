@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 
 OURS, OURS_DURABLE, OURS_REDIS = "umqtt_broker", "umqtt_broker, store on disk", "umqtt_broker, store in Redis"
+# Four at the same time, each with the load of one.
+SHARDS = "umqtt_broker, four shards"
+SHARD_COUNT = 4
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
 AEDES, AMQTT, RUMQTTD = "aedes", "amqtt", "rumqttd"
 # A quick run leaves amqtt out, which takes longer than all the others together.
@@ -145,9 +148,19 @@ CASES = (
         "10,000 offline messages, store in Redis",
         "offline",
         {"qos": 1, "messages": 10_000, "window": 100, "patience": 3},
-        (QUEUED, DRAINED, CPU),
+        (QUEUED, DRAINED),
         {(OURS_DURABLE, QUEUED): Goal(0.5, LEAST_RATIO)},
         ours=OURS_REDIS,
+        peers=(OURS_DURABLE,),
+    ),
+    # What a message costs must not grow with the number of brokers.
+    Case(
+        "four shards, 1,000 msg/s QoS 1 each",
+        "flow",
+        {"qos": 1, "rate": 1000, "persistent": 1},
+        (RATE, CPU),
+        {(OURS_DURABLE, CPU): Goal(1.1, MOST_RATIO)},
+        ours=SHARDS,
         peers=(OURS_DURABLE,),
     ),
     Case(
