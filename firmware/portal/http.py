@@ -18,11 +18,12 @@ _FIELDS = (
     ("password", "Password", "password", ""),
 )
 _SECRET = ("code", "wifi_password", "password")
+# `color-scheme` lets the browser choose all colours that are not named here: light ones or dark ones, as its user likes.
 _PAGE = b"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Setup</title><style>body{font:1.1em sans-serif;max-width:26em;margin:1em auto;padding:0 1em;color:#111;
-background:#fff}label{display:block;margin:.7em 0 .1em}input,textarea,button{font:inherit;width:100%;padding:.4em;
-box-sizing:border-box}button{margin-top:1em;background:#004a99;color:#fff;border:0;padding:.7em}small{color:#555}
-[role=alert]{background:#fdd;padding:.6em}b{font-family:monospace;font-size:1.2em}</style>"""
+<title>Setup</title><style>:root{color-scheme:light dark}body{font:1.1em sans-serif;max-width:26em;margin:1em auto;
+padding:0 1em}label{display:block;margin:.7em 0 .1em}input,textarea,button{font:inherit;width:100%;padding:.4em;
+box-sizing:border-box}button{margin-top:1em;background:#004a99;color:#fff;border:0;padding:.7em}small{opacity:.8}
+[role=alert]{border-left:.4em solid #d33;padding:.6em}b{font-family:monospace;font-size:1.2em}</style>"""
 _END_OF_FORM = b'<label for="ca">CA certificate</label><textarea id="ca" name="ca" rows="3" maxlength="3000">\
 </textarea><small>PEM; needed once for mqtts</small><button>Save and restart</button></form>'
 _INPUT = '<label for="%s">%s</label><input id="%s" name="%s" type="%s" value="%s" autocomplete="off" \

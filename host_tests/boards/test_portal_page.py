@@ -73,12 +73,16 @@ def refused(page: playwright.Page, **fields: str) -> bool:
 def test_a_board_without_settings_is_set_up_by_a_browser_and_publishes(
     virtual_board: MakeBoard, files: dict[str, bytes | Path], page: playwright.Page, peer: ScriptedPeer
 ) -> None:
-    """Planted: the page does not say why a form was refused."""
+    """Planted: the page does not say why a form was refused; it has the same colours in the dark."""
     portal = Portal(virtual_board, files)
     board = portal.board
     board.wait_for("portal: Wi-Fi umqtt-")
     assert CODE not in board.output
+    page.emulate_media(color_scheme="dark")
     page.goto(portal.url())
+    playwright.expect(page.locator("body")).to_have_css("color", "rgb(255, 255, 255)")
+    page.emulate_media(color_scheme="light")
+    playwright.expect(page.locator("body")).to_have_css("color", "rgb(0, 0, 0)")
     fill(page, code="AAAA-BBBB-CCCC", ssid="cellar", wifi_password="open sesame", broker=peer.url)
     playwright.expect(page.get_by_role("alert")).to_contain_text("The code is wrong (1 of 10)")
     # The fields keep what was typed, except for secrets.
