@@ -151,6 +151,7 @@ def test_a_board_described_wrongly_is_no_model_for_another(text, folder: Path, m
         (["sensor", "9x"], "9x"),
         (["sensor", "climate", "--i2c", "x"], "--i2c x"),
         (["sensor", "climate", "--i2c", "0x78"], "from 0x08 to 0x77"),
+        (["sensor", "climate", "--i2c", "44"], "write 0x44, as in data sheets, or 0x2c for 44"),
         (["sensor", "../x"], "../x"),
         (["sensor", "class"], "'class' is a word of Python"),
         (["sensor", "tür"], "a to z"),

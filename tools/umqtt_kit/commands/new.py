@@ -55,7 +55,11 @@ def sensor(name: str, folder: Path, i2c: str | None, as_json: bool) -> None:
 
 
 def _address(text: str) -> int:
-    """Return an I2C address. Raises click.UsageError for an invalid or a reserved one."""
+    """Return an I2C address. Raises click.UsageError for an invalid or a reserved one, and for one that may be either."""
+    if text.isdecimal():
+        # Data sheets and i2cdetect mean 0x44 when they write 44.
+        number = min(int(text), 0x77)
+        raise click.UsageError(f"--i2c {text}: write 0x{text}, as in data sheets, or 0x{number:02x} for {number}")
     try:
         address = int(text, 0)
     except ValueError:
