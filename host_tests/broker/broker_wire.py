@@ -217,8 +217,12 @@ class Wire:
 
 
 def check_answer(answer: bytes, *, is_version5: bool) -> None:
-    """Check that the broker's own packets are complete and conform to the specification."""
+    """Check that the broker's own packets are complete and conform to the specification.
+
+    At MQTT 5 a name may be left out where an alias stands for it [MQTT-3.3.2-8]. Only one that was given a name before.
+    """
     first = True
+    aliases: set[int] = set()
     while answer:
         length, at = 0, 1
         while True:
@@ -233,8 +237,12 @@ def check_answer(answer: bytes, *, is_version5: bool) -> None:
         if first_byte & 0xF0 == 0x30:
             size = int.from_bytes(body[:2], "big")
             name, qos = body[2 : 2 + size], first_byte >> 1 & 3
-            assert len(name) == size > 0 and qos < 3 and not {*name} & {*b"+#\0"}
+            assert len(name) == size and qos < 3 and not {*name} & {*b"+#\0"}
             name.decode()
+            alias = decode5(decode(first_byte, body)).properties.get("topic_alias") if is_version5 else None
+            assert name or alias in aliases, "a name that nobody can know"
+            if alias is not None:
+                aliases.add(alias)
             assert not qos or body[2 + size : 4 + size] not in (b"", b"\0\0")
         elif is_version5:
             assert first_byte in (*_FROM_SERVER, 0xE0)
