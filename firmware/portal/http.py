@@ -18,7 +18,7 @@ _FIELDS = (
     ("password", "Password", "password", ""),
 )
 _SECRET = ("code", "wifi_password", "password")
-# `color-scheme` lets the browser choose all colours that are not named here: light ones or dark ones, as its user likes.
+# `color-scheme`: the browser chooses the colours that are not named here, light or dark ones, as its user likes.
 _PAGE = b"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Setup</title><style>:root{color-scheme:light dark}body{font:1.1em sans-serif;max-width:26em;margin:1em auto;
 padding:0 1em}label{display:block;margin:.7em 0 .1em}input,textarea,button{font:inherit;width:100%;padding:.4em;

@@ -55,7 +55,7 @@ def sensor(name: str, folder: Path, i2c: str | None, as_json: bool) -> None:
 
 
 def _address(text: str) -> int:
-    """Return an I2C address. Raises click.UsageError for an invalid or a reserved one, and for one that may be either."""
+    """Return an I2C address. Raises click.UsageError for an invalid, a reserved or an ambiguous one."""
     if text.isdecimal():
         # Data sheets and i2cdetect mean 0x44 when they write 44.
         number = min(int(text), 0x77)
