@@ -252,7 +252,7 @@ class Client(Session):
             self._short_links = self._short_links + 1 if lasted < _SHORT and delay is None else 0
             if self._short_links == 3:
                 self._short_links = 0
-                self.report(LinkLost("is this client id in use elsewhere?"))
+                self.report(LinkLost("id in use elsewhere, or topic forbidden?"))
         elif delay != 0:
             self._attempts += 1
             self.purge = False  # resume.py will ask for it again, where it is needed

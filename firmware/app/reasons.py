@@ -17,7 +17,9 @@ _TEXTS = {
     "connect_timeout": "no answer: is the address in brokers right, and does no firewall stop it?",
     "ack_timeout": "the broker has stopped answering",
     "ping_timeout": "the broker has stopped answering",
-    "is this client id in use elsewhere?": "the broker ends each link at once: has another board this device_id?",
+    "id in use elsewhere, or topic forbidden?": (
+        "the broker ends each link at once: has another board this device_id, or has this user no right to its topics?"
+    ),
 }
 # Errors of getaddrinfo(): -2 on rp2's lwIP and unix, -200 and below on esp32; no other errors lie in between.
 _LOWEST_NAME_ERROR = -255

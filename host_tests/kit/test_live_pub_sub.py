@@ -534,6 +534,42 @@ def test_what_a_broker_of_mqtt_5_refuses_is_exit_code_4_with_its_reason(connack,
         assert said in refused(["pub", "a", "b", "-V", "5", "--broker", f"mqtt://127.0.0.1:{number}"], 4, capsys)
 
 
+@pytest.fixture
+def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Provide the address of a broker that closes the connection at what is not permitted, as RabbitMQ does."""
+    monkeypatch.setattr("umqtt_kit.mqtt._random", lambda limit: 0)
+    listener, number = _served(
+        lambda connection: (connection.recv(1000), connection.sendall(b"\x20\x02\0\0"), connection.recv(1000))
+    )
+    with listener:
+        yield f"mqtt://127.0.0.1:{number}"
+
+
+def test_a_broker_that_closes_the_connection_at_each_subscribe_is_told_in_a_line(closing, capsys):
+    """Planted: Link.subscribe() waits for SUBACK alone."""
+    assert run(["sub", "fleet/#", "--broker", closing, "--connect-timeout", str(WAIT_LIMIT_S)]) == 4
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "closes the connection at each SUBSCRIBE: it may not let this user read fleet/#" in error and "—" in error
+
+
+def test_a_broker_that_closes_the_connection_at_each_publish_is_told_in_a_line(closing):
+    """Planted: explain() does not know the client's words for it."""
+    told: list[str] = []
+    with Link(make_access([closing]), on_lost=told.append) as link:
+        link.publish("fleet/pump-7/cmd", b"x", 1)
+        link.wait_for(lambda: any("may have no right to that topic" in text for text in told), WAIT_LIMIT_S)
+    assert any("may have no right to that topic" in text for text in told), told
+
+
+@pytest.mark.parametrize(("username", "hint"), [("site:pump", "'site' must be a virtual host"), ("pump", "")])
+def test_a_refused_user_of_a_virtual_host_is_told_that_it_may_be_another(username, hint, monkeypatch, capsys):
+    monkeypatch.setenv("UMQTT_PASSWORD", PASSWORD)
+    listener, number = _answering(b"\x20\x02\x00\x04")
+    with listener:
+        error = refused(["pub", "a", "b", "--broker", f"mqtt://127.0.0.1:{number}", "--username", username], 4, capsys)
+    assert hint in error and ("virtual host" in error) == bool(hint)
+
+
 def test_why_a_broker_of_mqtt_5_ends_a_link_is_said(at, topic, capfd):
     """Planted: a link that the broker ends is reported as one that it refuses."""
     other = Link(make_access([at], mqtt_version="5"), session=topic)

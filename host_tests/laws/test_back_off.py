@@ -175,7 +175,7 @@ def test_a_client_that_is_thrown_off_again_and_again_says_why_that_may_be():
         world.settle(100)
         world.wire.break_now()
         world.client.tick()
-    assert "client id in use elsewhere" in str(world.of_kind("error")[-1])
+    assert "id in use elsewhere" in str(world.of_kind("error")[-1])
 
 
 def test_mqtt_3_1_is_a_fallback_when_allowed():

@@ -206,6 +206,22 @@ def test_a_refusal_is_reported_with_its_reason_and_tried_again(monkeypatch, tmp_
 
 
 @pytest.mark.usefixtures("newest")
+def test_a_link_that_is_closed_at_subscribe_is_told_with_what_it_asked_for(monkeypatch, tmp_path):
+    # Planted: Session.open() leaves it at "the broker closed the connection", as for any other link.
+    one, _ = play(monkeypatch, tmp_path, [[CONNACK], [CONNACK, SUBACK]])
+    assert "at SUBSCRIBE: may this user read" in (one.counters.last_error or "")
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize(("username", "hint"), [("site:north", "'site' must be a virtual host"), ("north", "")])
+def test_a_refused_user_of_a_virtual_host_is_told_that_it_may_be_another(monkeypatch, tmp_path, username, hint):
+    monkeypatch.setenv("UMQTT_PASSWORD", "x")
+    one, _ = play(monkeypatch, tmp_path, [[b"\x20\x02\x00\x04"], [CONNACK, SUBACK]], username=username)
+    error = one.counters.last_error or ""
+    assert hint in error and ("virtual host" in error) == bool(hint)
+
+
+@pytest.mark.usefixtures("newest")
 def test_a_full_disk_acknowledges_nothing_and_collects_again_when_there_is_room(monkeypatch, tmp_path):
     packet = publish_packet("t", b"kept", 5)
     full = iter([True])

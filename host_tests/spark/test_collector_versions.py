@@ -65,6 +65,8 @@ def test_a_broker_that_knows_3_1_1_alone_is_collected_from(monkeypatch, tmp_path
     assert levels(log) == [5, 4, 5, 4]
     assert payloads_in(tmp_path / "north") == [b"kept"]
     assert one.counters.refusals == 0
+    if answer == "the end of the link":
+        assert (one.counters.last_error or "").endswith("; trying MQTT 3.1.1")
     subscribed = [data for what, data in log if what == "send" and data[0] == 0x82]
     # A CONNECT refused for its version has not touched the session, which is known to be intact.
     assert len(subscribed) == (1 if answer.startswith("re") else 2)

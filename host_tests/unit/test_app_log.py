@@ -72,7 +72,7 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
         (OSError(-30592), "broker: OSError("),
         (LinkLost("connect_timeout"), "no answer"),
         (LinkLost("ping_timeout"), "stopped answering"),
-        (LinkLost("is this client id in use elsewhere?"), "has another board this device_id?"),
+        (LinkLost("id in use elsewhere, or topic forbidden?"), "has another board this device_id, or has this user no"),
         (LinkLost("closed by the broker"), "closed by the broker"),
         (MemoryError(), "MemoryError"),
         (Downgraded("the broker takes QoS 2 for QoS 1"), "takes QoS 2 for QoS 1"),

@@ -155,10 +155,11 @@ class Collector:
             self._wait_for_room(self._room.probe())
         except OSError as error:
             counters.lost_links += 1
-            self._say("lost_link", f"no link to {host}:{port}: {error.strerror or error}; trying again")
-            self._watch_for_takeover(time.monotonic() - connected_at)
             if link is not None:
                 self._level = self._level_after(level)
+            what_next = "trying MQTT 3.1.1" if self._level == _OLDER else "trying again"
+            self._say("lost_link", f"no link to {host}:{port}: {error.strerror or error}; {what_next}")
+            self._watch_for_takeover(time.monotonic() - connected_at)
         finally:
             was_subscribed = counters.subscribed
             self._disconnected(link)

@@ -117,7 +117,11 @@ class Session:
                 return False
         filters = sorted(wanted)
         channel.send(subscribe_packet(_SUBSCRIBE_ID, filters, channel.level))
-        suback = channel.await_packet(SUBACK)
+        try:
+            suback = channel.await_packet(SUBACK)
+        except ConnectionResetError as error:
+            # All that a broker of MQTT 3.1.1 can do, where it has no code for a refused subscription.
+            raise ConnectionResetError(f"{error} at SUBSCRIBE: may this user read {', '.join(filters)}?") from error
         if suback is None:
             return False
         self._check(suback, filters, channel.level)
@@ -141,7 +145,7 @@ class Session:
                 raise VersionRefused
             answer = parse_answer(connack, at + 2)
             if code:
-                raise BrokerRefused(f"{config.broker} refused the connection: {describe(code, answer)}", code)
+                raise self._refused(describe(code, answer), code)
             if answer.keep_alive is not None:
                 channel.set_keep_alive(answer.keep_alive)
             if answer.session_expiry not in (None, FOR_EVER):
@@ -151,9 +155,13 @@ class Session:
                     "collector is away: longer outages lose messages",
                 )
         elif code:
-            reason = CONNACK_REFUSALS.get(code, "unknown reason")
-            raise BrokerRefused(f"{config.broker} refused the connection: {reason} ({code})", code)
+            raise self._refused(f"{CONNACK_REFUSALS.get(code, 'unknown reason')} ({code})", code)
         return session_present
+
+    def _refused(self, reason: str, code: int) -> BrokerRefused:
+        virtual_host, colon, _ = (self._config.username or "").rpartition(":")
+        hint = f"; for RabbitMQ, {virtual_host!r} must be a virtual host in which the user has permissions"
+        return BrokerRefused(f"{self._config.broker} refused the connection: {reason}{hint if colon else ''}", code)
 
     def _granted(self, memory: _Memory | None, session_present: bool) -> set[str]:
         """Return the session's topic filters as recorded; report an alarm if the broker has lost the session."""
@@ -172,7 +180,8 @@ class Session:
             self._report(
                 "session_lost",
                 f"{broker} had forgotten the session {client_id}: messages that it held for this collector are "
-                "lost there; check the broker's persistence and session expiry",
+                "lost there; check the broker's persistence and session expiry"
+                + (", and that these are nodes of one cluster" if len(_nodes(broker)) > 1 else ""),
             )
         return set(memory.topics) if session_present else set()
 

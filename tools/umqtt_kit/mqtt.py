@@ -45,6 +45,9 @@ _KEEP_ALIVE_S = 30
 _GOODBYE_MS = 1000
 _OUTBOX_SLOTS = 256
 _NUMBERS = itertools.count()
+# A broker of MQTT 3.1.1 cannot refuse a PUBLISH, and some do not refuse a SUBSCRIBE either: they close the connection.
+# So many lost links in a row are no accident.
+_CLOSED_AT_SUBSCRIBE = 3
 _RX_SIZE = 64 * 1024
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 # Values of --mqtt-version, and the protocol levels that they mean.
@@ -219,6 +222,7 @@ class Link:
         self._untried = len(access.addresses)
         self._was_connected = False
         self._refused: list[str] = []
+        self._lost_links = 0
         #: How many messages will never be delivered, and why the last of them will not.
         self.dropped = 0
         self.why_dropped = ""
@@ -252,12 +256,24 @@ class Link:
                 self.client.subscribe(topic_filter, qos=qos)
             except MQTTError as error:
                 raise KitError(f"{topic_filter!r}: {error} — correct the topic filter", EXIT_USAGE) from error
-        timeout_s = self._access.timeout_s
-        answered = self.wait_for(lambda: bool(self._refused) or self.client.subscribed, timeout_s)
+        timeout_s, lost = self._access.timeout_s, self._lost_links
+
+        def is_closed_again_and_again() -> bool:
+            return self._lost_links - lost >= _CLOSED_AT_SUBSCRIBE
+
+        answered = self.wait_for(
+            lambda: bool(self._refused) or self.client.subscribed or is_closed_again_and_again(), timeout_s
+        )
         if self._refused:
             raise KitError(
                 f"{self._access.where} does not let this user read {', '.join(self._refused)} — "
                 "see its permissions, or --username",
+                EXIT_NETWORK,
+            )
+        if not self.client.subscribed and is_closed_again_and_again():
+            raise KitError(
+                f"{self._access.where} closes the connection at each SUBSCRIBE: it may not let this user read "
+                f"{', '.join(filters)} — see its permissions and its log, or --username",
                 EXIT_NETWORK,
             )
         if not answered:
@@ -342,7 +358,8 @@ class Link:
         self.wait_for(lambda: self.client.connected or not self._untried, timeout_s * self._untried)
         if not self.client.connected:
             problem = self._problem or TimeoutError()
-            raise KitError(f"{self._access.where}: {explain(problem, timeout_s)}", EXIT_NETWORK) from problem
+            said = explain(problem, timeout_s) + _about_virtual_host(problem, self._access.username)
+            raise KitError(f"{self._access.where}: {said}", EXIT_NETWORK) from problem
 
     def _connected(self, session_present: bool) -> None:
         if self._was_connected and self._on_back:
@@ -350,6 +367,7 @@ class Link:
         self._was_connected = True
 
     def _lost(self, problem: BaseException) -> None:
+        self._lost_links += 1
         self._tell_lost(problem)
 
     def _tell_lost(self, problem: BaseException) -> None:
@@ -481,9 +499,21 @@ def explain(problem: BaseException, timeout_s: float) -> str:
         return "the connection was closed without an answer — is it the right port, and mqtt:// or mqtts://?"
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem} — correct the address"
+    if problem.args == ("id in use elsewhere, or topic forbidden?",):
+        return "it closes each connection at once: this user may have no right to that topic, or another client its id"
     if isinstance(problem, LinkLost) and problem.args == ("ping_timeout",):
         return "the broker does not answer any more — see its log"
     return f"{problem} — see the broker's log"
+
+
+def _about_virtual_host(problem: BaseException, username: str | None) -> str:
+    """Return what else may be wrong if the broker refuses a user name with a colon, as RabbitMQ's may have."""
+    from umqtt_robust.errors import Refused
+
+    virtual_host, colon, _ = (username or "").rpartition(":")
+    if not colon or not isinstance(problem, Refused):
+        return ""
+    return f"; for RabbitMQ, {printable(virtual_host)!r} must be a virtual host in which the user has permissions"
 
 
 def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
