@@ -22,8 +22,8 @@ COUNTERS = {
 GAUGES: Mapping[str, tuple[str, str, float]] = {
     "boots": ("boots", "Boots in the set of readings seen.", 1),
     "open_gaps": ("open_gaps", "Ranges of seq that are missing.", 1),
-    "alerts_waiting": ("alerts_waiting", "Beginnings and ends of alerts that are still to be told.", 1),
-    "alerts_failing": ("alerts_failing", "Destinations of alerts that took nothing the last time.", 1),
+    "alerts_waiting": ("alerts_waiting", "Beginnings and ends of alerts that are not sent yet.", 1),
+    "alerts_failing": ("alerts_failing", "Destinations of alerts whose last delivery failed.", 1),
     "gold_seconds": ("gold_ms", "Duration of the newest update of gold.", 1e-3),
     "last_batch_seconds": ("last_batch_ms", "Duration of the newest micro-batch with messages.", 1e-3),
     "rows_per_second": ("rows_per_second", "Messages a second in it.", 1),
