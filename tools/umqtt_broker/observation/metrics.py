@@ -64,7 +64,7 @@ FAMILIES = (
     Family("clients", _GAUGE, "Clients connected, by listener.", _by_listener, "listener"),
     Family("sessions", _GAUGE, "Sessions, by whether their client is connected.", _sessions, "state"),
     Family("slow_consumers", _GAUGE, "Clients that take messages more slowly than they come.", lambda v: v.totals.slow),
-    Family("held_back_clients", _GAUGE, "Clients read from more slowly, or not at all.", lambda v: v.totals.held_back),
+    Family("held_back_clients", _GAUGE, "Clients that are read slowly, or not at all.", lambda v: v.totals.held_back),
     Family("subscriptions", _GAUGE, "Subscriptions of all sessions.", lambda v: v.stats.subscriptions),
     Family("shared_subscriptions", _GAUGE, "Members of shared subscriptions.", lambda v: v.stats.shared_subscriptions),
     Family(
@@ -129,7 +129,7 @@ FAMILIES = (
     Family(
         "publishers_let_through",
         _COUNTER,
-        "Times one was read from all the same, for its acknowledgements.",
+        "Times a waiting publisher was read, for its acknowledgements.",
         lambda v: v.stats.publishers_let_through,
     ),
     Family("rate_limited", _COUNTER, "Times a client was slowed by max_receive_rate.", lambda v: v.stats.rate_limited),
@@ -140,7 +140,13 @@ FAMILIES = (
         "Acknowledgements of packet identifiers not in use.",
         lambda v: v.stats.unknown_acknowledgements,
     ),
-    Family("bridge_connected", _GAUGE, "1 while the link is up, 0 else.", _by_bridge(lambda b: b.connected), "bridge"),
+    Family(
+        "bridge_connected",
+        _GAUGE,
+        "1 while the link is up, 0 otherwise.",
+        _by_bridge(lambda b: b.connected),
+        "bridge",
+    ),
     Family(
         "bridge_queued_messages",
         _GAUGE,
