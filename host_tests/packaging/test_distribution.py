@@ -145,13 +145,14 @@ def test_the_client_needs_nothing(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "arguments", "missing", "ways"),
     [
-        ("", ["--help"], "click", "umqtt-robust[broker] for the broker, umqtt-robust[kit]"),
-        ("broker", ["report", "--tables", "tables"], "deltalake", "umqtt-robust[spark] for collector"),
-        ("broker", ["devices"], "mpremote", "umqtt-robust[kit] for boards"),
-        ("spark", ["certs", "ca"], "cryptography", "umqtt-robust[broker] for the broker"),
+        ("", ["--help"], "click", "'umqtt-robust[broker]' for the broker, 'umqtt-robust[kit]'"),
+        ("broker", ["report", "--tables", "tables"], "deltalake", "'umqtt-robust[spark]' for collector"),
+        ("broker", ["devices"], "mpremote", "'umqtt-robust[kit]' for boards"),
+        ("spark", ["certs", "ca"], "cryptography", "'umqtt-robust[broker]' for the broker"),
     ],
 )
 def test_what_is_missing_is_one_line_that_names_the_extra(with_extra, extra, arguments, missing, ways) -> None:
+    """Planted: the names are not in quotes, so zsh refuses what is pasted."""
     done = with_extra(extra, "from umqtt_kit.entry import main; main()", *arguments)
     assert done.returncode == 6, done.stderr
     (line,) = done.stderr.splitlines()

@@ -24,8 +24,9 @@ def missing_package(error: ImportError) -> str | None:
     extras = [extra for extra in _FOR if name in _packages(extra)]
     if not extras:
         return None
-    ways = ", ".join(f"{_DISTRIBUTION}[{extra}] for {_FOR[extra]}" for extra in extras)
-    return f"the package {name} is missing — pip install one of: {ways}; {_DISTRIBUTION}[all]"
+    # In quotes: zsh takes the brackets for a pattern.
+    ways = ", ".join(f"'{_DISTRIBUTION}[{extra}]' for {_FOR[extra]}" for extra in extras)
+    return f"the package {name} is missing — pip install one of: {ways}; '{_DISTRIBUTION}[all]' for everything"
 
 
 def _packages(extra: str) -> set[str]:
