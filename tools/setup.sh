@@ -36,7 +36,7 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 
 log=$venv/setup.log
-say "installing packages (about a minute and 1.1 GB, mostly Spark; details in $log)"
+say "installing packages (a minute or two, and 2.5 GB; details in $log)"
 if ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --editable '.[test]' >"$log" 2>&1; then
     tail -n 5 "$log" >&2
     say "pip could not install the packages; the whole log is in $log"
