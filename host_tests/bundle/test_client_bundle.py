@@ -149,3 +149,52 @@ def test_what_is_deployed_names_its_functions_as_the_readable_modules_do():
     names = shorten.Names([ast.parse(text) for text in Bundle(library_folder(), short_names=False).sources.values()])
     assert "heard_at" not in names.attributes  # names that tracebacks do not show are short
     assert b"_handle_other" not in build("UNIX", (), short_names=True).files["/lib/umqtt_robust/__init__.mpy"]
+
+
+_BASE = """
+class Base:
+    def method(self, first, **others):
+        for name in others:
+            self.heard.append(name)
+        {last}
+
+class Derived(Base):
+    def method(self, first, **others):
+        self.heard = [{before}]
+        Base.method(self, {passed})
+        self.heard.append({after})
+"""
+_PLAIN = {"last": "self.heard.append(first)", "before": "", "passed": "first, **others", "after": "'end'"}
+
+
+@pytest.mark.parametrize(
+    ("change", "spliced"),
+    [
+        ({}, True),
+        ({"last": "return 1"}, False),
+        ({"last": "first = 2", "after": "first"}, False),
+        ({"before": "name := 'x'", "after": "name"}, False),
+        ({"passed": "first + 1, **others"}, False),
+        ({"passed": "first"}, False),
+    ],
+)
+def test_a_method_of_a_base_takes_the_place_of_its_call_only_where_nothing_changes(change, spliced):
+    """Planted: every statement that is such a call is replaced, whatever the method and its caller do with names."""
+    source = _BASE.format_map(_PLAIN | change)
+    merged = ast.unparse(shorten.merge_single_bases(ast.parse(source)))
+    assert ("_Basemethod" not in merged) == spliced
+    heard = []
+    for text in (source, merged):
+        names: dict = {}
+        exec(text, names)
+        derived = names["Derived"]()
+        derived.method(7, colour="red")
+        heard.append(derived.heard)
+    assert heard[0] == heard[1]
+
+
+def test_no_class_of_the_core_keeps_names_that_micropython_never_reads():
+    """Planted: __module__ and __qualname__ stay in every class, and its table is larger for it."""
+    classes = [node for node in ast.parse(_bundle().sources[INIT]).body if isinstance(node, ast.ClassDef)]
+    assert classes
+    assert {ast.unparse(node.body[0]) for node in classes} == {"del __module__, __qualname__"}

@@ -7,8 +7,9 @@ The readable modules stay the source of truth. From them this module makes
     store       what programs import from a joined module: its public names, taken from `umqtt_robust`
 
 Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
-single subclass is merged into the subclass. Tables that only optional modules read move into these. Names that are
-not public become short; public are the names in a stub (.pyi) and those that a string spells.
+single subclass is merged into the subclass, and classes drop the names that MicroPython keeps in them. Tables that
+only optional modules read move into these. Names that are not public become short; public are the names in a stub
+(.pyi) and those that a string spells.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ class Bundle:
             names = sorted(key for key, module in home.items() if module == name and key in still_there & offered)
             values = {key: value for key, value in numbers[name].items() if key in offered}
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], values)
+        shorten.without_class_names(everything[INIT])
         self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
     def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:

@@ -31,6 +31,11 @@ SPELLED_ROM_NAMES = ("e", "pi", "io", "os", "gc", "re", "exp", "log", "sin", "co
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Fields that hold an operator or a context: half of all nodes, and none of them has a name.
 _WITHOUT_NAMES = frozenset({"ctx", "op", "ops"})
+# In a method with one of these, its lines mean something else in another function.
+_ENDS_OR_SCOPES = (
+    ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.AsyncFunctionDef,
+    ast.ClassDef, ast.Import, ast.ImportFrom, ast.ExceptHandler,
+)  # fmt: skip
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
@@ -125,10 +130,12 @@ def with_constants(tree: ast.Module, constants: Mapping[str, ast.expr]) -> ast.M
 def merge_single_bases(tree: ast.Module) -> ast.Module:
     """Merge each class that exists only to be the base of one other class into that one. Return the tree.
 
-    Its methods that are overridden and called as Base.method(self, ...) get another name.
+    Its methods that are overridden and called as Base.method(self, ...) take the place of that call, where this
+    changes nothing, and get another name elsewhere.
     """
     while (pair := _single_base(tree)) is not None:
         base, derived = pair
+        _splice(base, derived)
         called = {
             node.attr
             for node in walk(derived)
@@ -149,6 +156,48 @@ def merge_single_bases(tree: ast.Module) -> ast.Module:
         derived.body = taken + [node for node in derived.body if not isinstance(node, ast.Pass)]
         tree.body.remove(base)
     return tree
+
+
+def _splice(base: ast.ClassDef, derived: ast.ClassDef) -> None:
+    """Put the body of an overridden method of the base in place of its only call, a statement of the override."""
+    methods = {node.name: node for node in base.body if isinstance(node, ast.FunctionDef)}
+    for override in (node for node in derived.body if isinstance(node, ast.FunctionDef)):
+        method = methods.get(override.name)
+        called = ast.unparse(ast.Attribute(ast.Name(base.name), override.name))
+        if method is None or _count(called, derived) != 1:
+            continue
+        for at, statement in enumerate(override.body):
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                call = statement.value
+                if ast.unparse(call.func) == called and _fits(method, call, override, statement):
+                    override.body[at : at + 1] = method.body
+                    break
+
+
+def _count(attribute: str, tree: ast.AST) -> int:
+    return sum(isinstance(node, ast.Attribute) and ast.unparse(node) == attribute for node in walk(tree))
+
+
+def _fits(method: ast.FunctionDef, call: ast.Call, override: ast.FunctionDef, statement: ast.stmt) -> bool:
+    # The call passes on each argument under its name, the method has no end but its last line, and neither function
+    # sets a variable that the other one reads.
+    arguments = method.args
+    passed = [*map(ast.unparse, call.args), *(ast.unparse(one.value) for one in call.keywords if one.arg is None)]
+    wanted = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    wanted += [arguments.kwarg.arg] if arguments.kwarg else []
+    unusual = arguments.vararg or arguments.kwonlyargs or any(one.arg for one in call.keywords)
+    if unusual or passed != wanted or any(isinstance(node, _ENDS_OR_SCOPES) for node in walk(method) if node != method):
+        return False
+    outside = _variables(one for one in override.body if one is not statement)
+    inside = _variables(method.body)
+    set_outside = {node.id for node in outside if not isinstance(node.ctx, ast.Load)}
+    set_outside |= {argument.arg for argument in _arguments(override)} - set(wanted)
+    set_inside = {node.id for node in inside if not isinstance(node.ctx, ast.Load)}
+    return set_inside.isdisjoint(node.id for node in outside) and set_outside.isdisjoint(node.id for node in inside)
+
+
+def _variables(body: Iterable[ast.stmt]) -> list[ast.Name]:
+    return [node for statement in body for node in walk(statement) if isinstance(node, ast.Name)]
 
 
 def _single_base(tree: ast.Module) -> tuple[ast.ClassDef, ast.ClassDef] | None:
@@ -174,6 +223,14 @@ class _CallsOfBase(ast.NodeTransformer):
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == self._base:
             node.func = ast.Attribute(node.args.pop(0), self._renamed[called.attr], ast.Load())
         return node
+
+
+def without_class_names(tree: ast.Module) -> ast.Module:
+    """Let each class drop the two names that MicroPython keeps in it and never reads. Return the tree."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            node.body.insert(0, ast.Delete([ast.Name("__module__", ast.Del()), ast.Name("__qualname__", ast.Del())]))
+    return tree
 
 
 def with_empty_classes_by_call(tree: ast.Module) -> ast.Module:
