@@ -62,11 +62,11 @@ class Client(Session):
     rx_size = 1024
     transports = on_disconnect = None
     allow_plain = False
-    reads = 8  # receive buffers that one tick may take
 
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
         self.random = _random
+        self.reads = 8  # receive buffers that one tick may take
         self.servers = self._rx = self.transport = self.socket = self._closing_at = None
         self.closed = self._busy = False
         self._server = self._attempts = self._short_links = self._back_off_limit = self._rx_end = self.reconnects = 0

@@ -19,7 +19,6 @@ class Inbox(Client):
     MessageTooLarge in its place.
     """
 
-    reads = 1  # what one read brings is the most by which inbox_size is passed
     awaited = False  # the program waits for an answer, and takes no message before that
     resting = False  # the socket is not read unless an answer is awaited
 
@@ -33,6 +32,7 @@ class Inbox(Client):
         self._large = None
         options.update(manual_ack=True, on_message=self._arrived, on_large=self._piece)
         Client.__init__(self, *arguments, **options)
+        self.reads = 1  # what one read brings is the most by which inbox_size is passed
 
     def pauses(self):
         """Returns True if the socket is not to be read now."""
