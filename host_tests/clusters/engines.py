@@ -301,10 +301,10 @@ class RabbitMq(Cluster):
         return Node(name, folder, [str(_RABBITMQ)], environment, port)
 
     def forget(self, node: Node) -> None:
-        self._operate(self._other(node), "rabbitmqctl", "forget_cluster_node", f"{node.name}@{_HOST}")
+        self.operate(self._other(node), "rabbitmqctl", "forget_cluster_node", f"{node.name}@{_HOST}")
 
     def copy_to(self, node: Node) -> None:
-        self._operate(self._other(node), "rabbitmq-queues", "grow", f"{node.name}@{_HOST}", "all")
+        self.operate(self._other(node), "rabbitmq-queues", "grow", f"{node.name}@{_HOST}", "all")
 
     def await_sessions(self, client_ids: Iterable[str]) -> None:
         queues = [f"mqtt-subscription-{client_id}qos1".encode() for client_id in client_ids]
@@ -319,17 +319,18 @@ class RabbitMq(Cluster):
 
     def elect_leaders(self) -> None:
         for node in self.nodes:
-            self._operate(node, str(FILES / "rabbitmq" / "elect-leaders"))
+            self.operate(node, str(FILES / "rabbitmq" / "elect-leaders"))
 
     def _other(self, node: Node) -> Node:
         return next(one for one in self.nodes if one is not node)
 
-    def _operate(self, node: Node, tool: str, *arguments: str) -> None:
-        """Run a tool of RabbitMQ on a node."""
+    def operate(self, node: Node, tool: str, *arguments: str) -> str:
+        """Run a tool of RabbitMQ on a node, and return what it prints."""
         environment = {**node.environment, "PATH": f"{_RABBITMQ.parent}:{node.environment['PATH']}"}
         command = [tool, "-n", f"{node.name}@{_HOST}", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
 
 class Shards(Cluster):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from chain import run
-from engines import ENGINES, PASSWORDS, Cluster, Shards, patiently
+from engines import ENGINES, FILES, PASSWORDS, Cluster, RabbitMq, Shards, patiently
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -88,6 +88,31 @@ def test_nodes_that_are_killed_cost_no_reading_and_no_command(cluster: Cluster, 
     outcome = run(cluster, tmp_path, [fault], seed=1, spark=False)
     assert outcome.acknowledged > 50 and outcome.commands > 3
     assert (outcome.lost, outcome.commands_lost) == (0, 0), outcome
+
+
+@pytest.mark.tier(3)
+@pytest.mark.parametrize("cluster", ["rabbitmq"], indirect=True)
+def test_a_queue_that_starts_late_is_waited_for_when_leaders_are_elected(cluster: RabbitMq) -> None:
+    """Planted: elect-leaders triggers the election once, which fails where the queue has not started yet."""
+    node = cluster.nodes[0]
+    client = Client(
+        "pump-7",
+        f"mqtts://localhost:{node.port}",
+        clean_session=False,
+        username="devices",
+        password=PASSWORDS["devices"],
+        transports={"mqtts": TLS(str(cluster.ca))},
+    )
+    client.subscribe("fleet/pump-7/cmd", 1)
+    patiently(lambda: (client.poll(20), client.subscribed)[1], "subscribed")
+    client.disconnect()
+    patiently(lambda: (client.poll(20), client.closed)[1], "closed")
+    queue = "'%2F_mqtt-subscription-pump-7qos1'"
+    cluster.operate(node, "rabbitmqctl", "eval", f"ra:stop_server(quorum_queues, {{{queue}, node()}}).")
+    # It starts again after seconds in which elect-leaders has begun, and until then no leader is known there.
+    start = f"spawn(fun() -> timer:sleep(8000), ra:restart_server(quorum_queues, {{{queue}, node()}}) end)"
+    cluster.operate(node, "rabbitmqctl", "eval", f"{start}, ets:delete(ra_leaderboard, {queue}).")
+    assert cluster.operate(node, str(FILES / "rabbitmq" / "elect-leaders")) == "[]"
 
 
 def test_a_wrong_password_is_refused(cluster: Cluster) -> None:
