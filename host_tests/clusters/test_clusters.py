@@ -95,24 +95,51 @@ def test_nodes_that_are_killed_cost_no_reading_and_no_command(cluster: Cluster, 
 def test_a_queue_that_starts_late_is_waited_for_when_leaders_are_elected(cluster: RabbitMq) -> None:
     """Planted: elect-leaders triggers the election once, which fails where the queue has not started yet."""
     node = cluster.nodes[0]
-    client = Client(
-        "pump-7",
-        f"mqtts://localhost:{node.port}",
-        clean_session=False,
-        username="devices",
-        password=PASSWORDS["devices"],
-        transports={"mqtts": TLS(str(cluster.ca))},
-    )
-    client.subscribe("fleet/pump-7/cmd", 1)
-    patiently(lambda: (client.poll(20), client.subscribed)[1], "subscribed")
-    client.disconnect()
-    patiently(lambda: (client.poll(20), client.closed)[1], "closed")
-    queue = "'%2F_mqtt-subscription-pump-7qos1'"
+    queue = queue_of("pump-7", cluster)
     cluster.operate(node, "rabbitmqctl", "eval", f"ra:stop_server(quorum_queues, {{{queue}, node()}}).")
     # It starts again after seconds in which elect-leaders has begun, and until then no leader is known there.
     start = f"spawn(fun() -> timer:sleep(8000), ra:restart_server(quorum_queues, {{{queue}, node()}}) end)"
     cluster.operate(node, "rabbitmqctl", "eval", f"{start}, ets:delete(ra_leaderboard, {queue}).")
     assert cluster.operate(node, str(FILES / "rabbitmq" / "elect-leaders")) == "[]"
+
+
+@pytest.mark.tier(3)
+@pytest.mark.parametrize("cluster", ["rabbitmq"], indirect=True)
+def test_a_copy_that_the_nodes_have_forgotten_runs_again_when_leaders_are_elected(cluster: RabbitMq) -> None:
+    """Planted: elect-leaders does not compare RabbitMQ's list of a queue's copies with the queue's own."""
+    node, lost = cluster.nodes[:2]
+    queue = queue_of("pump-8", cluster)
+    name = 'rabbit_misc:r(<<"/">>, queue, <<"mqtt-subscription-pump-8qos1">>)'
+    # What is left when all nodes die a second after `grow`: the copy is there, and no node knows of it.
+    forget = (
+        "rabbit_misc:execute_mnesia_transaction(fun() -> rabbit_amqqueue:update("
+        f"{name}, fun(Q) -> #{{nodes := Nodes}} = State = amqqueue:get_type_state(Q), "
+        f"amqqueue:set_type_state(Q, State#{{nodes := Nodes -- [{lost.name}@localhost]}}) end) end)."
+    )
+    cluster.operate(lost, "rabbitmqctl", "eval", f"ra:stop_server(quorum_queues, {{{queue}, node()}}).")
+    cluster.operate(node, "rabbitmqctl", "eval", forget)
+    for each in cluster.nodes:
+        assert cluster.operate(each, str(FILES / "rabbitmq" / "elect-leaders")) == "[]"
+    known = f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), length(maps:get(nodes, amqqueue:get_type_state(Q)))."
+    assert cluster.operate(node, "rabbitmqctl", "eval", known) == "3"
+    assert cluster.operate(lost, "rabbitmqctl", "eval", f"is_pid(whereis({queue})).") == "true"
+
+
+def queue_of(client_id: str, cluster: Cluster) -> str:
+    """Make a session of a device at the first node; return the name that its queue has in Erlang."""
+    client = Client(
+        client_id,
+        f"mqtts://localhost:{cluster.nodes[0].port}",
+        clean_session=False,
+        username="devices",
+        password=PASSWORDS["devices"],
+        transports={"mqtts": TLS(str(cluster.ca))},
+    )
+    client.subscribe(f"fleet/{client_id}/cmd", 1)
+    patiently(lambda: (client.poll(20), client.subscribed)[1], "subscribed")
+    client.disconnect()
+    patiently(lambda: (client.poll(20), client.closed)[1], "closed")
+    return f"'%2F_mqtt-subscription-{client_id}qos1'"
 
 
 def test_a_wrong_password_is_refused(cluster: Cluster) -> None:
