@@ -1,4 +1,4 @@
-"""Draws docs/states.md from the transition tables of umqtt_robust/states.py.
+"""Draws docs/states.md and its pictures from the transition tables of umqtt_robust/states.py.
 
 .venv/bin/python host_tests/docs/draw_states.py
 """
@@ -13,7 +13,10 @@ from pathlib import Path
 
 from umqtt_robust import states
 
-TARGET = Path(__file__).resolve().parents[2] / "docs" / "states.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+# Sizes in pixels: of a state's row, of an arrow's column, of a line of text, and where the first arrow is.
+_ROW, _COLUMN, _LINE, _FIRST = 84, 160, 15, 160
+_LABEL_WIDTH = 22
 
 _PACKETS = {
     0x20: "CONNACK",
@@ -34,19 +37,20 @@ _PACKETS = {
 class Diagram:
     """A state diagram. title, text: for the reader. table: (state, packet) to next state. names: of the states.
 
-    answers: what the client sends when a packet arrived. own: steps that no packet causes, as (from, to, label); None
-    is the beginning or the end of a flow.
+    file: of its picture. answers: what the client sends when a packet arrived. own: steps that no packet causes, as
+    (from, to, label); None is the beginning or the end of a flow.
     """
 
     title: str
+    file: str
     text: str
     table: dict[tuple[int, int], int]
     names: dict[int, str]
     answers: dict[int, str]
     own: tuple[tuple[int | None, int | None, str], ...]
 
-    def mermaid(self) -> str:
-        """Return the diagram; pairs that are not in the table are errors, so they are not drawn."""
+    def arrows(self) -> dict[tuple[int | None, int | None], list[str]]:
+        """Return the labels of each arrow; pairs that are not in the table are errors, so they are not drawn."""
         arrows: dict[tuple[int | None, int | None], list[str]] = {}
         for source, target, label in self.own:
             arrows.setdefault((source, target), []).append(label)
@@ -55,14 +59,43 @@ class Diagram:
                 answer = self.answers.get(packet)
                 label = _PACKETS[packet] + (f" / {answer}" if answer else "")
                 arrows.setdefault((state, target), []).append(label)
-        lines = [
-            f"    {self._name(source)} --> {self._name(target)}: {', '.join(labels)}"
-            for (source, target), labels in arrows.items()
-        ]
-        return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+        return arrows
 
-    def _name(self, state: int | None) -> str:
-        return "[*]" if state is None else self.names[state]
+    def svg(self) -> str:
+        """Return the picture: a row for each state, a column for each arrow."""
+        arrows = self.arrows()
+        rows: list[int | None] = [None]
+        rows += [state for arrow in arrows for state in arrow if state is not None]
+        rows = list(dict.fromkeys(rows))
+        height = {state: 30 + _ROW * number for number, state in enumerate(rows)}
+        width = _FIRST + _COLUMN * len(arrows)
+        drawn = []
+        for state, y in height.items():
+            name = "start, end" if state is None else self.names[state]
+            drawn.append(f'<text x="12" y="{y + 5}" font-weight="bold">{name}</text>')
+            drawn.append(f'<path d="M{_FIRST - 24} {y}H{width - 24}" stroke="#b8c0cc"/>')
+        for number, ((source, target), labels) in enumerate(arrows.items()):
+            x, start, end = _FIRST + _COLUMN * number, height[source], height[target]
+            if source == target:
+                way, top = f"M{x} {start}v34h12v-30", start + 18
+            else:
+                way, top = f"M{x} {start}V{end + (-4 if end > start else 4)}", min(start, end) + 18
+            drawn.append(f'<circle cx="{x}" cy="{start}" r="3"/>')
+            drawn.append(f'<path d="{way}" fill="none" stroke="#1a4f9c" stroke-width="1.5" marker-end="url(#head)"/>')
+            for line, label in enumerate(textwrap.wrap(", ".join(labels), _LABEL_WIDTH)):
+                beside = x + (20 if source == target else 8)
+                drawn.append(f'<text x="{beside}" y="{top + 4 + _LINE * line}">{label}</text>')
+        last = height[rows[-1]] + (_ROW if (rows[-1], rows[-1]) in arrows else 24)
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{last}" {_STYLE}>'
+        return "\n".join([head, _BACKGROUND, *drawn, "</svg>", ""])
+
+
+_STYLE = 'font-family="sans-serif" font-size="12" fill="#1b1f24"'
+_BACKGROUND = """\
+<marker id="head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="6" markerHeight="6" orient="auto">
+<path d="M0 0l8 4-8 4z" fill="#1a4f9c"/>
+</marker>
+<rect width="100%" height="100%" rx="6" fill="#fff"/>"""
 
 
 def _named(*names: str) -> dict[int, str]:
@@ -77,6 +110,7 @@ def _split(table: dict[int, int]) -> dict[tuple[int, int], int]:
 def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "The link",
+        "states-link.svg",
         """CONNECT leaves as soon as there is a connection, and the first packet that comes must be CONNACK. A CONNACK
         that refuses closes the link. `UP` is `Client.connected`.""",
         _split(states.LINK | states.LINK_5 | states.LINK_AUTH),
@@ -91,6 +125,7 @@ def diagrams() -> Iterable[Diagram]:
     )
     yield Diagram(
         "A message to the broker at QoS 1",
+        "states-qos1.svg",
         "In a new link it is sent again, with DUP when the broker has kept the session.",
         _split(states.OUTBOUND),
         _named("DONE", "AWAIT_PUBACK"),
@@ -99,6 +134,7 @@ def diagrams() -> Iterable[Diagram]:
     )
     yield Diagram(
         "A message to the broker at QoS 2",
+        "states-qos2.svg",
         """The step to `AWAIT_PUBCOMP` is in the store before PUBREL leaves. In a new link of the same session the
         packet of the state goes again: PUBLISH, or PUBREL. When the broker has lost the session the message begins
         anew.""",
@@ -113,6 +149,7 @@ def diagrams() -> Iterable[Diagram]:
     )
     yield Diagram(
         "A message from the broker at QoS 2",
+        "states-received.svg",
         """The message is in the store before PUBREC leaves. At PUBREL it goes to its handler, is removed from the
         store, and then PUBCOMP leaves. When the broker has lost the session it goes to its handler at once, for its
         PUBREL will not come.""",
@@ -123,17 +160,19 @@ def diagrams() -> Iterable[Diagram]:
     )
 
 
-_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) by `host_tests/docs/draw_states.py`: change
-those, not this. An arrow is marked with what came, and after the stroke with what the client sends. Any other packet
-in a state is a protocol error and closes the link."""
+_HEAD = """`host_tests/docs/draw_states.py` draws this page from the tables in
+[states.py](../umqtt_robust/states.py). Each line is a state, and each arrow a step from one state to another. Beside
+the arrow is the packet that arrived, and after a slash what the client sends. Any other packet in a state is a protocol
+error and closes the link."""
 
 
-def text() -> str:
-    """Return the whole file."""
+def files() -> dict[Path, str]:
+    """Return the text of each file."""
+    pictures = {DOCS / "pictures" / each.file: each.svg() for each in diagrams()}
     parts = ["# States", _paragraph(_HEAD)]
     for each in diagrams():
-        parts += [f"## {each.title}", _paragraph(each.text), each.mermaid()]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"## {each.title}", _paragraph(each.text), f"![{each.title}](pictures/{each.file})"]
+    return pictures | {DOCS / "states.md": "\n\n".join(parts) + "\n"}
 
 
 def _paragraph(told: str) -> str:
@@ -141,5 +180,6 @@ def _paragraph(told: str) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(text())
+    for path, content in files().items():
+        path.write_text(content)
     sys.exit(0)
