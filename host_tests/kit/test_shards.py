@@ -132,6 +132,18 @@ def test_one_that_is_away_is_named_and_holds_up_no_other(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_device_whose_broker_may_be_away_is_not_called_unknown(
+    shards: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Planted: all brokers are said to know no such device, also one that could not be asked.
+    away = f"mqtt://127.0.0.1:{reserved_port()}"
+    monkeypatch.setenv("UMQTT_BROKER", " ".join([away, *shards]))
+    assert run(["cmd", "pump-away", "ping", "--timeout", "0.2"]) == 4
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"its broker may be {away}, which could not be reached" in last
+    assert not any(url in last for url in shards)
+
+
 @pytest.mark.parametrize(
     ("brokers", "said"),
     [

@@ -17,19 +17,25 @@ from umqtt_kit.properties import Properties
 
 
 class Links:
-    """An mqtt.Link to each broker of `access`. options: those of Link. Raises KitError if none can be reached."""
+    """An mqtt.Link to each broker of `access`. options: those of Link. Raises KitError if none can be reached.
+
+    away: the addresses of those that could not be reached at the start.
+    """
 
     def __init__(self, access: Access, **options: Any) -> None:
         self._links = [Link(one, **options) for one in access.each]
+        self._access = access
+        self.away: list[str] = []
 
     def __enter__(self) -> Self:
         problems: list[KitError] = []
-        for link in list(self._links):
+        for link, access in zip(list(self._links), self._access.each, strict=True):
             try:
                 link.__enter__()
             except KitError as error:
                 problems.append(error)
                 self._links.remove(link)
+                self.away.append(access.where)
             except BaseException:
                 self.close(0)
                 raise

@@ -136,6 +136,9 @@ class Remote:
     def _why(self) -> tuple[str, str]:
         # Returns what is known about a silent device, and what to do.
         if not self.status:
+            if self.link.away:
+                unheard = f"its broker may be {' or '.join(self.link.away)}, which could not be reached"
+                return f"no other broker knows a device of that name; {unheard}", "start that broker"
             return f"{self._where} knows no device of that name", "see those it knows: umqtt sub 'fleet/+/status'"
         if self.asleep:
             return "it sleeps, and has the command at its next wake", "give it time"
