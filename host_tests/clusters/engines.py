@@ -17,13 +17,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from umqtt_kit.certs import Authority
 from umqtt_testkit.ports import reserved_port
-from umqtt_testkit.waiting import NotInTime, eventually
+from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
 
 FILES = Path(__file__).resolve().parents[2] / "tools" / "clusters"
 Found = TypeVar("Found")
@@ -227,6 +230,7 @@ class Nats(Cluster):
         routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in self._routes.values())
         environment = {
             "NODE": name,
+            "MONITOR": f"127.0.0.1:{reserved_port()}",
             "STORE": str(self.folder / name / "store"),
             "CLIENT": f"127.0.0.1:{reserved_port()}",
             "ROUTE": f"127.0.0.1:{self._routes[name]}",
@@ -238,6 +242,21 @@ class Nats(Cluster):
         }
         command = [self._program, "-c", str(FILES / "nats" / "nats.conf")]
         return Node(name, self.folder / name, command, environment, port)
+
+    def copy_to(self, node: Node) -> None:
+        found = ""
+
+        def is_healthy() -> bool:
+            nonlocal found
+            try:
+                with urlopen(f"http://{node.environment['MONITOR']}/healthz", timeout=WAIT_LIMIT_S) as answer:
+                    found = answer.read().decode()
+                    return answer.status == HTTPStatus.OK
+            except HTTPError as error:  # 503, with what is missing
+                found = error.read().decode()
+                return False
+
+        patiently(is_healthy, lambda: f"{node.name} has its copies: {found}")
 
 
 class RabbitMq(Cluster):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import kubernetes_validate
 import pytest
 import yaml
@@ -73,12 +74,12 @@ def test_kubernetes_takes_each_object(one: dict, version: str) -> None:
 def test_the_containers_run_the_files_that_the_proof_runs() -> None:
     """Planted: a separate copy of haproxy.cfg for one of them; a file that the proof reads is in no container."""
     for file in [one["file"] for one in COMPOSE["configs"].values()] + [
-        file for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"]
+        file for one in KUSTOMIZATION["configMapGenerator"] for file in one.get("files", ())
     ]:
         assert (FILES / file).is_file(), file
     secret = {"definitions.json"}
     compose = {Path(one["file"]).name for one in COMPOSE["configs"].values()}
-    kubernetes = {Path(file).name for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"]}
+    kubernetes = {Path(file).name for one in KUSTOMIZATION["configMapGenerator"] for file in one.get("files", ())}
     assert compose == kubernetes == (PROVED | {"enabled_plugins"}) - secret
 
 
@@ -130,7 +131,7 @@ def test_balancer_and_collector_know_every_node() -> None:
     assert {name for name in services if named("Service", name)["spec"]["ports"][0]["port"] in ports} == services
 
 
-@pytest.mark.parametrize("name", ["collector", "ingest"])
+@pytest.mark.parametrize("name", ["collector", "copier", "ingest"])
 def test_both_run_the_same_command_and_umqtt_takes_it(name: str) -> None:
     """Planted: --password-from instead of --password-file."""
     compose, kubernetes = COMPOSE["services"][name]["command"], containers()[name]["args"]
@@ -139,11 +140,27 @@ def test_both_run_the_same_command_and_umqtt_takes_it(name: str) -> None:
         return [re.sub(r"/run/secrets/umqtt/", "/run/secrets/", one) for one in arguments if "--broker=" not in one]
 
     assert without_places(compose) == without_places(kubernetes)
-    for command, *arguments in (compose, kubernetes):
-        found = umqtt.get_command(umqtt.make_context("umqtt", ["--help"], resilient_parsing=True), command)
-        assert found is not None
-        # Secrets exist only in the container.
-        found.make_context(command, [re.sub("=/run/secrets/.*", f"={__file__}", one) for one in arguments])
+    for arguments in (compose, kubernetes):
+        command: click.Command = umqtt
+        while isinstance(command, click.Group):
+            name, *arguments = arguments
+            context = command.make_context("umqtt", ["--help"], resilient_parsing=True)
+            found = command.get_command(context, name)
+            assert found is not None
+            command = found
+        # Secrets and volumes exist only in the container.
+        there = [re.sub("=/run/secrets/.*", f"={__file__}", one) for one in arguments]
+        command.make_context(name, [re.sub("^/spool$", str(FILES), one) for one in there])
+
+
+@pytest.mark.parametrize("name", ["spark", "worker"])
+def test_both_run_the_same_program_of_spark(name: str) -> None:
+    """Planted: the worker of one of them has another master."""
+    service, container = COMPOSE["services"][name], containers()[name]
+    assert service["entrypoint"] == container["command"]
+    assert service.get("command") == container.get("args")
+    [port] = named("Service", "spark")["spec"]["ports"]
+    assert containers()["ingest"]["args"][1] == f"--master=spark://spark:{port['port']}"
 
 
 def test_no_secret_is_in_a_file_and_the_page_names_each() -> None:
@@ -155,7 +172,7 @@ def test_no_secret_is_in_a_file_and_the_page_names_each() -> None:
     assert "Secret" not in {one["kind"] for one in OBJECTS} and "secretGenerator" not in KUSTOMIZATION
     for text in (FILES / "compose.yaml", FILES / "kubernetes.yaml", FILES / "Dockerfile"):
         assert not re.search("PASSWORD|COOKIE|TOKEN", text.read_text()), text
-    volumes = pod("StatefulSet", "rabbitmq")["volumes"] + pod("StatefulSet", "tables")["volumes"]
-    in_kubernetes = set(re.findall(r"'key': '([\w.]+)', 'path': '\1'", str(volumes)))
-    assert {Path(file).name for file in files} <= in_kubernetes
+    in_kubernetes = set(re.findall(r"'key': '([\w.-]+)', 'path': '\1'", str(OBJECTS)))
+    # On Kubernetes the object store is the user's own.
+    assert {Path(file).name for file in files} - {"store.env"} <= in_kubernetes
     assert [file for file in files if f"`{Path(file).name}`" not in PAGE] == []
