@@ -27,35 +27,67 @@ def Will(topic, payload, qos=0, retain=False, properties=None):
 class Client(Session):
     """An MQTT 3.1.1 and MQTT 5 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
-    client_id: str or bytes. servers: URL or several, tried in turn; {name: URLs} says that these are nodes of a cluster
-    of that name, which share their sessions. keep_alive: seconds, 0 switches it off.
-    clean_session: whether the broker forgets this client when the link ends. store: where unacknowledged messages
-    lie, a MemoryStore unless told otherwise. will: a Will. username, password: str or bytes.
+    It works inside poll() and tick() only. After `keep_alive`, all parameters are best given by keyword.
 
-    Further, by keyword: window: how many messages may be in flight; ack_timeout, connect_timeout, ping_after,
-    ping_timeout: ms, see keep_alive(); rx_size, tx_size: bytes of the buffers; policy, max_bytes: of a full outbox,
-    see policy.py; queue_qos0: keep messages at QoS 0 while they cannot be sent; manual_ack: see acknowledge();
-    transports: {scheme: factory(host, port, path)} beside TCP for mqtt; allow_plain: servers may mix mqtts and mqtt;
-    allow_mqtt31: fall back to MQTT 3.1; protocol: 4 for MQTT 3.1.1, 5 or "auto", and connect_properties of MQTT 5, see
-    mqtt5.py; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
-    random(n): 0 to n - 1; handler_retries: how often a handler that raised is called again with its message, which
-    repeats whatever it did before it raised; 0 unless told.
+    :param client_id: what the broker knows this client by
+    :param servers: a URL, or several, tried in turn; ``{name: URLs}``: the nodes of a cluster, which share sessions
+    :param keep_alive: s after which a silent link is dead at the latest; 0: never
+    :param clean_session: whether the broker forgets this client when the link ends
+    :param store: where messages lie until they are acknowledged: a MemoryStore, unless told otherwise
+    :param will: a Will, which the broker publishes when the link is lost
+    :param username: of this client at the broker
+    :param password: of this client at the broker
+    :param window: how many messages may be in flight at once
+    :param ack_timeout: ms after which the link is lost if a message is not acknowledged
+    :param connect_timeout: ms for a connection and its CONNACK
+    :param ping_after: ms of silence before PINGREQ; 0: half of keep_alive
+    :param ping_timeout: ms after PINGREQ in which something must arrive; 0: half of keep_alive, at most 10 s
+    :param rx_size: bytes of the receive buffer; larger messages go to on_large
+    :param tx_size: bytes of the send buffer
+    :param policy: what happens when the outbox is full: a constant of policy.py
+    :param max_bytes: the most bytes of payload in the outbox
+    :param queue_qos0: whether messages at QoS 0 are kept while they cannot be sent
+    :param manual_ack: whether the program says itself which message is done: acknowledge()
+    :param transports: ``{scheme: factory(host, port, path)}``, beside TCP for mqtt
+    :param allow_plain: whether `servers` may mix mqtts and mqtt
+    :param allow_mqtt31: whether a broker that only knows MQTT 3.1 will do
+    :param handler_retries: how often a handler that raised is called again with its message, whatever it did before
+    :param keep_broker_queue: whether messages that the broker keeps for this client are wanted after a reset; None:
+        where nothing can come twice by it (resume.py)
+    :param protocol: 4 for MQTT 3.1.1, 5, or "auto" for 5 where the broker can
+    :param connect_properties: of CONNECT in MQTT 5 (mqtt5.py)
+    :param ticks: the clock, ``ticks()``: ms that wrap at 2**30
+    :param random: ``random(n)``: an int from 0 to n - 1
+    :param on_connect: ``on_connect(session_present)``
+    :param on_disconnect: ``on_disconnect(error)``
+    :param on_message: ``on_message(topic, payload)``, for what no other handler takes
+    :param on_raw: ``on_raw(buf, topic_start, topic_end, payload_start, payload_end)``, for every message; it
+        allocates nothing
+    :param on_large: ``on_large(topic, offset, size, chunk)``, for messages larger than rx_size
+    :param on_acknowledged: ``on_acknowledged(packet_id)``
+    :param on_dropped: ``on_dropped(packet_id, topic, payload, reason)``, when the outbox gives up a message
+    :param on_error: ``on_error(error)``, for what goes wrong and does not end the link
+    :param on_dead_letter: ``on_dead_letter(topic, payload, error)``, for a message whose handler raised
+    :raises InvalidArgument: a parameter has a wrong type or value
+    :raises StoreError: the store cannot be read
 
-    Callbacks, by keyword or as attributes: on_connect(session_present), on_disconnect(error),
-    on_acknowledged(packet_id), on_dropped(packet_id, topic, payload, reason), on_error(error),
-    on_message(topic, payload) for what no other handler takes, on_large(topic, offset, size, chunk),
-    on_dead_letter(topic, payload, error) and on_raw(buf, topic_start, topic_end, payload_start, payload_end), which
-    takes every message and allocates nothing.
-    Attributes to read: connected; closed, after disconnect(); subscribed, when the broker has answered every
-    subscribe() and unsubscribe(); pending, how many messages are in the outbox, and in_flight, how many of them were
-    sent on this link; socket, for select and poll, or None. While a handler runs, packet_id, flags (of its PUBLISH) and
-    redelivered describe the message; with MQTT 5 properties too. mqtt5: None while the link speaks MQTT 3.1.1;
-    connack_properties: what the broker granted.
+    Callbacks are attributes too, and may be set later. To read:
+
+    :ivar connected: whether a broker has accepted this client on the present link
+    :ivar closed: whether disconnect() is done
+    :ivar subscribed: whether the broker has answered every subscribe() and unsubscribe()
+    :ivar pending: how many messages are in the outbox
+    :ivar in_flight: how many of them were sent on this link
+    :ivar socket: for select and poll, or None
+    :ivar packet_id: of the message, while its handler runs
+    :ivar flags: of its PUBLISH
+    :ivar redelivered: whether the broker may have sent it before
+    :ivar properties: its properties in MQTT 5
+    :ivar mqtt5: None while the link speaks MQTT 3.1.1
+    :ivar connack_properties: what a broker of MQTT 5 granted
 
     Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), downgraded (to QoS 1),
     reconnects.
-
-    Raises InvalidArgument, and StoreError where its store cannot be read.
     """
 
     connect_timeout = 15000

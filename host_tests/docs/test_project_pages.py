@@ -44,7 +44,7 @@ def test_the_make_targets_that_a_page_names_exist(name: str) -> None:
 def test_the_figures_of_the_comparison_stand_on_the_pages_that_it_names() -> None:
     """Planted: a bench was repeated, and only its own page was updated."""
     text = (ROOT / "README.md").read_text()
-    table = text[text.index("| instead of") : text.index("¹ On a")]
+    table = text[text.index("| instead of") : text.index("\n¹ ")]
     notes = re.findall(r"^([¹²]) .*?\]\((.*?)#", text, re.MULTILINE)
     assert len(notes) == 2
     for mark, page in notes:

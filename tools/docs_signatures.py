@@ -1,0 +1,31 @@
+"""An extension of griffe: the reference lists the parameters that a method takes as **options, from its stub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+_OPTIONS = griffe.ParameterKind.var_keyword
+
+
+class StubParameters(griffe.Extension):
+    """Gives each method with **options the parameters of its stub, which griffe does not add."""
+
+    def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
+        """Replace the parameters, before docstrings are parsed."""
+        del loader, kwargs
+        for module in pkg.modules.values():
+            stub = Path(str(module.filepath)).with_suffix(".pyi")
+            if not stub.exists():
+                continue
+            written = griffe.visit(module.name, filepath=stub, code=stub.read_text())
+            for name, described in written.classes.items():
+                for method, function in described.functions.items():
+                    ours = module.classes[name].functions.get(method) if name in module.classes else None
+                    if ours is None or all(one.kind is not _OPTIONS for one in ours.parameters):
+                        continue
+                    for parameter in function.parameters:
+                        if parameter.name not in ours.parameters:
+                            ours.parameters.add(parameter)
