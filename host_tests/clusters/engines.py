@@ -127,6 +127,8 @@ class Cluster:
     forms_in_turn = False
     # The faults that it must survive, of chain.FAULTS.
     faults = ("kill one", "stop one", "wipe one", "kill all", "kill all with new sessions")
+    # How often the proof has a fault, where five times is too often.
+    at_most: Mapping[str, int] = {}
     # Whether no client notices the loss of a node.
     shares_sessions = True
 
@@ -359,6 +361,8 @@ class Shards(Cluster):
     names = ("s1", "s2", "s3", "s4")
     balancer_file = "shards.cfg"
     faults = ("kill one", "stop one", "kill all", "lose one")
+    # Two are left in the end, so that one of them can be killed or stopped.
+    at_most: Mapping[str, int] = {"lose one": len(names) - 2}
     shares_sessions = False
 
     def __init__(self, folder: Path) -> None:
