@@ -9,8 +9,12 @@ from app.names import ByName, Lookup, is_name
 from app.ntp import Ntp
 from umqtt_testkit.portable import WAIT_LIMIT_S, equal, raises
 
+import umqtt_robust
 import umqtt_robust.transport as transport
 from umqtt_robust import Client
+
+# The module that looks names up; in a bundle it is part of the package.
+_LOOKS_UP = transport if hasattr(transport, "getaddrinfo") else umqtt_robust
 
 # lwIP sends four queries within 7 s, and there may be two servers (extmod/modlwip.c, lib/lwip/src/core/dns.c).
 _LWIP_BLOCKS_MS = 14_000
@@ -76,8 +80,8 @@ class World:
         self.wifi = self
         self.connected = True
         self.port = _Port(self.ticks)
-        self._plain = transport.getaddrinfo
-        transport.getaddrinfo = self.port.getaddrinfo
+        self._plain = _LOOKS_UP.getaddrinfo
+        _LOOKS_UP.getaddrinfo = self.port.getaddrinfo
         transport.good_addresses.clear()
         transports = {"mqtt": ByName(self)} if by_name else None
         self.errors = []
@@ -90,7 +94,7 @@ class World:
         return self
 
     def __exit__(self, *_):
-        transport.getaddrinfo = self._plain
+        _LOOKS_UP.getaddrinfo = self._plain
         transport.good_addresses.clear()
         self.client.disconnect()
         self.client.tick()
