@@ -118,6 +118,9 @@ from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables.delta import Delta
 {mistake}
 wanted, left = {die_at!r}
+if wanted == "gold state saved":
+    # A pipeline on older tables saves it after ten minutes only.
+    gold._SAVE_EVERY_S = 0.0
 def on_stage(stage):
     global left
     if stage == wanted:
