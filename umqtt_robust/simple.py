@@ -269,6 +269,8 @@ class MQTTClient:
         client = self._client or self._poll(0)
         before = client.resting  # True: in a callback
         client.resting = self._handed_over = False
+        if not before:
+            client.release()  # a message whose callback raised
         try:
             while True:
                 self._poll(ms)

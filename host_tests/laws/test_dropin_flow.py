@@ -122,9 +122,6 @@ def hand_over(kind, call, clean, qos, name, waiting, about):
         assert calls < most, about
         assert world.core._waiting_bytes <= 4096 + 2 * 1024 + 200 * 64, about
     world.client.ping()
-    if name == "raises" and qos:
-        world.core.release()  # as the next message would
-        world.client.ping()
     if qos or name not in ("publishes at 1", "publishes at 2"):
         equal(world.got, numbers(waiting), about)
     else:  # a broker drops messages too if its client does not read
@@ -303,8 +300,13 @@ def test_cut_at_random_nothing_is_lost_and_qos_2_comes_once():
         world.wires[-1].break_now()
         queue = world.broker.sessions[b"c"].queue
         wanted = numbers(waiting)
-        call = world.client.wait_msg if rng.chance(50) else world.client.check_msg
-        run(world, call, until=lambda world=world, queue=queue: not queue and not world.core.inbox)
+        wait_for = waiting if rng.chance(50) else 0
+
+        def receive(world=world, wait_for=wait_for):
+            # Nothing comes after the last message, but the broker may still want its PUBCOMP.
+            return world.client.wait_msg() if len(set(world.got)) < wait_for else world.client.check_msg()
+
+        run(world, receive, until=lambda world=world, queue=queue: not queue and not world.core.inbox)
         about = "seed %d %r" % (seed, (kind, qos, how, waiting))
         equal([p for i, p in enumerate(world.got) if p not in world.got[:i]], wanted, about)
         if qos == 2:
