@@ -26,6 +26,8 @@ _TESTS = Path(__file__).resolve().parents[1]
 _FOLDERS = [_TESTS / "unit", _TESTS / "laws"]
 _FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 _CLIENT = "not (test_app or test_encoder)"  # the firmware and the test kit have tests in the same folder
+# MicroPython makes an object for each slice in machine code, and none in bytecode: two for a publish().
+_CLIENT_IN_MACHINE_CODE = f"{_CLIENT} and not publish_at_qos_0_allocates and not publish_at_qos_1_allocates"
 # A file for every module of the bundle, and the laws that use most of them.
 _SAMPLED_FILES = [
     *(_TESTS / "unit" / f"test_{name}.py" for name in ("aio_alone", "allocation", "client", "flash_store", "late",
@@ -88,9 +90,9 @@ def test_units_and_laws_hold_for_machine_code(tmp_path: Path):
     bundle = Bundle(library_folder(), doors, _names_that_tests_look_at(), architecture=architecture)
     sizes = bundle.compile(tmp_path)
     assert sizes[INIT] > 2 * Bundle(library_folder(), doors, _names_that_tests_look_at()).compile(tmp_path / "b")[INIT]
-    names = ("client", "outbox", "packets") if not _FULL else ()
+    names = ("allocation", "client", "outbox", "packets") if not _FULL else ()
     files = [*(_TESTS / "unit" / f"test_{name}.py" for name in names), _TESTS / "laws" / "test_regressions.py"]
-    ended = _run_tests(tmp_path, *map(str, files if not _FULL else _FOLDERS), "-k", _CLIENT)
+    ended = _run_tests(tmp_path, *map(str, files if not _FULL else _FOLDERS), "-k", _CLIENT_IN_MACHINE_CODE)
     assert ended.returncode == 0, ended.stdout[-6000:]
 
 
