@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -280,7 +281,8 @@ class Run:
                     again.append(number)
                 seen.add(number)
             killed = block.trouble == "killed" and block.front != "client"  # the others have no flag
-            assert killed or not again, f"{self.about}: {again} came again"
+            anew = _published_after_pubrel(self._broker.log_about(self.name)) if again else 0
+            assert killed or len(again) <= anew, f"{self.about}: {again} came again"
         survives = block.trouble != "killed" or block.kept == "flash"
         if survives and handler in ("publishes at 1", "publishes at 2"):
             out = self._judge.out.setdefault(f"{self.name}/out", [])
@@ -321,6 +323,23 @@ class Run:
             if got is not None:
                 assert got["event"] == event, (self.about, got)
                 return got
+
+
+def _published_after_pubrel(log: list[str]) -> int:
+    """Count the messages that mosquitto published again though it had their PUBREC, against MQTT 3.1.1, 4.3.3.
+
+    mosquitto 2.0.11 does so where a link ends while it repeats many PUBRELs.
+    """
+    released: set[str] = set()
+    again: set[str] = set()
+    for line in log:
+        if found := re.search(r"Sending PUBREL to \S+ \(m(\d+)\)", line):
+            released.add(found[1])
+        elif found := re.search(r"Received PUBCOMP from \S+ \(Mid: (\d+),", line):
+            released.discard(found[1])
+        elif found := re.search(r"Sending PUBLISH to \S+ \(d\d, q2, r\d, m(\d+),", line):
+            again |= {found[1]} & released
+    return len(again)
 
 
 def _difference(got: list[int], wanted: list[int]) -> str:
