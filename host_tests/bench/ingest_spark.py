@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import subprocess
 import time
@@ -21,8 +22,10 @@ from ingest_plan import (
     COST,
     DEDUP,
     FEW_DEVICES,
+    FOLDER,
     LOCAL,
     READ,
+    READ_SERVED,
     TEXT_SOURCE,
     WITHOUT,
     Scale,
@@ -30,6 +33,7 @@ from ingest_plan import (
 )
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from umqtt_kit.certs import Authority
 
 from spark_ingest.pipeline import cluster_tasks
 from spark_ingest.pipeline.batch import BatchWriter
@@ -39,6 +43,8 @@ from spark_ingest.pipeline.dedup import Filtered, Seen
 from spark_ingest.pipeline.messages import MESSAGE_COLUMNS
 from spark_ingest.pipeline.session import began_too_slowly
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.server import SpoolServer, server_tls
 from spark_ingest.spool.writer import Spool
 
 if TYPE_CHECKING:
@@ -124,7 +130,7 @@ def _one_batch(rows: int) -> pa.RecordBatch:
 
 
 def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure Spark reading the spool and dropping the rows.
+    """Measure Spark reading the spool and dropping the rows, from its folder and over HTTPS.
 
     Beside it: the upper bound, and the same without this project's source.
     """
@@ -138,21 +144,38 @@ def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> 
         frame.write.format("noop").mode("overwrite").save()
         return scale.read / (time.perf_counter() - begun)
 
-    def ours() -> float:
-        options = {"path": str(spool), "minPartitions": str(_PARTITIONS)}
-        return rate(spark.read.format("mqtt").options(**options).load())
+    def ours(**place: str) -> float:
+        return rate(spark.read.format("mqtt").options(minPartitions=str(_PARTITIONS), **place).load())
 
+    server, access = _served(lab, spool)
     contenders: dict[str, Measure] = {
-        "ours": ours,
+        FOLDER: lambda: ours(path=str(spool)),
+        READ_SERVED: lambda: ours(**access),
         CEILING: lambda: rate(spark.read.format("bench_ceiling").option("rows", scale.read).load()),
     }
     if with_peers and scale.with_text and mosquitto_sub():
         text = _written_by_mosquitto_sub(lab, messages)
         contenders[TEXT_SOURCE] = lambda: rate(spark.read.text(str(text)))
-    medians = in_turn(contenders, scale.repetitions)
-    for peer in contenders:
-        if peer != "ours":
-            yield row(READ, medians["ours"], medians[peer], peer)
+    try:
+        medians = in_turn(contenders, scale.repetitions)
+    finally:
+        server.close()
+    for peer in [name for name in contenders if name not in (FOLDER, READ_SERVED)]:
+        yield row(READ, medians[FOLDER], medians[peer], peer)
+    yield row(READ_SERVED, medians[READ_SERVED], medians[FOLDER], FOLDER)
+
+
+def _served(lab: Lab, spool: Path) -> tuple[SpoolServer, dict[str, str]]:
+    """Start a server of the spools; return it and the source's options for it."""
+    authority = Authority(lab.new_folder("pki"))
+    authority.create("bench")
+    authority.issue_broker(["127.0.0.1"])
+    token, broker = authority.folder / "token", authority.folder / "broker"
+    token.write_text(secrets.token_hex(16))
+    token.chmod(0o600)
+    tls = server_tls(broker / "cert.pem", broker / "key.pem")
+    server = SpoolServer("127.0.0.1", 0, LocalSpools(spool), token.read_text(), tls=tls)
+    return server, {"server": server.url, "tokenFile": str(token), "caFile": str(authority.folder / "ca.pem")}
 
 
 def _written_by_mosquitto_sub(lab: Lab, messages: list[tuple[bytes, bytes]]) -> Path:
