@@ -32,7 +32,7 @@ from .packets import (
     decode_length,
 )
 from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, PING_DUE, PING_SENT, STATE, UP
-from .store import IN_FLIGHT, MAYBE_SENT, MemoryStore, Outbox
+from .store import MAYBE_SENT, MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload
@@ -666,11 +666,7 @@ class Session:
             # No message can be due before the one that was due next when they were last looked at.
             left = ticks_diff(self._look_at, now)
             if not 0 < left <= self.ack_timeout:
-                outbox = self.outbox
-                left = self.ack_timeout
-                for slot in range(len(outbox.flags)):
-                    if outbox.flags[slot] & IN_FLIGHT:
-                        left = min(left, self.ack_timeout - ticks_diff(now, outbox.sent_at[slot]))
+                left = self.ack_timeout - self.outbox.longest_wait(now)
                 self._look_at = now + left & TICKS_MASK
             wait = min(wait, left)
         if self.subscriptions.requests:

@@ -19,7 +19,7 @@ StoreError and leaves what was stored before as it was.
 
 from array import array
 
-from ._platform import const, load
+from ._platform import const, load, ticks_diff
 from .base_errors import MQTTError, OutboxFull
 from .packets import DUP, QOS_2
 from .states import AWAIT_PUBCOMP, STATE
@@ -27,7 +27,7 @@ from .states import AWAIT_PUBCOMP, STATE
 # Flags of a message, beside those of its PUBLISH and the bits of its state (states.py).
 MAYBE_SENT = const(0x10)  # some broker may have it; DUP: the broker's present session may have it
 _USED = const(0x20)  # so that the flags of a slot in use are never 0
-IN_FLIGHT = const(0x80)  # sent on this link
+_IN_FLIGHT = const(0x80)  # sent on this link
 
 
 class Outbox:
@@ -89,8 +89,16 @@ class Outbox:
         slot = self.slot_of[packet_id]
         flags = self.flags[slot]
         self.sent_at[slot] = now
-        self.flags[slot] = flags | more | IN_FLIGHT
-        return not flags & IN_FLIGHT
+        self.flags[slot] = flags | more | _IN_FLIGHT
+        return not flags & _IN_FLIGHT
+
+    def longest_wait(self, now):
+        """Returns for how many ms the oldest message in flight has waited for an acknowledgement."""
+        longest = 0
+        for slot in range(len(self.flags)):
+            if self.flags[slot] & _IN_FLIGHT:
+                longest = max(longest, ticks_diff(now, self.sent_at[slot]))
+        return longest
 
     def remove(self, packet_id):
         """Forgets a message that was acknowledged, or dropped unsent. Returns True if it was in flight.
@@ -114,7 +122,7 @@ class Outbox:
         if packet_id in self.released:
             self.released.remove(packet_id)
         self.flags[slot] = 0
-        return flags & IN_FLIGHT > 0
+        return flags & _IN_FLIGHT > 0
 
     def report(self, error):
         """Reports that the store cannot forget a message. The session replaces this method."""
@@ -124,16 +132,17 @@ class Outbox:
         """Puts all messages back in line for a new link. new_session: none was sent to this broker."""
         self.next = 0
         for slot in range(len(self.flags)):
-            self.flags[slot] &= ~(IN_FLIGHT | DUP) if new_session else ~IN_FLIGHT
+            self.flags[slot] &= ~(_IN_FLIGHT | DUP) if new_session else ~_IN_FLIGHT
 
 
 class MemoryStore:
     """Keeps at most `slots` messages in RAM. They are lost at a reset."""
 
+    session = inbound = None
+    volatile = True
+
     def __init__(self, slots=32):
         self.slots = slots
-        self.session = self.inbound = None
-        self.volatile = True
         # [topic, payload] of each slot that was ever used. The lists are used again: a tuple for each message would
         # become garbage, and every allocation of the interpreter would search longer.
         self._bodies = [None] * slots
