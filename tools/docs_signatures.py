@@ -11,10 +11,10 @@ _OPTIONS = griffe.ParameterKind.var_keyword
 
 
 class StubParameters(griffe.Extension):
-    """Gives each method with **options the parameters of its stub, which griffe does not add."""
+    """Adds the parameters of its stub to each method with **options; griffe itself merges only those in both."""
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
-        """Replace the parameters, before docstrings are parsed."""
+        """Add the parameters, before docstrings are parsed."""
         del loader, kwargs
         for module in pkg.modules.values():
             stub = Path(str(module.filepath)).with_suffix(".pyi")
