@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -141,7 +142,9 @@ def test_a_program_that_cannot_be_asked_is_left_alone_until_told(cable: Cable, m
 def test_a_question_that_a_restart_swallows_or_that_is_answered_late_is_asked_again(
     cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted: the question is asked only once; repeating it in the middle of a program ends the program."""
+    """Planted: the question is asked only once; repeating it in the middle of a program ends the program; a board
+    that takes longer than the pause between two questions to finish its answer is asked again.
+    """
     monkeypatch.setattr(running_module, "_ASKED_AGAIN_AFTER_S", 0.1)
     monkeypatch.setattr(running_module, "_ASKED", 100)
     write, asked = Line.write, 0
@@ -155,7 +158,14 @@ def test_a_question_that_a_restart_swallows_or_that_is_answered_late_is_asked_ag
             data *= 2  # as if one more had waited on the line
         return write(self, data)
 
+    run = running_module.Running._run
+
+    def slow(self: running_module.Running, source: str, show: Callable[[bytes], object]) -> bytes:
+        time.sleep(0.2)
+        return run(self, source, show)
+
     monkeypatch.setattr(Line, "write", lossy)
+    monkeypatch.setattr(running_module.Running, "_run", slow)
     with at_work(cable, tmp_path) as (board, _):
         lives = board.lives
         asked = 0

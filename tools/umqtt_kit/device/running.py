@@ -20,6 +20,8 @@ _ACK, _END = b"\x06", b"\x04"
 # what is typed meanwhile, so it is asked several times.
 _ASKED_AGAIN_AFTER_S = 2.0
 _ASKED = 5
+# A board that has begun to answer finishes that: it waits 5 s for the next line of a program.
+_ENDS_WITHIN_S = 8.0
 # For an application that says goodbye to its broker: restart.py gives it 4 s.
 _STOPS_WITHIN_S = 8.0
 _STOP = """
@@ -59,6 +61,8 @@ class Running:
             with contextlib.suppress(Late):
                 seen = self._until(_READY, _PROMPT, _PAUSE)
                 if seen == _READY:
+                    # If this were cut short to ask again, its end would be taken for the end of the next program.
+                    self._line.allow(_ENDS_WITHIN_S)
                     self._run("", lambda data: None)
                     return State.APPLICATION
                 return State.PROMPT if seen == _PROMPT else State.CRASHED
