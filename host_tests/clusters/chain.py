@@ -137,6 +137,7 @@ def run(
     finally:
         for collector in collectors:
             collector.stop()
+    assert not any("not_one_cluster" in collector.log for collector in collectors), "the nodes are one cluster"
     outcome.doubled = sum(collected.values()) - len(collected)
     stored = _stored(folder) if spark else Counter(set(collected))
     outcome.lost = len(made - set(stored))

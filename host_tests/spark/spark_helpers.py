@@ -78,7 +78,10 @@ def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> 
 
 
 class Process:
-    """A child process with a limit on every wait; it is killed at the end in any case."""
+    """A child process with a limit on every wait; it is killed at the end in any case.
+
+    options: of subprocess.Popen, such as a file for stderr, which finish() returns otherwise.
+    """
 
     def __init__(self, arguments: Iterable[object], **options: object) -> None:
         self.lines: list[str] = []
@@ -87,9 +90,8 @@ class Process:
             [str(a) for a in arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             start_new_session=True,
-            **options,
+            **{"stderr": subprocess.PIPE, **options},
         )
         self.pid = self._child.pid
 
@@ -127,7 +129,7 @@ class Process:
         A negative code is the signal that killed it.
         """
         out, err = self._child.communicate(timeout=timeout)
-        return self._child.returncode, out.decode(), err.decode()
+        return self._child.returncode, out.decode(), (err or b"").decode()
 
     def terminate(self, timeout: float = WAIT_LIMIT_S) -> tuple[int, str, str]:
         """Send SIGTERM to every process of its group, as a service manager or a terminal does; then finish()."""

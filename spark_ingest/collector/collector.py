@@ -13,6 +13,7 @@ offline, but may drop one that is slow.
 import contextlib
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from .config import CollectorConfig
 from .connection import Connection
 from .counters import Counters
 from .link import Link
+from .nodes import check_cluster
 from .room import NoRoom, Room
 from .session import Session, VersionRefused
 from .wire5 import PASSING
@@ -102,6 +104,8 @@ class Collector:
 
     def run(self) -> None:
         """Collect messages until :meth:`stop`. Network and disk errors are reported, counted and retried."""
+        checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes")
+        checking.start()
         try:
             self._wait_for_room(self._room.lacks())
             while not self._stopping:
@@ -109,8 +113,16 @@ class Collector:
                 if not self._stopping and delay:
                     self._sleep(delay)
         finally:
+            self._stopping = True
+            checking.join()
             self._wake.close()
             self.wakeup_socket.close()
+
+    def _check_nodes(self) -> None:
+        if len(self._nodes) > 1:
+            config = self.config
+            for event in check_cluster(self._access, config.client_id, config.topic_filters, lambda: self._stopping):
+                self._report(*event)
 
     def _one_connection(self) -> float:
         """Connect and collect until the link ends; return the seconds to wait before the next attempt."""

@@ -22,9 +22,19 @@ from ..printable import printable
 
 Status = Mapping[str, object]
 
-_INFO = frozenset({"started", "subscribed", "resumed", "stopped", "figures"})
+_INFO = frozenset({"started", "subscribed", "one_cluster", "resumed", "stopped", "figures"})
 _ALARMS = frozenset(
-    {"session_lost", "session_expires", "broker_changed", "takeover", "refused", "unusable", "spool_error", "waiting"}
+    {
+        "session_lost",
+        "session_expires",
+        "broker_changed",
+        "not_one_cluster",
+        "takeover",
+        "refused",
+        "unusable",
+        "spool_error",
+        "waiting",
+    }
 )
 _FIGURES_EVERY_S = 60.0
 _RATE_OVER_S = 2.0

@@ -90,17 +90,24 @@ def _packet(first: int, body: bytes) -> bytes:
 
 
 def connect_packet(
-    client_id: str, *, keep_alive: int, username: str | None = None, password: bytes | None = None, level: int = 4
+    client_id: str,
+    *,
+    keep_alive: int,
+    username: str | None = None,
+    password: bytes | None = None,
+    level: int = 4,
+    clean: bool = False,
 ) -> bytes:
-    """Encode CONNECT with clean_session=0 and no will (3.1).
+    """Encode CONNECT without a will (3.1).
 
     :param keep_alive: keep-alive time in seconds.
     :param password: ignored without a user name.
     :param level: protocol level: 4 for MQTT 3.1.1, or 5; with either, the session never expires.
+    :param clean: whether the broker forgets an older session, and this one when the connection ends.
     """
-    flags, credentials = 0, b""
+    flags, credentials = 0x02 if clean else 0, b""
     if username is not None:
-        flags, credentials = 0x80, _string(username)
+        flags, credentials = flags | 0x80, _string(username)
         if password is not None:
             flags, credentials = flags | 0x40, credentials + _field(password)
     head = _string("MQTT") + struct.pack(">BBH", level, flags, keep_alive)

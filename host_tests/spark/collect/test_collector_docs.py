@@ -74,6 +74,7 @@ def _events() -> set[str]:
     found: set[str] = set()
     for file in (ROOT / "spark_ingest" / "collector").glob("*.py"):
         found |= set(re.findall(r"_(?:say|report)\(\s*\"(\w+)\"", file.read_text()))
+        found |= set(re.findall(r"events\.append\(\(\"(\w+)\"", file.read_text()))
         found |= set(re.findall(r"journal\.event\([^,]*, \"(\w+)\"", file.read_text()))
     assert len(found) > 8
     return found

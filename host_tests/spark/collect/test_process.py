@@ -35,6 +35,7 @@ from spark_ingest.collector.collector import Collector
 from spark_ingest.collector.config import CollectorConfig
 from spark_ingest.collector.counters import Counters
 from spark_ingest.collector.process import ProcessConfig
+from spark_ingest.collector.wire import connect_packet
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
 from spark_ingest.spool.remote import RemoteSpools
@@ -158,6 +159,46 @@ def test_nodes_of_a_cluster_are_one_session_that_goes_on_at_the_next_node(mosqui
             one.wait_for_line("subscribed collector")
             eventually(lambda: status(state)["sessions_lost"] == 1, "the alarm")
             assert one.terminate()[0] == 0
+
+
+def test_brokers_that_share_no_sessions_are_told_at_the_start(mosquitto, paired, tmp_path):
+    """Two engines in one list: one alarm that names the second, while the first is collected from."""
+    # Planted: the check ends after the first node; it takes every answer of a node for that of a stranger.
+    other = f"mqtt://127.0.0.1:{paired}"
+    with socket.socket() as dead, ExitStack() as stack:
+        dead.bind(("127.0.0.1", 0))
+        away = f"mqtt://127.0.0.1:{dead.getsockname()[1]}"
+        first, second = (stack.enter_context(FaultProxy(("127.0.0.1", mosquitto), seed=seed)).url for seed in (1, 2))
+        for name, nodes, strangers, unchecked in (
+            ("same", [first, second], None, []),
+            ("mixed", [first, other], other, []),
+            ("away", [away, first, second], None, [away]),
+            ("three", [away, other, first, second], f"{first}, {second}", [away]),
+        ):
+            log = tmp_path / f"{name}.log"
+            command = [sys.executable, "-m", "spark_ingest.collector", "--spool", tmp_path / "spool", "--name", name]
+            with Process([*command, "--broker", ",".join(nodes)], stderr=stack.enter_context(log.open("wb"))) as one:
+                one.wait_for_line(f"subscribed {name}")
+                eventually(lambda log=log: "one_cluster" in log.read_text(), log.read_text)
+                assert one.terminate()[0] == 0
+            lines = [json.loads(line) for line in log.read_text().splitlines()]
+            (said,) = [line for line in lines if line["event"] in ("one_cluster", "not_one_cluster")]
+            if strangers is None:
+                assert (said["event"], said["level"]) == ("one_cluster", "info")
+            else:
+                assert (said["event"], said["level"]) == ("not_one_cluster", "error")
+                assert said["message"].startswith(f"{strangers} did not know a session of "), said
+                assert said["message"].endswith("give each broker a --broker and a --name of its own")
+            skipped = [line["message"] for line in lines if line["event"] == "node_unchecked"]
+            assert len(skipped) == len(unchecked) and all(map(str.__contains__, skipped, unchecked)), skipped
+            for port in (mosquitto, paired):
+                assert not session_present(port, f"umqtt-collector-{name}-check"), "removed at the end"
+
+
+def session_present(port: int, client_id: str) -> bool:
+    with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as link:
+        link.sendall(connect_packet(client_id, keep_alive=60))
+        return link.recv(4) == b"\x20\x02\x01\x00"
 
 
 def test_tls_with_a_client_certificate_and_nothing_is_sent_to_a_stranger(mosquitto_with, tmp_path):
