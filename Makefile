@@ -29,7 +29,8 @@ check: setup lint ## Lint, types and the tests that matter most for what changed
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 
 test: setup lint ## Lint, types and every test
-	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS)
+	@status=0; $(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS) || status=$$?; \
+	    $(PY) -m pytest --tiers=alone $(ARGS) || { alone=$$?; [ $$alone = 5 ] || status=$$alone; }; exit $$status
 
 test-costs: setup ## Run every test and write what each costs into docs/testing.md and host_tests/running/costs.tsv
 	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --costs=.costs.json $(ARGS)

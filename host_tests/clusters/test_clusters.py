@@ -1,6 +1,7 @@
 """Laws of a fleet on a cluster of another maker's engine, as tools/clusters configures it.
 
-NATS starts in a second; RabbitMQ takes 15 s of CPU, so it runs in tier 3 and in `make prove-cluster`.
+NATS starts in a second. RabbitMQ takes 15 s of CPU and needs the machine for itself: one test of it runs alone at the
+end of `make test`, the others in tier 3 and in `make prove-cluster`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,16 @@ def test_a_shard_that_is_killed_and_one_that_is_lost_for_good_cost_nothing(shard
     assert (outcome.lost, outcome.commands_lost) == (0, 0), outcome
 
 
-@pytest.mark.parametrize("fault", ["kill one", pytest.param("kill all", marks=pytest.mark.tier(3))])
+@pytest.mark.parametrize(
+    ("cluster", "fault"),
+    [
+        pytest.param("nats", "kill one"),
+        pytest.param("rabbitmq", "kill one", marks=[pytest.mark.tier(3), pytest.mark.alone]),
+        pytest.param("nats", "kill all", marks=pytest.mark.tier(3)),
+        pytest.param("rabbitmq", "kill all", marks=pytest.mark.tier(3)),
+    ],
+    indirect=["cluster"],
+)
 def test_nodes_that_are_killed_cost_no_reading_and_no_command(cluster: Cluster, tmp_path: Path, fault: str) -> None:
     # Planted: devices purge the session that another node has for them; the engine keeps a session on one node only.
     outcome = run(cluster, tmp_path, [fault], seed=1, spark=False)

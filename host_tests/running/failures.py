@@ -1,6 +1,6 @@
 """Failures of a run are kept as files, and `.ci/run` gives each test one more chance, alone.
 
-    pytest --failures=FOLDER                      keeps each failure of the run: FOLDER/1.log, the test's id in line 1
+    pytest --failures=FOLDER                      adds each failure of the run: FOLDER/1.log, the test's id in line 1
     python host_tests/running/failures.py FOLDER  runs these tests again, one at a time and with nothing beside them
 
 The second command ends with 0 if every one of them passes now, and lists them as unsteady with both logs. A test that
@@ -25,20 +25,22 @@ class Keeper:
         self._folder = folder
         self._kept: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.iterdir():
-            old.unlink()
+        self._before = sum(1 for _ in folder.glob("*.log"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and report.nodeid not in self._kept:
             self._kept.add(report.nodeid)
             sections = [f"----- {name}\n{text}" for name, text in report.sections]
             log = "\n".join([report.nodeid, f"{report.when}:", report.longreprtext, *sections])
-            (self._folder / f"{len(self._kept)}.log").write_text(log + "\n")
+            self._write(log)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._kept.add(report.nodeid)
-            (self._folder / f"{len(self._kept)}.log").write_text(f"{report.nodeid}\n{report.longreprtext}\n")
+            self._write(f"{report.nodeid}\n{report.longreprtext}")
+
+    def _write(self, log: str) -> None:
+        (self._folder / f"{self._before + len(self._kept)}.log").write_text(log + "\n")
 
 
 def run_again(folder: Path) -> int:

@@ -70,7 +70,9 @@ _RED = """
 
 
 def test_a_failed_test_runs_once_more_alone_and_luck_is_told_from_failure(tmp_path: Path) -> None:
-    assert _pytest(tmp_path, _UNSTEADY + _RED, "-n", "2").returncode == 1
+    # Two runs, as `make test` has.
+    assert _pytest(tmp_path, _UNSTEADY, "-n", "2").returncode == 1
+    assert _pytest(tmp_path, _UNSTEADY + _RED, "-k", "always").returncode == 1
     again = _run_again(tmp_path)
     assert again.returncode == 1
     assert again.stdout.splitlines()[-2:] == [
@@ -79,6 +81,8 @@ def test_a_failed_test_runs_once_more_alone_and_luck_is_told_from_failure(tmp_pa
     ]
     logs = again.stdout.partition("===== unsteady")[2]
     assert logs.count("\nseed 4711") == 2 and "assert not True" in logs and "1 passed" in logs
+    for log in (tmp_path / "failures").iterdir():
+        log.unlink()
     (tmp_path / "tried").unlink()
     assert _pytest(tmp_path, _UNSTEADY).returncode == 1
     assert _run_again(tmp_path).returncode == 0
