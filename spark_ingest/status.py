@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .durable import replace_file
 from .errors import UsageError
-from .printable import remark
+from .escape import remark
 
 _INTERVAL_S = 0.5
 

@@ -18,11 +18,11 @@ def start_watchdog(timeout_ms):
     try:
         startup.watchdog = WDT(timeout=timeout_ms)
     except ValueError:
-        startup.watchdog = _Patient(WDT(timeout=_LONGEST_RP2_MS), timeout_ms)
+        startup.watchdog = _ExtendedWatchdog(WDT(timeout=_LONGEST_RP2_MS), timeout_ms)
     return startup.watchdog
 
 
-class _Patient:
+class _ExtendedWatchdog:
     # A name look-up can block for up to 14 s (ntp.py) in every boot: longer than the chip's watchdog waits. So after
     # each feed() a timer keeps feeding the chip's watchdog, until timeout_ms is nearly over.
 

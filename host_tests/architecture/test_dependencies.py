@@ -147,7 +147,7 @@ INGEST_ROOMS = (
     "hosts",
     "address",
     "toml_file",
-    "printable",
+    "escape",
     "location",
     "durable",
     "java",

@@ -94,25 +94,25 @@ def boot_count(reading: dict) -> int:
     return int(reading["boot"].partition("-")[0])
 
 
-def test_every_witnessed_reading_arrives_also_over_power_cuts_before_any_acknowledgement(
+def test_every_reading_made_arrives_also_over_power_cuts_before_any_acknowledgement(
     virtual_board: Callable[..., VirtualBoard], peer: ScriptedPeer, tmp_path: Path
 ):
-    witness = tmp_path / "witness"
-    board = virtual_board(env={"UMQTT_WITNESS": str(witness)})
+    ground_truth = tmp_path / "ground_truth"
+    board = virtual_board(env={"UMQTT_GROUND_TRUTH": str(ground_truth)})
     prepare(board, peer)
 
-    def witnessed() -> list[list[str]]:
-        return [line.split() for line in witness.read_text().splitlines()] if witness.exists() else []
+    def noted() -> list[list[str]]:
+        return [line.split() for line in ground_truth.read_text().splitlines()] if ground_truth.exists() else []
 
     for life in (1, 2):
         board.start()
         link, _ = connect(peer)
         deadline = time.monotonic() + 30
-        while len(witnessed()) < 3 * life and time.monotonic() < deadline:
+        while len(noted()) < 3 * life and time.monotonic() < deadline:
             assert link.receive() is not None  # and no PUBACK
         board.kill()
         link.close()
-    promised = witnessed()
+    promised = noted()
     assert len(promised) > 4
     board.start()
     link, _ = connect(peer)
@@ -120,15 +120,15 @@ def test_every_witnessed_reading_arrives_also_over_power_cuts_before_any_acknowl
     while not arrived or boot_count(arrived[-1]) < 3:
         arrived += records(link, 1)
     old = [[reading["boot"], str(reading["seq"])] for reading in arrived[:-1]]
-    # A reading may have been stored just before the power cut without being witnessed.
+    # A reading may have been stored just before the power cut without being noted.
     assert [one for one in old if one in promised] == promised
 
 
-def test_every_witnessed_reading_arrives_also_over_a_reset_connection(
+def test_every_reading_made_arrives_also_over_a_reset_connection(
     virtual_board: Callable[..., VirtualBoard], peer: ScriptedPeer, tmp_path: Path
 ):
-    witness = tmp_path / "witness"
-    board = virtual_board(env={"UMQTT_WITNESS": str(witness)})
+    ground_truth = tmp_path / "ground_truth"
+    board = virtual_board(env={"UMQTT_GROUND_TRUTH": str(ground_truth)})
     prepare(board, peer)
     board.start()
     link, _ = connect(peer)
@@ -136,7 +136,7 @@ def test_every_witnessed_reading_arrives_also_over_a_reset_connection(
     link.reset()
     link, _ = connect(peer)
     arrived += records(link, 10)
-    promised = [line.split() for line in witness.read_text().splitlines()][:8]
+    promised = [line.split() for line in ground_truth.read_text().splitlines()][:8]
     assert [[reading["boot"], str(reading["seq"])] for reading in arrived[:3]] == promised[:3]
     seen = {(reading["boot"], str(reading["seq"])) for reading in arrived}
     assert {(boot, seq) for boot, seq in promised} <= seen

@@ -203,12 +203,12 @@ def test_a_board_that_wakes_in_the_past_says_null_and_then_the_time(
 def test_what_a_full_outbox_drops_is_announced_also_after_a_power_cut(
     virtual_board: MakeBoard, peer: ScriptedPeer, tmp_path: Path
 ):
-    witness = tmp_path / "witness"
-    board = virtual_board(env={"UMQTT_WITNESS": str(witness)})
+    ground_truth = tmp_path / "ground_truth"
+    board = virtual_board(env={"UMQTT_GROUND_TRUTH": str(ground_truth)})
     board.hooks(wifi=False)
     prepare(board, peer, wifi=["cellar"], outbox=8, interval_ms=20)
     board.start()
-    eventually(lambda: witness.exists() and witness.read_bytes().count(b"\n") >= 40, lambda: board.output)
+    eventually(lambda: ground_truth.exists() and ground_truth.read_bytes().count(b"\n") >= 40, lambda: board.output)
     board.kill()
     board.hooks(wifi=True)
     board.start()
@@ -221,7 +221,7 @@ def test_what_a_full_outbox_drops_is_announced_also_after_a_power_cut(
                 found.update((record["boot"], seq) for seq in range(first, last + 1))
         return found
 
-    promised = {(boot, int(seq)) for boot, seq in (line.split() for line in witness.read_text().splitlines())}
+    promised = {(boot, int(seq)) for boot, seq in (line.split() for line in ground_truth.read_text().splitlines())}
     broker.until(lambda: promised <= arrived_and_announced())
     announced = [record for record in broker.of("log") if record.get("dropped_seq")]
     assert all("readings dropped" in record["text"] for record in announced)

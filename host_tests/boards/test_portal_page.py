@@ -135,7 +135,7 @@ def test_every_name_leads_to_the_portal(virtual_board: MakeBoard, files: dict[st
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(WAIT_LIMIT_S)
         asking.connect(("127.0.0.1", portal.dns))
-        asking.send(b"soup")
+        asking.send(b"noise")
         asking.send(query)
         assert asking.recv(512).endswith(b"\0\4\xc0\xa8\4\1")
 

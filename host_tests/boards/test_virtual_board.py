@@ -368,8 +368,8 @@ def test_output_goes_to_the_log_and_unread_output_never_stops_the_board(make_boa
     assert log.read_bytes().count(b"line") == 20000
 
 
-def test_published_readings_are_witnessed_outside_the_flash(make_board: MakeBoard, tmp_path: Path):
-    witness = tmp_path / "witness"
+def test_published_readings_are_noted_outside_the_flash(make_board: MakeBoard, tmp_path: Path):
+    ground_truth = tmp_path / "ground_truth"
     board = make_board(
         """
 from app import telemetry
@@ -379,13 +379,13 @@ for seq in range(3):
 print("published")
 while True: pass
 """,
-        env={"UMQTT_WITNESS": str(witness)},
+        env={"UMQTT_GROUND_TRUTH": str(ground_truth)},
     )
     board.install({"app/__init__.py": b"", "app/telemetry.py": b"on_published = []"})
     board.start()
     board.wait_for("published")
     board.kill()
-    assert witness.read_text() == "1-ab 0\n1-ab 1\n1-ab 2\n"
+    assert ground_truth.read_text() == "1-ab 0\n1-ab 1\n1-ab 2\n"
 
 
 def test_what_cannot_be_done_is_said(make_board: MakeBoard, tmp_path: Path):

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from umqtt_kit import shorten
+from umqtt_kit import minify
 from umqtt_kit.app_bundle import BUNDLES, AppBundle, public_names
 from umqtt_kit.bundle import SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.data import firmware_folder
@@ -68,7 +68,7 @@ def _run(program: str, *search: Path) -> subprocess.CompletedProcess[str]:
 def test_the_firmwares_units_hold_for_its_bundle(tmp_path: Path):
     firmware = firmware_folder()
     trees = [ast.parse(file.read_text()) for file in [*_UNITS, _TESTS / "unit" / "_app_fakes.py"]]
-    looked_at = shorten.Names(trees)
+    looked_at = minify.Names(trees)
     # Planted mistakes are named by strings.
     texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     keep = {*looked_at.attributes, *looked_at.variables, *looked_at.keywords, *filter(_is_name, texts)}
@@ -123,7 +123,7 @@ def test_every_line_of_a_bundle_knows_where_it_came_from():
 
 def test_private_names_take_no_heap_of_a_board():
     bundle = _bundle()
-    names = shorten.Names([ast.parse(text) for text in bundle.sources.values()])
+    names = minify.Names([ast.parse(text) for text in bundle.sources.values()])
     left = {name for name in (names.made_attributes | names.made_globals) if name[0] == "_" and name[:2] != "__"}
     # boot.py, which is not compiled, uses it.
     assert left == {"_cause"}

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from umqtt_kit import shorten
+from umqtt_kit import minify
 from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.deploy.build import build
 from umqtt_kit.device.board import architecture_of
@@ -50,7 +50,7 @@ def _names_that_tests_look_at() -> set[str]:
         for file in folder.glob("*.py")
         if _FULL or file in _SAMPLED_FILES or not file.name.startswith("test_")
     ]
-    names = shorten.Names([ast.parse(file.read_text()) for file in files])
+    names = minify.Names([ast.parse(file.read_text()) for file in files])
     return {*names.attributes, *names.variables}
 
 
@@ -108,17 +108,17 @@ def test_what_the_tests_import_is_the_bundle(tmp_path: Path):
 def test_every_rom_name_is_in_the_rom(tmp_path: Path):
     # A name spelled out in an .mpy may be missing in the interpreter: here all of them must be numbers.
     source = tmp_path / "words.py"
-    source.write_text("\n".join(f"_.{name}" for name in shorten.ROM_NAMES))
+    source.write_text("\n".join(f"_.{name}" for name in minify.ROM_NAMES))
     compile_file(source, tmp_path / "words.mpy", "_")
     compiled = (tmp_path / "words.mpy").read_bytes()
-    assert [name for name in shorten.ROM_NAMES if len(name) > 2 and name.encode() in compiled] == []
+    assert [name for name in minify.ROM_NAMES if len(name) > 2 and name.encode() in compiled] == []
 
 
 def test_spelled_rom_names_take_no_heap(tmp_path: Path):
     # Planted: a spelled name that is not in the ROM.
     program = tmp_path / "names.py"
     program.write_text(
-        f"import micropython\nclass O: pass\no = O()\nnames = {' '.join(shorten.SPELLED_ROM_NAMES)!r}.split()\n"
+        f"import micropython\nclass O: pass\no = O()\nnames = {' '.join(minify.SPELLED_ROM_NAMES)!r}.split()\n"
         "micropython.qstr_info()\nfor name in names: getattr(o, name, None)\nmicropython.qstr_info()\n"
     )
     ended = subprocess.run(
@@ -148,7 +148,7 @@ def test_what_is_deployed_names_its_functions_as_the_readable_modules_do():
     files = build("UNIX", ()).files
     assert b"_handle_other" in files["/lib/umqtt_robust/__init__.mpy"]
     assert b"handle_pubrel" in files["/lib/umqtt_robust/qos2.mpy"]
-    names = shorten.Names([ast.parse(text) for text in Bundle(library_folder(), short_names=False).sources.values()])
+    names = minify.Names([ast.parse(text) for text in Bundle(library_folder(), short_names=False).sources.values()])
     assert "heard_at" not in names.attributes  # names that tracebacks do not show are short
     assert b"_handle_other" not in build("UNIX", (), short_names=True).files["/lib/umqtt_robust/__init__.mpy"]
 
@@ -183,7 +183,7 @@ _PLAIN = {"last": "self.heard.append(first)", "before": "", "passed": "first, **
 def test_a_method_of_a_base_takes_the_place_of_its_call_only_where_nothing_changes(change, spliced):
     """Planted: every statement that is such a call is replaced, whatever the method and its caller do with names."""
     source = _BASE.format_map(_PLAIN | change)
-    merged = ast.unparse(shorten.merge_single_bases(ast.parse(source)))
+    merged = ast.unparse(minify.merge_single_bases(ast.parse(source)))
     assert ("_Basemethod" not in merged) == spliced
     heard = []
     for text in (source, merged):

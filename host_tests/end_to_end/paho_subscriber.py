@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import paho.mqtt.client as paho
-from umqtt_kit.witness import ReadingId
+from umqtt_kit.ground_truth import ReadingId
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
@@ -24,7 +24,7 @@ class Subscriber:
         self._others: list[tuple[str, dict]] = []
         self.changed = threading.Condition()
         self._subscribed = threading.Event()
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "witness-of-the-test")
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "subscriber-of-the-test")
         self._client.on_message = self._on_message
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         self._client.connect("127.0.0.1", port)

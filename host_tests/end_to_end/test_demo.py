@@ -24,8 +24,8 @@ import pytest
 from umqtt_kit.__main__ import run
 from umqtt_kit.demo.parts import Chain
 from umqtt_kit.demo.view import State
+from umqtt_kit.ground_truth import ground_truth_path
 from umqtt_kit.processes import Child
-from umqtt_kit.witness import witness_path
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -106,13 +106,13 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     assert (code, stderr) == (0, ""), stdout + stderr
     assert not actions
     result = json.loads((out / "result.json").read_text())
-    assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (0, 0, 0)
+    assert (result["lost"], result["duplicated"], result["not_made"]) == (0, 0, 0)
     assert (result["boards"], result["devices"]) == (2, 10)
     assert result["made"] == result["stored"] > 150
     assert result["quarantined"] == 1
     # Every device and every board contributed, also after the outage.
     for device_id in ("board-01", "board-02", "sim-0001", "sim-0010"):
-        assert witness_path(out / "witness", device_id).read_bytes().count(b"\n") > 10
+        assert ground_truth_path(out / "ground-truth", device_id).read_bytes().count(b"\n") > 10
     assert "exactly once" in stdout
     page = (out / "report.html").read_text()
     assert f"  {(out / 'report.html').as_uri()}\n" in stdout and result["report"] == str(out / "report.html")
@@ -140,15 +140,15 @@ def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_pat
     monkeypatch.setenv("UMQTT_MICROPYTHON", "no-such-micropython")
     if not os.environ.get("UMQTT_FULL_SWEEPS"):
         monkeypatch.setattr(Chain, "start_spark", _start_stand_in)
-    victim = witness_path(out / "witness", "sim-0002")
+    victim = ground_truth_path(out / "ground-truth", "sim-0002")
     planted = ""
 
     def step(state: State) -> None:
         nonlocal planted
         if not planted and victim.exists() and "\n" in (text := victim.read_text()):
             planted = f"{text.split()[0]} 99999"
-            with victim.open("a") as witness:
-                witness.write(planted + "\n")
+            with victim.open("a") as ground_truth:
+                ground_truth.write(planted + "\n")
         if state.phase == _STORING and state.stored == state.made - 1:
             watched.pass_time(_PATIENCE_S)
 
@@ -157,11 +157,11 @@ def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_pat
     stdout, stderr = capsys.readouterr()
     assert code == 1, stdout + stderr
     result = json.loads(stdout)
-    assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (1, 0, 0)
+    assert (result["lost"], result["duplicated"], result["not_made"]) == (1, 0, 0)
     assert result["examples"] == {"lost": [f"sim-0002 {planted}"]}
     assert (result["boards"], result["devices"]) == (0, 3)
     assert {"made", "stored", "seconds", "readings_per_second"} <= result.keys()
     assert "simulated devices only" in stderr and "nothing was stored for 30 s" in stderr
     # Kept for the investigation.
-    for kept in ("logs/spark.log", "witness/sim-0002.witness", "tables/silver", "spool"):
+    for kept in ("logs/spark.log", "ground-truth/sim-0002.readings", "tables/silver", "spool"):
         assert (out / kept).exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paho_subscriber import Subscriber
 from umqtt_kit.data import deployed_files
-from umqtt_kit.witness import read_witnesses, witness_path
+from umqtt_kit.ground_truth import ground_truth_path, read_ground_truth
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import eventually
@@ -21,11 +21,13 @@ _ID = "pump-7"
 
 @pytest.fixture
 def board(tmp_path: Path) -> Iterator[VirtualBoard]:
-    witness = tmp_path / "witness"
-    witness.mkdir()
+    ground_truth = tmp_path / "ground_truth"
+    ground_truth.mkdir()
     try:
         board = VirtualBoard(
-            tmp_path / "flash.img", env={"UMQTT_WITNESS": str(witness_path(witness, _ID))}, unique_id=b"\x02pump7"
+            tmp_path / "flash.img",
+            env={"UMQTT_GROUND_TRUTH": str(ground_truth_path(ground_truth, _ID))},
+            unique_id=b"\x02pump7",
         )
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
@@ -140,7 +142,7 @@ def test_ping_is_answered_and_pause_answers_when_the_broker_has_everything(board
         subscriber.publish(f"fleet/{_ID}/cmd", json.dumps({"id": f"later {len(ups)}", "cmd": "ping"}))
         assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 4 + len(ups))
         ups.append(subscriber.payloads("reply")[-1]["result"]["up"])
-    made = set(read_witnesses(tmp_path / "witness"))
+    made = set(read_ground_truth(tmp_path / "ground_truth"))
     assert replies["2"]["result"]["published"] == len(made)
     assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
     assert subscriber.received.keys() == made
@@ -151,7 +153,7 @@ def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscribe
     _provision(board, broker, wifi=["workshop"])
     board.hooks(wifi=False)
     board.start()
-    path = witness_path(tmp_path / "witness", _ID)
+    path = ground_truth_path(tmp_path / "ground_truth", _ID)
     eventually(lambda: path.exists() and path.read_bytes().count(b"\n") > 5)
     assert not subscriber.records
     waiting = path.read_bytes().count(b"\n")

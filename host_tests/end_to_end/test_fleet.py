@@ -1,4 +1,4 @@
-"""Every reading that a simulated device witnessed reaches a subscriber, whatever happens to the network."""
+"""Every reading that a simulated device made reaches a subscriber, whatever happens to the network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from umqtt_kit.witness import read_witnesses
+from umqtt_kit.ground_truth import read_ground_truth
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
@@ -24,7 +24,7 @@ def _start_fleet(broker: str, folder: Path, devices: int, *options: str) -> subp
     return subprocess.Popen(
         umqtt_command(
             "fleet", "--devices", str(devices), "--interval-ms", "50", "--broker", broker,
-            "--witness", str(folder / "witness"), "--status", str(folder / "status.json"), *options,
+            "--ground-truth", str(folder / "ground_truth"), "--status", str(folder / "status.json"), *options,
         ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -32,7 +32,7 @@ def _start_fleet(broker: str, folder: Path, devices: int, *options: str) -> subp
     )  # fmt: skip
 
 
-def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_path):
+def test_every_reading_made_arrives_across_cuts(broker, subscriber, tmp_path):
     """Planted: readings are published at QoS 0."""
     with FaultProxy(("127.0.0.1", broker), seed=3) as network:
         fleet = _start_fleet(network.url, tmp_path, devices=8)
@@ -46,7 +46,7 @@ def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_pat
         fleet.send_signal(signal.SIGTERM)
         _, notes = fleet.communicate(timeout=WAIT_LIMIT_S)
     assert fleet.returncode == 0, notes
-    made = set(read_witnesses(tmp_path / "witness"))
+    made = set(read_ground_truth(tmp_path / "ground_truth"))
     assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
     assert subscriber.received.keys() == made
     status = json.loads((tmp_path / "status.json").read_text())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from fuzz_packets import BAD, ODD, OK, Eater, connack, verdict
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from soup import BAD, ODD, OK, Eater, connack, verdict
-from test_packet_soup import check
+from test_fuzz_packets import check
 from umqtt_testkit.encoder import (
     PUBACK,
     PUBCOMP,

@@ -178,7 +178,7 @@ def test_help_names_every_environment_variable_that_the_commands_read(capsys):
     kit = Path(commands.__file__).parents[1]
     read = {name for file in kit.rglob("*.py") for name in re.findall(r"\bUMQTT_[A-Z0-9_]+", file.read_text())}
     assert len(read) > 5
-    read.remove("UMQTT_WITNESS")  # `umqtt demo` sets it for its boards
+    read.remove("UMQTT_GROUND_TRUTH")  # `umqtt demo` sets it for its boards
     assert read == set(re.findall(r"^  (UMQTT_[A-Z0-9_]+)  ", shown, re.MULTILINE))
 
 

@@ -24,9 +24,9 @@ from umqtt_kit.ota.release import check_version
 
 import spark_ingest
 from spark_ingest.collector.journal import TerminalJournal
-from spark_ingest.pipeline.live import Live
+from spark_ingest.escape import remark
+from spark_ingest.pipeline.panel import Live
 from spark_ingest.pipeline.record import BadRecord, parse
-from spark_ingest.printable import remark
 from spark_ingest.spool.messages import Message
 
 HOSTILE = {
@@ -85,7 +85,7 @@ def refused(text: str) -> None:
 
 
 def cmd_result(reply: dict[str, object]) -> object:
-    from umqtt_kit.remote import result_of
+    from umqtt_kit.device_commands import result_of
 
     return result_of(reply, "pump", "get")
 
@@ -193,7 +193,7 @@ def test_the_tools_print_by_the_ways_of_their_console_alone() -> None:
 def test_the_ingester_writes_to_standard_error_by_remark_alone() -> None:
     """Planted: a report that prints its line itself."""
     folder = Path(spark_ingest.__file__).parent
-    files = [file for file in sorted(folder.rglob("*.py")) if file.name != "printable.py"]
+    files = [file for file in sorted(folder.rglob("*.py")) if file.name != "escape.py"]
     assert [str(file.relative_to(folder)) for file in files if "file=sys.stderr" in file.read_text()] == []
 
 

@@ -1,6 +1,6 @@
 """umqtt cmd with a played device: answers on stdout or in one line, and commands sent once, answered late or never.
 
-What the firmware makes of each command is in test_story.py.
+What the firmware makes of each command is in test_lifecycle.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cable import broker
 from kit_command import umqtt_command
 from live_device import PlayedDevice
 from umqtt_kit.__main__ import run
-from umqtt_kit.remote import MOST_BYTES
+from umqtt_kit.device_commands import MOST_BYTES
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 pytestmark = pytest.mark.tier(1)

@@ -17,11 +17,11 @@ from impatient import builds_impatient
 from kit_command import umqtt_here
 from owner import own
 from umqtt_kit.deploy.build import build
+from umqtt_kit.device_commands import NoReply, new_id
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import build_release
 from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
-from umqtt_kit.remote import NoReply, new_id
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 

@@ -10,9 +10,9 @@ from cable import Cable, broker
 from owner import own
 from umqtt_kit.deploy.build import build
 from umqtt_kit.desired import Group, desired_of, read_groups
+from umqtt_kit.device_commands import known_devices
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
-from umqtt_kit.remote import known_devices
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import eventually
 

@@ -57,7 +57,7 @@ class VirtualBoard:
     geometry. The default, UNIX, has the host's clock, and hardware that answers like an esp32.
     geometry: "esp32" or "rp2", if not the board's own.
     heap: MicroPython's heap ("64K" plays a small board); the heap that the stub modules take is added.
-    env: further environment variables of the board's process. UMQTT_WITNESS=FILE records every published reading
+    env: further environment variables of the board's process. UMQTT_GROUND_TRUTH=FILE records every published reading
     there; UMQTT_BOARD_NETWORK=wired or none plays an image without Wi-Fi, or without a network;
     UMQTT_BOARD_PORTS={"80": PORT} makes the board's port 80 reachable at PORT of 127.0.0.1.
     link: symbolic link to the serial port.

@@ -190,7 +190,7 @@ class BoardProcess:
         code = (
             f"import sys; sys.path[:] = [{str(DEVICE_FILES)!r}]; import board_boot; "
             f"board_boot.boot({str(DEVICE_FILES)!r}, {str(settings.image)!r}, {settings.program_size}, "
-            f"{control}, {settings.env.get('UMQTT_WITNESS')!r}, {run_main})"
+            f"{control}, {settings.env.get('UMQTT_GROUND_TRUTH')!r}, {run_main})"
         )
         environment = {
             **os.environ,

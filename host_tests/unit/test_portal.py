@@ -258,7 +258,7 @@ def test_no_request_makes_a_board_keep_more_than_its_limits():
     assert fed <= 2200, fed
 
 
-def test_soup_is_a_bad_request_or_a_whole_one_and_changes_nothing():
+def test_random_bytes_are_a_bad_request_or_a_whole_one_and_changes_nothing():
     rng = Rng(16)
     root = _folder()
     portal = _portal(root)
@@ -310,9 +310,9 @@ def test_what_is_no_query_gets_no_answer_however_it_is_cut():
         equal(answer(wrong, ADDRESS), None, wrong)
     rng = Rng(5)
     for _ in range(2000):
-        soup = bytes([rng.below(256) if rng.below(3) else rng.below(4) for _ in range(rng.below(40))])
-        said = answer(soup, ADDRESS)
-        assert said is None or len(said) <= len(soup) + 16, soup
+        noise = bytes([rng.below(256) if rng.below(3) else rng.below(4) for _ in range(rng.below(40))])
+        said = answer(noise, ADDRESS)
+        assert said is None or len(said) <= len(noise) + 16, noise
 
 
 OLD_SETTINGS = {"brokers": ["mqtt://old"], "wifi": ["old"]}

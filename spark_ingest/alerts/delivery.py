@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ..printable import remark
+from ..escape import remark
 from .destinations import Destination
 from .journal import Event, Journal
 from .messages import packed, title_and_body

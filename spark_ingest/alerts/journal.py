@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from ..durable import read_checked_json, replace_checked
 from ..errors import FileDamaged
+from ..escape import remark
 from ..location import Location
-from ..printable import remark
 from .rules import RuleSet
 
 FILE = ".alerts.json"

@@ -7,8 +7,9 @@
 ``backoff``     how long to wait before the next attempt
 ``config``      settings of a collector, and the TOML file that configures several
 ``session``     CONNECT, subscriptions, and the alarm when the broker has lost the session
+``nodes``       the check that the nodes of one broker are one cluster
 ``connection``  the hot path: bytes → durable group → acknowledgements
-``room``        limits on the size of a spool and on the free disk space
+``disk_quota``  limits on the size of a spool and on the free disk space
 ``collector``   one collector: connects, handles errors, waits for room
 ``counters``    the counters of a collector
 ``process``     several collectors in one process, with status file, metrics, log and spool server

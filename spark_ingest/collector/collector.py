@@ -5,9 +5,9 @@ single queries. It runs until :meth:`Collector.stop`; then it reads what has alr
 disconnects. A killed collector loses nothing either: the broker sends again whatever was not acknowledged, and
 duplicates are removed later by the identity of each reading.
 
-Without room (see ``room``) it disconnects and waits. If it only stopped reading, it would not read the answers to its
-pings either, so neither side could tell a dead link from a slow one; and brokers keep messages for a client that is
-offline, but may drop one that is slow.
+Without room (see ``disk_quota``) it disconnects and waits. If it only stopped reading, it would not read the answers
+to its pings either, so neither side could tell a dead link from a slow one; and brokers keep messages for a client that
+is offline, but may drop one that is slow.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from ..errors import BrokerRefused, MalformedStream, SpoolWriteFailed, UsageError
-from ..printable import remark
+from ..escape import remark
 from ..spool.writer import Spool
 from .access import parse_nodes
 from .backoff import Backoff
 from .config import CollectorConfig
 from .connection import Connection
 from .counters import Counters
+from .disk_quota import DiskQuota, QuotaReached
 from .link import Link
 from .nodes import check_cluster
-from .room import NoRoom, Room
 from .session import Session, VersionRefused
 from .wire5 import PASSING
 
@@ -72,7 +72,7 @@ class Collector:
         self._level = _NEWEST
         self._failed_nodes = 0  # nodes that failed in a row, since the last successful subscription
         self._session = Session(config, self.counters, self._say)
-        self._room = Room(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
+        self._quota = DiskQuota(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
         self._backoff = Backoff(config.longest_delay_s)
         self._short_links = 0
         self._stopping = False
@@ -96,7 +96,7 @@ class Collector:
             "broker": self.config.broker,
             "spool": durable.spool,
             **asdict(self.counters),
-            "spool_bytes": self._room.used,
+            "spool_bytes": self._quota.used,
             "truncated_bytes": self._spool.truncated_bytes,
             "segment": durable.segment,
             "position": durable.position,
@@ -107,7 +107,7 @@ class Collector:
         checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes")
         checking.start()
         try:
-            self._wait_for_room(self._room.lacks())
+            self._wait_for_room(self._quota.lacks())
             while not self._stopping:
                 delay = self._one_connection()
                 if not self._stopping and delay:
@@ -164,7 +164,7 @@ class Collector:
             counters.spool_errors += 1
             self._say("spool_error", str(error))
             self._disconnected(link)
-            self._wait_for_room(self._room.probe())
+            self._wait_for_room(self._quota.probe())
         except OSError as error:
             counters.lost_links += 1
             if link is not None:
@@ -194,7 +194,7 @@ class Collector:
         connection = Connection(
             link,
             self._spool,
-            self._room,
+            self._quota,
             self.config,
             self.counters,
             stopping=lambda: self._stopping,
@@ -210,7 +210,7 @@ class Collector:
             connection.collect()
             connection.drain()
             connection.finish()
-        except NoRoom as reason:
+        except QuotaReached as reason:
             # Everything read so far is durable and acknowledged; the broker sends again whatever was not read.
             with contextlib.suppress(OSError):
                 connection.finish()
@@ -259,7 +259,7 @@ class Collector:
                     self._spool.rotate()
                 nudged, nudge_s = now, min(max(_FIRST_NUDGE_S, nudge_s * 2), _LAST_NUDGE_S)
             self._sleep(_LOOK_FOR_ROOM_S)
-            lacks = self._room.lacks(margin=True) or self._room.probe()
+            lacks = self._quota.lacks(margin=True) or self._quota.probe()
             if lacks is None:
                 self._report("resumed", f"there is room again after {time.monotonic() - began:.0f} s")
                 break

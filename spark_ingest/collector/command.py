@@ -11,7 +11,7 @@ from umqtt_cli.numbers import Bytes
 
 from ..address import Address
 from ..errors import IngestError, UsageError
-from ..printable import remark
+from ..escape import remark
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)

@@ -50,8 +50,8 @@ class CollectorConfig:
     :ivar segment_bytes: size in bytes at which a new segment begins.
     :ivar group_bytes: size in bytes at which a group is synced.
     :ivar group_ms: milliseconds that a small group waits for more messages; under load no group waits.
-    :ivar max_spool_bytes: limit of the spool's size, see :class:`Room`; 0 for no limit.
-    :ivar min_free_bytes: disk space to leave free, see :class:`Room`.
+    :ivar max_spool_bytes: limit of the spool's size, see :class:`DiskQuota`; 0 for no limit.
+    :ivar min_free_bytes: disk space to leave free, see :class:`DiskQuota`.
     :ivar longest_delay_s: longest wait between attempts to connect, in seconds.
 
     The other attributes are those of :class:`Access`.

@@ -11,8 +11,8 @@ from ..errors import MalformedStream
 from ..spool.writer import Spool
 from .config import CollectorConfig
 from .counters import Counters
+from .disk_quota import DiskQuota
 from .link import Link
-from .room import Room
 from .wire import DISCONNECT_PACKET, split
 from .wire5 import DISCONNECT, describe, parse_answer
 
@@ -33,7 +33,7 @@ class Connection:
         self,
         link: Link,
         spool: Spool,
-        room: Room,
+        quota: DiskQuota,
         config: CollectorConfig,
         counters: Counters,
         *,
@@ -44,7 +44,7 @@ class Connection:
         self.level = level
         self._link = link
         self._spool = spool
-        self._room = room
+        self._quota = quota
         self._group_bytes = config.group_bytes
         self._linger_s = config.group_ms / 1000
         self._counters = counters
@@ -86,7 +86,7 @@ class Connection:
         """Collect messages until asked to stop.
 
         :raises SpoolWriteFailed: a group could not be made durable; it was not acknowledged.
-        :raises NoRoom: the spool is at a limit; everything received so far is durable and acknowledged.
+        :raises QuotaReached: the spool is at a limit; everything received so far is durable and acknowledged.
         :raises MalformedStream: the broker sent something that is not MQTT.
         :raises OSError: the link broke.
         """
@@ -149,7 +149,7 @@ class Connection:
             counters.groups += 1
             counters.redelivered += received.redelivered
             counters.last_message_ms = received_ms
-            self._room.note(len(received.publishes) + _BLOCK_OVERHEAD)
+            self._quota.note(len(received.publishes) + _BLOCK_OVERHEAD)
         for packet in received.others:
             if packet[0] == DISCONNECT:
                 # The messages before DISCONNECT are already durable.

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from ..printable import printable
+from ..escape import printable
 
 Status = Mapping[str, object]
 

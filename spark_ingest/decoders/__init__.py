@@ -1,17 +1,17 @@
 """Decoders turn payloads into readings: ``decode(topic, payloads) -> readings``, chosen by topic in ``ingest.toml``.
 
-=============  ============================================================================================
-``reading``    the interface: what a decoder is given, and what it returns
-``json``       a JSON object, and the checks that every JSON payload passes
-``cbor``       a CBOR map, and the checks that every CBOR payload passes
-``protobuf``   a Protobuf message, described by a descriptor file
-``sparkplug``  Sparkplug B messages, read with the birth certificates before them
-``number``     a payload that is one number
-``record``     the telemetry record, and the checks that every reading passes
-``plain``      the fast parser for ordinary telemetry records
-``fields``     the mapping from an object's fields to a reading, which JSON, CBOR and Protobuf share
-``rules``      ``ingest.toml``: which decoder reads which topic
-=============  ============================================================================================
+===============  ============================================================================================
+``reading``      the interface: what a decoder is given, and what it returns
+``json``         a JSON object, and the checks that every JSON payload passes
+``cbor``         a CBOR map, and the checks that every CBOR payload passes
+``protobuf``     a Protobuf message, described by a descriptor file
+``sparkplug``    Sparkplug B messages, read with the birth certificates before them
+``number``       a payload that is one number
+``record``       the telemetry record, and the checks that every reading passes
+``fast_decode``  the fast parser for ordinary telemetry records
+``fields``       the mapping from an object's fields to a reading, which JSON, CBOR and Protobuf share
+``rules``        ``ingest.toml``: which decoder reads which topic
+===============  ============================================================================================
 
 No module here depends on tables, Spark or the spool. Your own decoder is a Python file with a function `decode`::
 

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .cbor import cbor_object
+from .fast_decode import LONGEST_NAME, SEQ_END, TS_END, VERSION
 from .json import json_object, json_text, shown
-from .plain import LONGEST_NAME, SEQ_END, TS_END, VERSION
 from .reading import BadRecord, Reading
 
 _FIELDS = frozenset(("v", "id", "boot", "seq", "ts", "up", "m"))

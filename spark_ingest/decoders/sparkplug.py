@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, cast
 
+from .fast_decode import TS_END
 from .json import shown
-from .plain import TS_END
 from .reading import BadRecord, Reading, Topic, each_payload
 from .record import a_name
 

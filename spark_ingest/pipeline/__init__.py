@@ -1,31 +1,31 @@
 """The streaming query that writes the messages of ``format("mqtt")`` into tables, each exactly once.
 
-============  =============================================================================================
-``messages``  assign messages to tables by their topics
-``record``    turn telemetry records into rows of tables
-``foreign``   turn messages that a decoder of ingest.toml reads into rows of tables
-``clock``     find out when a reading was taken, even if the device's clock is wrong
-``dedup``     find the new readings: the set of readings seen, as the highest seq and the open gaps per boot
-``progress``  store that set in immutable files per micro-batch
-``births``    store the content of Sparkplug's births in immutable files per micro-batch
-``silver``    make rows of silver, and sort readings that silver already has into duplicates and conflicts
-``batch``     one micro-batch: decode, deduplicate, commit to bronze, silver and the tables beside it
-``cluster``   the same on executors: ``cluster_tasks`` writes ``cluster_files``, the driver commits
-``claim``     which pipeline may write the tables
-``plan``      the micro-batches that Spark's checkpoint has planned and committed
-``gold``      update the gold tables from what silver has committed: ``gold_state`` is what it remembers,
-              ``gold_tables`` and ``gold_windows`` make the rows, ``gold_boots`` finds each device's boots,
-              ``gold_alerts`` and ``metric_alerts`` find alerts, ``columns`` holds numpy arrays by key
-``rebuild``   rebuild silver, the tables beside it and gold from bronze
-``forget``    remove a device from every table
-``upkeep``    update gold, join small files and vacuum while the pipeline runs
-``process``   folders, checkpoints, the end of Spark's Java process, and messages about failures
-``metrics``   the figures for Prometheus, and the health
-``live``      the live display; ``remarks`` keeps other output on standard error from corrupting it
-``session``   the Spark session; ``spark_home`` is the folder that Spark starts from, ``class_archive`` makes
-              the archive of Java classes with which it starts sooner
-``config``    the settings of a pipeline
-``pipeline``  the process that runs the query
-``command``   the command line: ``python -m spark_ingest.pipeline``; ``submit`` is the one for ``spark-submit``
-============  =============================================================================================
+=================  =============================================================================================
+``messages``       assign messages to tables by their topics
+``record``         turn telemetry records into rows of tables
+``foreign``        turn messages that a decoder of ingest.toml reads into rows of tables
+``clock``          find out when a reading was taken, even if the device's clock is wrong
+``dedup``          find the new readings: the set of readings seen, as the highest seq and the open gaps per boot
+``progress``       store that set in immutable files per micro-batch
+``births``         store the content of Sparkplug's births in immutable files per micro-batch
+``silver``         make rows of silver, and sort readings that silver already has into duplicates and conflicts
+``batch``          one micro-batch: decode, deduplicate, commit to bronze, silver and the tables beside it
+``cluster``        the same on executors: ``cluster_tasks`` writes ``cluster_files``, the driver commits
+``claim``          which pipeline may write the tables
+``plan``           the micro-batches that Spark's checkpoint has planned and committed
+``gold``           update the gold tables from what silver has committed: ``gold_state`` is what it remembers,
+                   ``gold_tables`` and ``gold_windows`` make the rows, ``gold_boots`` finds each device's boots,
+                   ``gold_alerts`` and ``metric_alerts`` find alerts, ``columns`` holds numpy arrays by key
+``rebuild``        rebuild silver, the tables beside it and gold from bronze
+``delete_device``  remove a device from every table
+``upkeep``         update gold, join small files and vacuum while the pipeline runs
+``process``        folders, checkpoints, the end of Spark's Java process, and messages about failures
+``metrics``        the figures for Prometheus, and the health
+``panel``          the live display; ``stderr_capture`` keeps other output on standard error from corrupting it
+``session``        the Spark session; ``spark_home`` is the folder that Spark starts from, ``class_archive`` makes
+                   the archive of Java classes with which it starts sooner
+``config``         the settings of a pipeline
+``pipeline``       the process that runs the query
+``command``        the command line: ``python -m spark_ingest.pipeline``; ``submit`` is the one for ``spark-submit``
+=================  =============================================================================================
 """

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from ..decoders.rules import NO_RULES, Rules
 from ..errors import FileDamaged
+from ..escape import remark
 from ..location import Location
-from ..printable import remark
 from ..tables.delta import Delta, note_rules
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS

@@ -21,8 +21,8 @@ import pyarrow.dataset as pa_dataset
 from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged, IngestError, UsageError
+from ..escape import remark
 from ..location import Location
-from ..printable import remark
 from ..tables.delta import Delta, note_rules
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from . import cluster_tasks

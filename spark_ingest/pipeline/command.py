@@ -13,8 +13,8 @@ from umqtt_cli.numbers import Bytes, Finite
 
 from ..address import Address
 from ..errors import IngestError, MissingDependency
+from ..escape import remark
 from ..location import TablesOption
-from ..printable import remark
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -152,8 +152,8 @@ def _run(
     from ..metrics import MetricsServer
     from ..status import StatusFile
     from .config import PipelineConfig
-    from .live import Live
     from .metrics import Figures, health
+    from .panel import Live
     from .pipeline import Pipeline
 
     require_java()

@@ -31,8 +31,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from ..alerts.journal import Journal, Opened
 from ..alerts.rules import DEFAULT_RULES, RuleSet, rules_from_text
 from ..errors import FileDamaged
+from ..escape import remark
 from ..location import Location, may_pass, open_table, remove_tree
-from ..printable import remark
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import WRITER, Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP

@@ -45,9 +45,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import IngestError, SparkEnded, UsageError
+from ..escape import remark
 from ..location import StorePath, may_pass
 from ..lock import FolderLock
-from ..printable import remark
 from .claim import claim, pipeline_lock
 from .config import PipelineConfig
 from .process import (

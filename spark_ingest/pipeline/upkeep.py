@@ -7,8 +7,8 @@ from deltalake.exceptions import DeltaError
 
 from ..alerts.delivery import Delivery
 from ..errors import IngestError
+from ..escape import remark
 from ..location import may_pass
-from ..printable import remark
 from ..tables.upkeep import SmallFiles, vacuum_hourly
 from .config import PipelineConfig
 from .gold import Gold

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_kit import commands, project
 from umqtt_kit.console import buffer_output, check_output
 from umqtt_kit.entry import missing_package

@@ -4,7 +4,7 @@ The readable modules of firmware/ stay the source of truth. From them this modul
 
     app/__init__, app/application    the modules that every board loads, joined in the order of their imports
     app/NAME    each other module, loaded when needed; it imports from those two what it used to import elsewhere
-    app/start, app/telemetry    doors: they re-export what main.py, and a test's witness, import from a joined module
+    app/start, app/telemetry    doors: they re-export what main.py, and a virtual board, import from a joined module
     startup, postmortem    modules of their own, because they are written over the cable only
 
 On a board a name costs some 25 bytes of heap until the next reset, even after the name's module is gone, and a
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from umqtt_kit import shorten
+from umqtt_kit import minify
 
 PACKAGE = "app"
 INIT = f"{PACKAGE}.__init__"
@@ -34,7 +34,7 @@ BUNDLES = {
     ),
 }  # fmt: skip
 _HOME = {f"{PACKAGE}.{name}": bundle for bundle, names in BUNDLES.items() for name in names}
-# What main.py, and the witness of a test, still import from the modules that were joined.
+# What main.py, and a virtual board that notes its readings, still import from the modules that were joined.
 DOORS = {f"{PACKAGE}.start": ("run",), f"{PACKAGE}.telemetry": ("on_published",)}
 # MicroPython runs these from source, and they may use any name of startup and postmortem.
 _AS_SOURCE = ("boot", "main")
@@ -102,7 +102,7 @@ class AppBundle:
         return f'File "{place.file}", line {place.line}, in {place.function}' if place else found[0]
 
     def _shorten(self, trees: Mapping[str, ast.Module], keep: set[str]) -> None:
-        names = shorten.Names(trees.values())
+        names = minify.Names(trees.values())
         kept = self._kept | names.strings | names.keywords
         modules = {part for name in trees for part in name.split(".")}
 
@@ -111,24 +111,24 @@ class AppBundle:
                 name for name in made if name[0] == "_" and name != "_" and name[:2] != "__" and name not in kept
             )
 
-        used = shorten.Names([trees[name] for name in BUNDLES])
-        variables = shorten.short_names(
+        used = minify.Names([trees[name] for name in BUNDLES])
+        variables = minify.short_names(
             sorted(private(names.made_globals), key=lambda name: (-used.variables[name], name)),
             (),
             {*names.variables, *names.keywords, *modules, *_TAKEN},
         )
         for tree in trees.values():
-            shorten.rename_variables(tree, variables)
-        attributes = shorten.short_names(
+            minify.rename_variables(tree, variables)
+        attributes = minify.short_names(
             sorted(private(names.made_attributes), key=lambda name: (-used.attributes[name], name)),
             (),
             {*names.attributes, *_TAKEN},
         )
         for tree in trees.values():
-            shorten.rename_attributes(tree, attributes)
+            minify.rename_attributes(tree, attributes)
         for tree in trees.values():
-            pool = [name for name in shorten.Names([tree]).attributes if name.isidentifier()]
-            shorten.with_short_arguments(tree, _BY_KEYWORD, names.keywords | keep | {"self"}, pool)
+            pool = [name for name in minify.Names([tree]).attributes if name.isidentifier()]
+            minify.with_short_arguments(tree, _BY_KEYWORD, names.keywords | keep | {"self"}, pool)
 
 
 def public_names(folder: Path) -> dict[str, list[str]]:
@@ -150,37 +150,37 @@ def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
     tree = ast.parse(file.read_text())
     functions = _functions(tree)
     shown = "/".join([*name.split(".")[:-1], file.name])
-    for node in shorten.walk(tree):
+    for node in minify.walk(tree):
         if hasattr(node, "lineno"):
             # Whatever happens to the node later, it keeps the place it came from.
             place = Place(shown, node.lineno, functions.get(node, "<module>"))
             node.place = place  # pyrefly: ignore[missing-attribute]
-    tree = shorten.without_docstrings(tree)
-    private = shorten.take_constants(tree, keep | {name for name in _constants(tree) if name[0] != "_"})
-    return shorten.with_constants(tree, private)
+    tree = minify.without_docstrings(tree)
+    private = minify.take_constants(tree, keep | {name for name in _constants(tree) if name[0] != "_"})
+    return minify.with_constants(tree, private)
 
 
 def _functions(tree: ast.Module) -> dict[ast.AST, str]:
     found: dict[ast.AST, str] = {}
-    for function in shorten.walk(tree):  # from the outside in, so that the innermost function wins
+    for function in minify.walk(tree):  # from the outside in, so that the innermost function wins
         if isinstance(function, ast.FunctionDef):
             found.update(
-                dict.fromkeys((inner for part in function.body for inner in shorten.walk(part)), function.name)
+                dict.fromkeys((inner for part in function.body for inner in minify.walk(part)), function.name)
             )
     return found
 
 
 def _constants(tree: ast.Module) -> set[str]:
-    return {name for node in tree.body if isinstance(node, ast.Assign) for name in shorten.targets_of(node)}
+    return {name for node in tree.body if isinstance(node, ast.Assign) for name in minify.targets_of(node)}
 
 
 def _identifiers(trees: Iterable[ast.Module]) -> set[str]:
-    names = shorten.Names(trees)
+    names = minify.Names(trees)
     return {*names.attributes, *names.variables}
 
 
 def _globals(tree: ast.Module) -> set[str]:
-    return shorten.made_globals(tree)
+    return minify.made_globals(tree)
 
 
 def _check_names(joined: Mapping[str, ast.Module]) -> None:
@@ -197,7 +197,7 @@ def _make_unique(tree: ast.Module, module: str, joined: Mapping[str, ast.Module]
     others = set().union(*(_globals(other) for name, other in joined.items() if name != module))
     prefix = "_" + module.removeprefix(f"{PACKAGE}.").replace(".", "_").replace("__", "")
     twice = {name: prefix + name for name in _globals(tree) & others if name[0] == "_"}
-    shorten.rename_variables(tree, twice)
+    minify.rename_variables(tree, twice)
 
 
 class _FromBundle(ast.NodeTransformer):
@@ -232,7 +232,7 @@ def _merged(trees: Iterable[ast.Module]) -> list[ast.stmt]:
 def _places(tree: ast.Module, written: ast.Module) -> dict[int, Place]:
     # Both trees differ only in the positions of their nodes, so the nodes can be paired.
     places: dict[int, Place] = {}
-    for node, twin in zip(shorten.walk(tree), shorten.walk(written), strict=True):
+    for node, twin in zip(minify.walk(tree), minify.walk(written), strict=True):
         place = getattr(node, "place", None)
         if place and hasattr(twin, "lineno"):
             places.setdefault(twin.lineno, place)

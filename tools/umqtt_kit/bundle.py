@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import umqtt_robust
-from umqtt_kit import shorten
+from umqtt_kit import minify
 from umqtt_kit.mpy_cross import compile_file
 
 PACKAGE = "umqtt_robust"
@@ -111,12 +111,12 @@ class Bundle:
         public: dict[str, set[str]] = {}
         for name, tree in trees.items():
             public[name] = _names_of_stubs([ast.parse(stub.read_text())]) if (stub := _stub(files[name])) else set()
-            numbers[name] = shorten.take_constants(tree, public[name])
+            numbers[name] = minify.take_constants(tree, public[name])
         shared = {key: value for name in self.joined for key, value in numbers[name].items() if key[0] != "_"}
         for name, tree in trees.items():
-            trees[name] = shorten.with_constants(tree, shared | numbers[name])
+            trees[name] = minify.with_constants(tree, shared | numbers[name])
         self._move_tables(trees)
-        core = shorten.with_empty_classes_by_call(shorten.merge_single_bases(self._join(trees)))
+        core = minify.with_empty_classes_by_call(minify.merge_single_bases(self._join(trees)))
         if architecture is not None:
             _mark_native(core)
         optional = {
@@ -124,26 +124,26 @@ class Bundle:
         }
         still_there = _top_level(core)  # by the old names
         everything: dict[str, ast.Module] = {INIT: core, **optional}
-        spoken = set() if short_names else shorten.functions_and_classes(everything.values())
+        spoken = set() if short_names else minify.functions_and_classes(everything.values())
         self._shorten(everything, stubs, set(files), keep | spoken)
         for name in doors:
             offered = public[name] | keep
             names = sorted(key for key, module in home.items() if module == name and key in still_there & offered)
             values = {key: value for key, value in numbers[name].items() if key in offered}
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], values)
-        shorten.without_class_names(everything[INIT])
+        minify.without_class_names(everything[INIT])
         self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
     def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:
         # A table that no joined module reads moves to the optional modules that do: a board without these does not
         # carry it.
-        read = shorten.Names([trees[name] for name in self.joined]).variables
+        read = minify.Names([trees[name] for name in self.joined]).variables
         optional = [name for name in trees if name not in self.joined]
         for joined in self.joined:
             for node in list(trees[joined].body):
                 if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)):
                     continue
-                (table,) = shorten.targets_of(node)
+                (table,) = minify.targets_of(node)
                 if read[table] > 1:  # besides the assignment
                     continue
                 trees[joined].body.remove(node)
@@ -179,8 +179,8 @@ class Bundle:
     def _shorten(
         self, trees: Mapping[str, ast.Module], stubs: list[ast.Module], module_names: set[str], keep: set[str]
     ) -> None:
-        names = shorten.Names(trees.values())
-        core = shorten.Names([trees[INIT]])
+        names = minify.Names(trees.values())
+        core = minify.Names([trees[INIT]])
         public = _names_of_stubs(stubs)
         kept = public | keep | names.strings | names.keywords
         # load(module).function: such a name is both an attribute and a variable.
@@ -192,22 +192,22 @@ class Bundle:
             return sorted(made - kept - _NAMES_OF_OTHERS, key=lambda name: (-in_core[name], -used[name], name))
 
         # No variable may have the name of a module: the package uses it for an optional module that is loaded.
-        self.variables = shorten.short_names(
+        self.variables = minify.short_names(
             first(names.made_globals, core.variables, names.variables),
             [name for name in core.attributes if name in kept],
             {*names.variables, *names.keywords, *module_names},
         )
         for tree in trees.values():
-            shorten.rename_variables(tree, self.variables)
-        at_hand = [name for name in shorten.Names([trees[INIT]]).variables if name in kept or name in _BUILTINS]
-        self.attributes = shorten.short_names(
+            minify.rename_variables(tree, self.variables)
+        at_hand = [name for name in minify.Names([trees[INIT]]).variables if name in kept or name in _BUILTINS]
+        self.attributes = minify.short_names(
             first(names.made_attributes, core.attributes, names.attributes), at_hand, {*names.attributes, *public}
         )
         for tree in trees.values():
-            shorten.rename_attributes(tree, self.attributes)
+            minify.rename_attributes(tree, self.attributes)
         for tree in trees.values():
-            pool = shorten.Names([tree]).attributes
-            shorten.with_short_arguments(tree, _functions_of_stubs(stubs), names.keywords, pool)
+            pool = minify.Names([tree]).attributes
+            minify.with_short_arguments(tree, _functions_of_stubs(stubs), names.keywords, pool)
 
 
 def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> None:
@@ -238,12 +238,12 @@ def _name_what_is_raised(handler: ast.ExceptHandler) -> None:
 
 
 def _prepared(file: Path) -> ast.Module:
-    tree = shorten.without_docstrings(ast.parse(file.read_text()))
-    tree = shorten.branch_of_boards(tree, _HOST_MODULE)
+    tree = minify.without_docstrings(ast.parse(file.read_text()))
+    tree = minify.branch_of_boards(tree, _HOST_MODULE)
     tree.body = [
         node
         for node in tree.body
-        if not (isinstance(node, ast.Assign) and "__all__" in shorten.targets_of(node))
+        if not (isinstance(node, ast.Assign) and "__all__" in minify.targets_of(node))
         and not (isinstance(node, ast.ImportFrom) and node.module == "micropython")  # const()
     ]
     return tree
@@ -260,7 +260,7 @@ def _top_level(tree: ast.Module) -> set[str]:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
-            names |= shorten.targets_of(node)
+            names |= minify.targets_of(node)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names |= {alias.asname or alias.name for alias in node.names}
     return names
@@ -268,7 +268,7 @@ def _top_level(tree: ast.Module) -> set[str]:
 
 def _names_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
     names = set()
-    for node in (node for stub in stubs for node in shorten.walk(stub)):
+    for node in (node for stub in stubs for node in minify.walk(stub)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.arg):

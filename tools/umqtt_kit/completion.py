@@ -40,8 +40,8 @@ def complete_device_id(context: click.Context, option: click.Parameter, incomple
 
     They come from the retained statuses at the broker that the command line, environment or umqtt.toml names.
     """
+    from umqtt_kit.device_commands import known_devices
     from umqtt_kit.mqtt import make_access
-    from umqtt_kit.remote import known_devices
 
     given: dict[str, Any] = {
         name: context.params.get(name) for name in ("username", "password_file", "ca", "cert", "key", "mqtt_version")

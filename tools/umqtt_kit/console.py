@@ -17,7 +17,7 @@ import click
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
 
 # More than any table needs.

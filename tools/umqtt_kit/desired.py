@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from umqtt_kit.device_commands import new_id, payload_of, refusal
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.keys import Keys
 from umqtt_kit.mqtt import Access, Link
-from umqtt_kit.remote import new_id, payload_of, refusal
 from umqtt_kit.strict_json import loads
 
 # After this long without a message, all retained messages are taken to have come.

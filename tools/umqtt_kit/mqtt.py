@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 

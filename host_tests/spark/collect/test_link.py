@@ -12,8 +12,8 @@ from spark_ingest.collector import connection as connection_module
 from spark_ingest.collector.config import CollectorConfig
 from spark_ingest.collector.connection import Connection
 from spark_ingest.collector.counters import Counters
+from spark_ingest.collector.disk_quota import DiskQuota
 from spark_ingest.collector.link import Link
-from spark_ingest.collector.room import Room
 from spark_ingest.collector.wire import CONNACK
 from spark_ingest.spool.writer import Spool
 
@@ -86,8 +86,8 @@ def test_an_answer_to_connect_that_lay_there_after_its_time_is_taken(linked, tmp
     monkeypatch.setattr(connection_module, "ANSWER_TIMEOUT_S", -1.0)
     config = CollectorConfig("mqtt://127.0.0.1", tmp_path, "north")
     with Spool(tmp_path / "north") as spool:
-        room, never = Room(tmp_path / "north", max_bytes=0, min_free_bytes=0), linked.never
-        connection = Connection(linked.link, spool, room, config, Counters(), stopping=lambda: False, wake_fd=never)
+        quota, never = DiskQuota(tmp_path / "north", max_bytes=0, min_free_bytes=0), linked.never
+        connection = Connection(linked.link, spool, quota, config, Counters(), stopping=lambda: False, wake_fd=never)
         linked.answer(b"\x20\x02\x00\x00")
         assert connection.await_packet(CONNACK) == b"\x20\x02\x00\x00"
         with pytest.raises(TimeoutError, match="did not answer"):

@@ -12,7 +12,7 @@ from spark_ingest.collector import connection as connection_module
 from spark_ingest.collector.config import CollectorConfig
 from spark_ingest.collector.connection import Connection
 from spark_ingest.collector.counters import Counters
-from spark_ingest.collector.room import Room
+from spark_ingest.collector.disk_quota import DiskQuota
 from spark_ingest.collector.wire import Received, split
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import checked_blocks
@@ -63,10 +63,10 @@ class Kept:
         self.messages += count
 
 
-def run(link: Bytes, spool: Spool | Kept, room: Room, config: CollectorConfig) -> Counters:
+def run(link: Bytes, spool: Spool | Kept, quota: DiskQuota, config: CollectorConfig) -> Counters:
     counters = Counters()
     options = {"stopping": lambda: not link.pieces, "wake_fd": -1}
-    connection = Connection(link, spool, room, config, counters, **options)
+    connection = Connection(link, spool, quota, config, counters, **options)
     connection.collect()
     connection.drain()
     return counters
@@ -77,7 +77,7 @@ def collected(folder: Path, pieces: list[bytes | None], group_bytes: int) -> tup
     config = CollectorConfig("mqtt://127.0.0.1", folder, "north", group_bytes=group_bytes, group_ms=0)
     link = Bytes(pieces)
     with Spool(folder / "north", segment_bytes=500, sync=lambda _fd: None) as spool:
-        counters = run(link, spool, Room(folder / "north", max_bytes=0, min_free_bytes=0), config)
+        counters = run(link, spool, DiskQuota(folder / "north", max_bytes=0, min_free_bytes=0), config)
         durable = spool.durable
     view = LocalSpools(folder).view("north")
     kept = b""
@@ -99,7 +99,8 @@ def expected(packets: list[bytes]) -> tuple[bytes, bytes, int]:
 
 
 def test_every_single_split_of_a_stream_gives_the_same_spool(tmp_path):
-    room, config = Room(tmp_path, max_bytes=0, min_free_bytes=0), CollectorConfig("mqtt://x", tmp_path, "n", group_ms=0)
+    quota = DiskQuota(tmp_path, max_bytes=0, min_free_bytes=0)
+    config = CollectorConfig("mqtt://x", tmp_path, "n", group_ms=0)
     packets = [
         publish_packet("fleet/a/telemetry", b"one", 1),
         PINGRESP,
@@ -113,7 +114,7 @@ def test_every_single_split_of_a_stream_gives_the_same_spool(tmp_path):
         for pause in ([], [None]):
             between = list(itertools.chain.from_iterable((piece, *pause) for piece in pieces))
             link, kept = Bytes(between), Kept()
-            run(link, kept, room, config)
+            run(link, kept, quota, config)
             assert (kept.data, link.sent, kept.messages) == expected(packets), f"cut at {cut}, {pause}"
 
 

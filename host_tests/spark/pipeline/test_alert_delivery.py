@@ -33,7 +33,7 @@ from spark_ingest.durable import replace_file
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.upkeep import FIGURES, Upkeep
 
 RULES = rule_set(Path("alerts.toml"), [{"name": name, "kind": "offline"} for name in ("x", "y")], {})
@@ -419,5 +419,5 @@ def test_a_device_that_is_forgotten_is_in_the_journal_no_more(tmp_path):
     BatchWriter(tmp_path, tmp_path / "state").write(table_of(sent), 0, QUERY)
     take(Journal(tmp_path), AlertConfig(RULES, [Inbox("ops").destination]), {"x": {"gone", "kept"}, "y": {"gone"}})
     take(Journal(tmp_path), AlertConfig(RULES, [Inbox("ops").destination]), {"x": {"gone", "kept"}})
-    forget(tmp_path, "gone")
+    delete_device(tmp_path, "gone")
     assert b"gone" not in (tmp_path / FILE).read_bytes() and Journal(tmp_path).waiting == 1

@@ -21,7 +21,7 @@ from spark_ingest.decoders.rules import Rules, _remembered, load
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.command import main as ingest
-from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.messages import part
 from spark_ingest.pipeline.rebuild import rebuild
@@ -365,7 +365,7 @@ def test_whatever_was_broken_off_every_message_is_a_reading_once_also_without_an
     before = {name: content(tables, name) for name in ("silver", "quarantine")}
     rebuild(tables, config=tmp_path / "ingest.toml")
     assert {name: content(tables, name) for name in before} == before
-    gone = forget(tables, "a", tmp_path / "ingest.toml")
+    gone = delete_device(tables, "a", tmp_path / "ingest.toml")
     assert gone["bronze"] == sum("/a" in row["topic"] for row in messages)
     assert not [row for row in content(tables, "bronze") if "/a" in row]
 

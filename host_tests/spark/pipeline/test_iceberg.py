@@ -25,7 +25,7 @@ from umqtt_kit import __main__ as umqtt
 from spark_ingest.errors import UsageError
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.rebuild import rebuild, recount
 from spark_ingest.sql import FOLDERS
@@ -96,8 +96,9 @@ def test_rows_are_those_of_delta_after_whatever_is_done(tables, seed):
         BatchWriter(tables, tables / "state", report=lambda _line: None).write(waiting.pop(0), number, QUERY)
         Gold(tables).update()
 
-    deeds = [lambda: compact(tables), lambda: forget(tables, f"d{rng.randrange(6)}", None), lambda: recount(tables)]
-    deeds += [lambda: rebuild(tables), lambda: retain(tables, 1, now), lambda: shutil.rmtree(tables / "gold")]
+    deeds = [lambda: compact(tables), lambda: delete_device(tables, f"d{rng.randrange(6)}", None)]
+    deeds += [lambda: recount(tables), lambda: rebuild(tables), lambda: retain(tables, 1, now)]
+    deeds += [lambda: shutil.rmtree(tables / "gold")]
     order = [append] * len(waiting) + deeds
     rng.shuffle(order)
     for deed in order:

@@ -16,7 +16,7 @@ from spark_ingest import durable
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.pipeline.command import main
-from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.process import require_format
 from spark_ingest.pipeline.rebuild import rebuild, recount
 from spark_ingest.tables import parquet, summary
@@ -157,7 +157,7 @@ def test_who_upkeeps_delta_says_that_these_are_plain_parquet(tmp_path):
         listed(tmp_path)
 
 
-@pytest.mark.parametrize("change", [rebuild, recount, lambda folder: forget(folder, "pump")])
+@pytest.mark.parametrize("change", [rebuild, recount, lambda folder: delete_device(folder, "pump")])
 def test_what_changes_delta_leaves_plain_parquet_as_it_is(tmp_path, change):
     writer(tmp_path).write(over_midnight(), 0, QUERY)
     before = sorted(tmp_path.rglob("*"))

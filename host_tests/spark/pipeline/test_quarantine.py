@@ -11,7 +11,7 @@ from spark_helpers import RECEIVED_MS
 
 from spark_ingest.decoders.rules import Rules
 from spark_ingest.pipeline.batch import FORMATS, BatchWriter
-from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.tables.schemas import SCHEMAS
 
@@ -94,7 +94,7 @@ def test_a_message_that_is_in_quarantine_for_two_reasons_is_forgotten_like_any_o
     write(tmp_path, [reading(0, 0, t=1.0, u=1)], [reading(0, 5, t="x", u=2)])
     assert [row["kept"] for row in sorted(rows(tmp_path, "quarantine"), key=lambda row: row["reason"])] == [False, True]
     assert_law(tmp_path, 0)
-    assert forget(tmp_path, "a")["quarantine"] == 2
+    assert delete_device(tmp_path, "a")["quarantine"] == 2
     assert not rows(tmp_path, "quarantine") and not rows(tmp_path, "bronze") and not rows(tmp_path, "gold/devices")
 
 
@@ -136,7 +136,7 @@ def test_a_record_on_a_topic_that_is_not_its_devices_is_quarantined_unless_ids_a
 def test_of_a_device_whose_id_others_claim_everything_that_names_it_is_forgotten(tmp_path):
     """Planted: what claims to be of the device stays in bronze."""
     write(tmp_path, [claimed("fleet/bob/telemetry", "bob"), claimed("fleet/alice/telemetry", "bob", 1)])
-    assert forget(tmp_path, "bob")["bronze"] == 2
+    assert delete_device(tmp_path, "bob")["bronze"] == 2
     assert not rows(tmp_path, "quarantine") and not rows(tmp_path, "gold/devices")
 
 
@@ -152,7 +152,7 @@ def test_a_claim_in_cbor_is_forgotten_too_also_where_the_name_comes_in_pieces(tm
     write(tmp_path, [("fleet/eve/telemetry", whole, RECEIVED_MS), ("fleet/alice/telemetry", pieces, RECEIVED_MS)])
     assert [row["device_id"] for row in rows(tmp_path, "silver")] == ["eve"]
     assert [row["device_id"] for row in rows(tmp_path, "quarantine")] == ["alice"]
-    assert forget(tmp_path, "eve")["bronze"] == 2
+    assert delete_device(tmp_path, "eve")["bronze"] == 2
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -177,6 +177,6 @@ def test_a_device_whose_name_is_sql_or_a_path_is_kept_counted_and_forgotten_like
     write(tmp_path, [claimed(f"fleet/{name}/telemetry", name) for name in [*names, "kept"]])
     assert sorted(row["device_id"] for row in rows(tmp_path, "gold/devices")) == sorted([*names, "kept"])
     for left, name in enumerate(names[:3]):
-        assert forget(tmp_path, name)["silver"] == 1
+        assert delete_device(tmp_path, name)["silver"] == 1
         assert len(rows(tmp_path, "silver")) == len(rows(tmp_path, "gold/devices")) == len(names) - left
     assert "kept" in [row["device_id"] for row in rows(tmp_path, "silver")]

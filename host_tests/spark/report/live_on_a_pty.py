@@ -9,7 +9,7 @@ import threading
 
 from rich.console import Console
 
-from spark_ingest.pipeline import live as live_module
+from spark_ingest.pipeline import panel as live_module
 
 live_module.PANEL_S = live_module.LOOK_S = 0.02
 live_module.LINE_S = 4.0

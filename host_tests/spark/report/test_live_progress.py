@@ -21,7 +21,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
-from spark_ingest.pipeline.live import Rate, line, sparkline
+from spark_ingest.pipeline.panel import Rate, line, sparkline
 
 _PROGRAM = Path(__file__).with_name("live_on_a_pty.py")
 _STEPS = "10"

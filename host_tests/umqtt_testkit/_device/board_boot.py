@@ -13,7 +13,7 @@ from file_flash import open_filesystem
 _BOARD_PATH = ["", ".frozen", "/lib"]
 
 
-class _Witness:
+class _GroundTruth:
     """Appends `BOOT SEQ` to a host file for every published reading (see on_published in app.telemetry)."""
 
     def __init__(self, path):
@@ -23,7 +23,7 @@ class _Witness:
         try:
             from app import telemetry
         except Exception as error:  # noqa: BLE001 - main.py meets the same error, and handles it or not
-            print("virtual board: nothing to witness, app.telemetry cannot be imported:", error)
+            print("virtual board: no readings to note, app.telemetry cannot be imported:", error)
             return
         telemetry.on_published.append(self._on_published)
 
@@ -119,16 +119,16 @@ def _take_network_away():
     builtins.__import__ = importing
 
 
-def boot(folder, image, program_size, control, witness, run_main):
+def boot(folder, image, program_size, control, ground_truth, run_main):
     """Boot the board in this process: mount its flash, load the stub modules, run boot.py and main.py.
 
     folder: host path of these files.
     image: host path.
     control: descriptor of the pipe to the supervisor.
-    witness: host path or None.
+    ground_truth: host path or None.
     """
     supervisor = load_stubs(folder, control)
-    observer = _Witness(witness) if witness else None
+    observer = _GroundTruth(ground_truth) if ground_truth else None
     fs = open_filesystem(image, program_size)
     vfs.umount("/")
     vfs.mount(fs, "/")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_kit.console import notes, print_table, say
 from umqtt_kit.errors import EXIT_NETWORK, KitError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import print_result, say
@@ -63,7 +63,7 @@ def cmd(
       umqtt cmd pump-7 set interval_ms 5000
       umqtt cmd pump-7 reboot --wait
     """
-    from umqtt_kit.remote import NoReply, Remote, encoded, new_id, result_of
+    from umqtt_kit.device_commands import NoReply, Remote, encoded, new_id, result_of
 
     if command_id is not None and not 0 < len(command_id) <= _MOST_TEXT:
         raise click.UsageError(f"--id must be text of 1 to {_MOST_TEXT} characters")

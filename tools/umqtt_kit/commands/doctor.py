@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_kit.console import print_result, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError

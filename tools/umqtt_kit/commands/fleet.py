@@ -14,7 +14,7 @@ from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access, broker_options, check_host, explain
 from umqtt_kit.requirements import require_writable_folder
 
-# Each device has a socket and a witness file; the process itself needs some more open files.
+# Each device has a socket and a file of the readings it made; the process itself needs some more open files.
 _FILES_PER_DEVICE = 2
 _OTHER_FILES = 32
 
@@ -39,7 +39,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Seconds; 0 switches it off.",
 )
 @click.option("--name", default="sim", show_default=True, help="Devices are called NAME-0001 and so on.")
-@click.option("--witness", type=_FOLDER, help="Folder for a file of each device that lists every reading made.")
+@click.option("--ground-truth", type=_FOLDER, help="Folder for a file of each device that lists every reading made.")
 @click.option("--status", type=_FILE, help="File rewritten every second with counts.")
 @click.option("--seconds", type=Finite(0, min_open=True), help="Stop after this time.  [default: at Ctrl-C]")
 @click.option(
@@ -52,7 +52,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, and nothing else on stdout.")
 def fleet(
-    devices: int, interval_ms: int, keep_alive: int, name: str, witness: Path | None, status: Path | None,
+    devices: int, interval_ms: int, keep_alive: int, name: str, ground_truth: Path | None, status: Path | None,
     seconds: float | None, drain_seconds: float, access: Access, as_json: bool,
 ) -> int:  # fmt: skip
     """Run simulated devices that publish readings.
@@ -73,8 +73,8 @@ def fleet(
 
     if not name or set(name) & set("/+#\0 "):
         raise KitError(f"--name {name!r} becomes part of a topic — use letters, digits and -", EXIT_USAGE)
-    if witness is not None:
-        require_writable_folder(witness, "--witness")
+    if ground_truth is not None:
+        require_writable_folder(ground_truth, "--ground-truth")
     if status is not None:
         require_writable_folder(status.parent, "--status")
     _allow_open_files(devices)
@@ -89,7 +89,7 @@ def fleet(
             said.add(line)
             say(line)
 
-    settings = DeviceSettings(access, interval_ms, keep_alive, witness=witness, on_error=tell)
+    settings = DeviceSettings(access, interval_ms, keep_alive, ground_truth=ground_truth, on_error=tell)
     try:
         members = [
             Device(f"{name}-{number:04d}", settings, first)

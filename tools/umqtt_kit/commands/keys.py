@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import print_result, print_table, say

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_board, complete_device_id
 from umqtt_kit.console import notes, print_result, results, say

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_ingest.escape import printable
 from spark_ingest.location import TablesOption
-from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import emit, emit_json, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError

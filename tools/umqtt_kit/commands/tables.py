@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from spark_ingest.escape import printable
 from spark_ingest.location import Location, TablesOption, reason
-from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -182,14 +182,14 @@ def forget(device: str, yes: bool, folder: Location, config: Path | None) -> Map
       umqtt tables vacuum --keep-hours 1 --tables tables
     """
     from spark_ingest.pipeline.claim import tables_at_rest
-    from spark_ingest.pipeline.forget import forget as remove_device
+    from spark_ingest.pipeline.delete_device import delete_device
     from spark_ingest.pipeline.process import UNFINISHED
 
     if not yes and sys.stdin.isatty():
         click.confirm(f"Remove every row of {printable(device)} from {folder}?", abort=True, err=True)
     with tables_at_rest(folder, "umqtt tables forget"):
         goes_on = (folder / UNFINISHED).exists()  # the rows were removed before the earlier run was interrupted
-        removed = remove_device(folder, device, config)
+        removed = delete_device(folder, device, config)
     if not (goes_on or any(removed.values())):
         raise KitError(f"{folder} has no row of a device {device!r} — see the names in gold/devices", EXIT_USAGE)
     return {name: {"rows removed": count} for name, count in removed.items()}

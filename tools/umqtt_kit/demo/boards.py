@@ -13,7 +13,7 @@ from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_kit.data import deployed_files
 from umqtt_kit.demo.plan import RunFolder
 from umqtt_kit.errors import EXIT_DEVICE, KitError
-from umqtt_kit.witness import witness_path
+from umqtt_kit.ground_truth import ground_truth_path
 
 # Enough for the readings that pile up during the outage and until the new link, with room to spare.
 _OUTBOX_MESSAGES = 200
@@ -41,7 +41,7 @@ def virtual_boards(ids: list[str], broker: str, interval_ms: int, folder: RunFol
         for device_id in ids:
             board = VirtualBoard(
                 folder.boards / f"{device_id}.img",
-                env={"UMQTT_WITNESS": str(witness_path(folder.witness, device_id))},
+                env={"UMQTT_GROUND_TRUTH": str(ground_truth_path(folder.ground_truth, device_id))},
                 log=folder.logs / f"{device_id}.log",
             )
             running.enter_context(board)

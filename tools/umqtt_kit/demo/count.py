@@ -1,4 +1,4 @@
-"""Compares the readings made with the rows stored, by identity: the witness files with the silver table.
+"""Compares the readings made with the rows stored, by identity: the ground truth with the silver table.
 
 The table is read with delta-rs, as a user would, and not with the pipeline's own code.
 """
@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umqtt_kit.witness import ReadingId, read_witnesses
+from umqtt_kit.ground_truth import ReadingId, read_ground_truth
 
 _NAMED = 20
 
@@ -18,14 +18,14 @@ _NAMED = 20
 class Count:
     """The result of a count.
 
-    made: readings witnessed; stored: rows of silver; unwitnessed: rows whose reading no device made.
+    made: readings made; stored: rows of silver; not_made: rows whose reading no device made.
     """
 
     made: int
     stored: int
     lost: int
     duplicated: int
-    unwitnessed: int
+    not_made: int
     quarantined: int
     # Some identities of each kind, to find out why.
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -33,24 +33,24 @@ class Count:
     @property
     def complete(self) -> bool:
         """Whether every reading made is in the table exactly once, and nothing else."""
-        return not (self.lost or self.duplicated or self.unwitnessed)
+        return not (self.lost or self.duplicated or self.not_made)
 
 
-def count(witness: Path, tables: Path) -> Count:
-    """Count readings and rows by identity. Raises WitnessError; a table that does not exist has no rows."""
-    made = Counter(read_witnesses(witness))
+def count(ground_truth: Path, tables: Path) -> Count:
+    """Count readings and rows by identity. Raises GroundTruthError; a table that does not exist has no rows."""
+    made = Counter(read_ground_truth(ground_truth))
     stored = Counter(_identities(tables / "silver"))
     lost = made.keys() - stored.keys()
     # Two readings with one identity: the table keeps one of them, so the other is lost.
     repeated = [identity for identity, times in made.items() if times > 1]
-    unwitnessed = stored.keys() - made.keys()
+    not_made = stored.keys() - made.keys()
     duplicated = [identity for identity, rows in stored.items() if rows > 1]
     return Count(
         made=made.total(),
         stored=stored.total(),
         lost=len(lost) + made.total() - len(made),
         duplicated=stored.total() - len(stored),
-        unwitnessed=len(unwitnessed),
+        not_made=len(not_made),
         quarantined=_rows(tables / "quarantine"),
         examples={
             name: [f"{one.device_id} {one.boot} {one.seq}" for one in sorted(identities)[:_NAMED]]
@@ -58,7 +58,7 @@ def count(witness: Path, tables: Path) -> Count:
                 ("lost", lost),
                 ("made twice under one identity", repeated),
                 ("duplicated", duplicated),
-                ("unwitnessed", unwitnessed),
+                ("not_made", not_made),
             )
             if identities
         },

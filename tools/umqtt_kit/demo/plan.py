@@ -30,7 +30,7 @@ class Plan:
 
 
 class RunFolder:
-    """The folder --out: logs, witness files, spool and tables of one run. What an earlier run left is removed.
+    """The folder --out: logs, ground truth, spool and tables of one run. What an earlier run left is removed.
 
     It is locked while a demo uses it. Raises KitError if it cannot be written, is in use, or holds what no demo made.
     """
@@ -55,7 +55,7 @@ class RunFolder:
         self.status = self._empty("status")
         self.store = self._empty("store")
         self.tables = self._empty("tables")
-        self.witness = self._empty("witness")
+        self.ground_truth = self._empty("ground-truth")
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
         for file in (self.result, self.report):

@@ -14,8 +14,8 @@ from umqtt_kit.demo.parts import Chain, Network, read_status
 from umqtt_kit.demo.plan import Plan, RunFolder
 from umqtt_kit.demo.view import Progress, State
 from umqtt_kit.errors import EXIT_LOST, KitError
+from umqtt_kit.ground_truth import GroundTruthCounter, GroundTruthError
 from umqtt_kit.processes import Child, Children
-from umqtt_kit.witness import WitnessCounter, WitnessError
 
 # Seconds that each step may take before the demo gives up on it.
 _SUBSCRIBED_WITHIN_S = 30.0
@@ -39,7 +39,7 @@ class Demo:
         self._folder = folder
         self._progress = progress
         self._state = State(devices=plan.boards + plan.devices)
-        self._witnessed = WitnessCounter(folder.witness)
+        self._made = GroundTruthCounter(folder.ground_truth)
         self._children = Children(folder.logs)
         self._control: Control | None = None
         self._started = time.monotonic()
@@ -52,8 +52,8 @@ class Demo:
         with self._children:
             self._run_chain()
         try:
-            counted = count(self._folder.witness, self._folder.tables)
-        except WitnessError as error:
+            counted = count(self._folder.ground_truth, self._folder.tables)
+        except GroundTruthError as error:
             raise KitError(str(error), EXIT_LOST) from error
         self._write_report()
         result = self._result(counted)
@@ -91,7 +91,7 @@ class Demo:
         """Let the devices work, with the outage in the middle."""
         plan = self._plan
         started = time.monotonic()
-        made_before = self._witnessed.update()
+        made_before = self._made.update()
         self._state.of_seconds = plan.seconds
         outage_at = started + (plan.seconds - plan.outage_s) / 2
         self._phase("devices publish, Spark stores")
@@ -104,7 +104,7 @@ class Demo:
             self._state.outage = False
         self._wait_until(started + plan.seconds, started)
         self._seconds = time.monotonic() - started
-        self._rate = (self._witnessed.update() - made_before) / self._seconds
+        self._rate = (self._made.update() - made_before) / self._seconds
 
     def _stop_devices(self, ids: list[str], fleet: Child | None) -> None:
         """Stop the readings, and wait until the broker has acknowledged all of them.
@@ -132,7 +132,7 @@ class Demo:
     def _store_all(self, collector: Child, spark: Child) -> None:
         """Wait until Spark has stored everything, then stop the collector and Spark, in this order."""
         self._phase("waiting until Spark has stored everything")
-        made = self._witnessed.update()
+        made = self._made.update()
         self._until_stored(lambda: self._stored() >= made)
         # Messages that were sent twice come later; they are read too before the count.
         self._stop(collector)
@@ -182,7 +182,7 @@ class Demo:
         assert self._control is not None
         self._control.poll(_PULSE_MS)
         self._state.online = len(self._control.online)
-        self._state.made = self._witnessed.update()
+        self._state.made = self._made.update()
         self._state.stored = self._stored()
         self._progress.update(self._state)
         self._children.check()
@@ -220,7 +220,7 @@ class Demo:
             "stored": counted.stored,
             "lost": counted.lost,
             "duplicated": counted.duplicated,
-            "unwitnessed": counted.unwitnessed,
+            "not_made": counted.not_made,
             "quarantined": counted.quarantined,
             "refused": self._refused,
             "boards": plan.boards,

@@ -81,7 +81,7 @@ def show_result(result: dict[str, object], count: Count, tables: Path, kept: Pat
         console.print("The table is not what the devices made.", style="bold red")
         for name, identities in count.examples.items():
             console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True)
-        console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True)
+        console.print(f"  Everything is kept in {kept}: logs, ground truth, spool, tables.", soft_wrap=True)
     if result["report"]:
         console.print("\nThe report shows the outage and how it was made up for. Open it in a browser:")
         console.print(f"  {Path(str(result['report'])).as_uri()}", soft_wrap=True)
@@ -112,8 +112,8 @@ def _result_table(result: dict[str, object], count: Count) -> Table:
     table.add_row("duplicated", _bad(count.duplicated))
     if result["refused"]:
         table.add_row("not made: outbox full", f"{result['refused']:,}")
-    if count.unwitnessed:
-        table.add_row("rows that no device made", _bad(count.unwitnessed))
+    if count.not_made:
+        table.add_row("rows that no device made", _bad(count.not_made))
     if count.quarantined:
         table.add_row("rows in quarantine", f"{count.quarantined:,}")
     table.add_row("network away", f"{result['outage_seconds']:g} s")

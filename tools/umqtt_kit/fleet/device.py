@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from umqtt_kit.ground_truth import GroundTruth
 from umqtt_kit.mqtt import Access, client_options
-from umqtt_kit.witness import Witness
 from umqtt_robust import Client, Will
 from umqtt_robust.errors import OutboxFull
 from umqtt_robust.store import MemoryStore
@@ -36,7 +36,7 @@ class DeviceSettings:
     interval_ms: int
     keep_alive: int = 60
     outbox_messages: int = 256
-    witness: Path | None = None
+    ground_truth: Path | None = None
     on_error: Callable[[str, Exception], object] = lambda broker, error: None
 
 
@@ -57,7 +57,7 @@ class Device:
         self._started_ms = time.monotonic_ns() // 1_000_000
         self._online_said = False
         self._leaving = False
-        self._witness = Witness(settings.witness, device_id) if settings.witness else None
+        self._ground_truth = GroundTruth(settings.ground_truth, device_id) if settings.ground_truth else None
         # There is no flash to keep a counter: every start is a first boot, told apart by 64 random bits.
         self.boot = f"1-{os.urandom(8).hex()}"
         self._topic = f"fleet/{device_id}/telemetry".encode()
@@ -113,9 +113,9 @@ class Device:
         self.client.disconnect(quiesce_ms=2000)
 
     def close(self) -> None:
-        if self._witness is not None:
-            self._witness.close()
-            self._witness = None
+        if self._ground_truth is not None:
+            self._ground_truth.close()
+            self._ground_truth = None
 
     def _take_reading(self, now_ms: int, late_ms: int) -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -134,8 +134,8 @@ class Device:
             self.refused += 1
             return
         self.made += 1
-        if self._witness is not None:
-            self._witness.note(self.boot, seq)
+        if self._ground_truth is not None:
+            self._ground_truth.note(self.boot, seq)
 
     def _say_online(self) -> None:
         if not self.client.connected:

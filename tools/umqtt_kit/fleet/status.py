@@ -2,7 +2,7 @@
 
 devices    how many there are
 online     how many have a link to the broker now
-made       readings that publish() accepted (those in the witness files)
+made       readings that publish() accepted (those in the ground truth)
 refused    readings that a full outbox refused; each left a gap in its device's seq
 pending    messages not yet acknowledged by the broker
 state      "running", "draining" (no more readings, outboxes empty themselves) or "stopped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_kit.links import Links
 from umqtt_kit.logs.entries import Entry, now
 from umqtt_kit.mqtt import Access

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from umqtt_kit.device_commands import known_devices
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import Wanted, ping, roll_back, update
-from umqtt_kit.remote import known_devices
 
 # Devices that are updated at the same time: what they are sent goes through one broker.
 _AT_ONCE = 16

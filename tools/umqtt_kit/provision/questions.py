@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from spark_ingest.printable import printable
+from spark_ingest.escape import printable
 from umqtt_kit.console import say
 from umqtt_kit.device import Configuration, Info
 from umqtt_kit.errors import EXIT_USAGE, KitError

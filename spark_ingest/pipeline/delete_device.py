@@ -31,7 +31,7 @@ _BY_DEVICE = ("silver", "duplicates", "status", "logs")
 _AS_RECEIVED = ("bronze", "quarantine")
 
 
-def forget(tables: Location, device_id: str, config: Path | None = None) -> dict[str, int]:
+def delete_device(tables: Location, device_id: str, config: Path | None = None) -> dict[str, int]:
     """Remove every row of a device and recount gold; return the removed rows by table. No pipeline may run meanwhile.
 
     The device's messages in the spool are not removed, and older versions of the tables keep the rows until a vacuum.

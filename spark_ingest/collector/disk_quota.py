@@ -18,11 +18,11 @@ _LOOK_EVERY_S = 1.0
 _PROBE_BYTES = 1 << 20
 
 
-class NoRoom(Exception):
+class QuotaReached(Exception):
     """The spool has reached one of its limits; the text says which."""
 
 
-class Room:
+class DiskQuota:
     """A monitor of one spool's size and of the free space on its disk.
 
     :param folder: the spool.
@@ -43,7 +43,7 @@ class Room:
     def note(self, appended: int) -> None:
         """Count `appended` bytes.
 
-        :raises NoRoom: a limit is reached; the appended group was the last one for now.
+        :raises QuotaReached: a limit is reached; the appended group was the last one for now.
         """
         self.used += appended
         self._unlooked += appended
@@ -53,7 +53,7 @@ class Room:
         if over or due:
             reason = self.lacks()
             if reason is not None:
-                raise NoRoom(reason)
+                raise QuotaReached(reason)
 
     def lacks(self, *, margin: bool = False) -> str | None:
         """Look at the disk; return a line that says which limit is reached, else None.

@@ -2,7 +2,7 @@
 
 import gc
 
-from soup import BAD, ODD, OK, Eater, connack, make_stream, valid_packet, verdict
+from fuzz_packets import BAD, ODD, OK, Eater, connack, make_stream, valid_packet, verdict
 from umqtt_testkit.encoder import split_packets
 from umqtt_testkit.portable import Rng, equal
 from world import FULL, SHARE, version, with_mqtt5
@@ -36,7 +36,7 @@ def check(stream, pieces):
     return state
 
 
-def test_soup():
+def test_random_packets():
     # Planted: PUBLISH may have QoS 3.
     states = {}
     for seed in range(rounds()):
@@ -92,7 +92,7 @@ def test_anything_instead_of_connack():
             raise
 
 
-def test_soup_with_work_in_progress_ends_in_order():
+def test_random_packets_during_work_end_in_order():
     # Planted: the count of messages in flight outlives the link.
     # With messages in flight and open requests, acknowledgements of anything must not break the client.
     for seed in range(rounds() // 10):
@@ -150,8 +150,8 @@ def test_a_length_of_256_megabytes_takes_no_memory():
         equal(eater.messages, [])
 
 
-test_soup_with_mqtt5 = with_mqtt5(test_soup)
+test_random_packets_with_mqtt5 = with_mqtt5(test_random_packets)
 test_truncated_at_every_byte_then_the_end_with_mqtt5 = with_mqtt5(test_truncated_at_every_byte_then_the_end)
 test_anything_instead_of_connack_with_mqtt5 = with_mqtt5(test_anything_instead_of_connack)
-test_soup_with_work_in_progress_ends_in_order_with_mqtt5 = with_mqtt5(test_soup_with_work_in_progress_ends_in_order)
+test_random_packets_during_work_end_in_order_with_mqtt5 = with_mqtt5(test_random_packets_during_work_end_in_order)
 test_memory_is_bounded_with_mqtt5 = with_mqtt5(test_memory_is_bounded)

@@ -246,7 +246,7 @@ def bench(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield bench
 
 
-def test_the_story_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_the_life_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     bench.provision()
     bench.deploy()
     bench.see_the_boot_in_the_logs()

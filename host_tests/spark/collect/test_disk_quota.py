@@ -12,7 +12,7 @@ import pytest
 from spark_helpers import RECEIVED_MS, TOPIC, Process, collector_process, publish_packet, record, status
 from umqtt_testkit.waiting import eventually
 
-from spark_ingest.collector.room import NoRoom, Room, spool_bytes
+from spark_ingest.collector.disk_quota import DiskQuota, QuotaReached, spool_bytes
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import Position
 from spark_ingest.spool.messages import messages
@@ -224,19 +224,19 @@ def test_a_spool_folder_that_is_taken_away_stops_acknowledgements(mosquitto, pub
 
 def test_room_counts_what_is_there_and_asks_for_a_tenth_more_before_it_goes_on(tmp_path):
     with Spool(tmp_path / "north", segment_bytes=1000) as spool:
-        room = Room(tmp_path / "north", max_bytes=10_000, min_free_bytes=0)
-        with pytest.raises(NoRoom, match="may hold 10000"):
+        quota = DiskQuota(tmp_path / "north", max_bytes=10_000, min_free_bytes=0)
+        with pytest.raises(QuotaReached, match="may hold 10000"):
             while True:
                 spool.append(bytes(400), 1, RECEIVED_MS)
-                room.note(424)
+                quota.note(424)
         assert 10_000 <= spool_bytes(tmp_path / "north") < 10_424
-        assert room.lacks(margin=True)
+        assert quota.lacks(margin=True)
         view = LocalSpools(tmp_path).view("north")
         first = view.segments()[0]
         assert view.remove_before(Position(spool.durable.spool, first + 1, 0), read_for_s=0) == 1
-        assert room.lacks() is None and room.used < 10_000
-        assert room.lacks(margin=True) is not None or room.used < 9_000
+        assert quota.lacks() is None and quota.used < 10_000
+        assert quota.lacks(margin=True) is not None or quota.used < 9_000
     free = os.statvfs(tmp_path)
-    assert "free" in (Room(tmp_path / "north", max_bytes=0, min_free_bytes=1 << 60).lacks() or "")
-    assert Room(tmp_path / "north", max_bytes=0, min_free_bytes=free.f_bavail).lacks() is None
-    assert Room(tmp_path / "nowhere", max_bytes=0, min_free_bytes=0).probe()
+    assert "free" in (DiskQuota(tmp_path / "north", max_bytes=0, min_free_bytes=1 << 60).lacks() or "")
+    assert DiskQuota(tmp_path / "north", max_bytes=0, min_free_bytes=free.f_bavail).lacks() is None
+    assert DiskQuota(tmp_path / "nowhere", max_bytes=0, min_free_bytes=0).probe()

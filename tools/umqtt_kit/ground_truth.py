@@ -1,6 +1,6 @@
-"""Witness files: the readings that a device promised to deliver, noted outside its process memory and flash.
+"""The ground truth: the readings that each device promised to deliver, noted outside its memory and flash.
 
-There is one file per device, `{device_id}.witness`, with one line per reading: `BOOT SEQ`. Each line is appended by
+There is one file per device, `{device_id}.readings`, with one line per reading: `BOOT SEQ`. Each line is appended by
 one write right after publish() has returned. From that moment on the reading counts as made, whatever happens to the
 device.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_SUFFIX = ".witness"
+_SUFFIX = ".readings"
 
 
 class ReadingId(NamedTuple):
@@ -23,33 +23,33 @@ class ReadingId(NamedTuple):
     seq: int
 
 
-class WitnessError(Exception):
-    """A witness file holds a line that no device wrote; str() names the file and the line."""
+class GroundTruthError(Exception):
+    """A file of the ground truth holds a line that no device wrote; str() names the file and the line."""
 
 
-def witness_path(folder: Path, device_id: str) -> Path:
+def ground_truth_path(folder: Path, device_id: str) -> Path:
     return folder / (device_id + _SUFFIX)
 
 
-class Witness:
-    """The writer of one device's witness file."""
+class GroundTruth:
+    """The writer of one device's file."""
 
     def __init__(self, folder: Path, device_id: str) -> None:
-        path = witness_path(folder, device_id)
+        path = ground_truth_path(folder, device_id)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, boot: str, seq: int) -> None:
-        """Append one reading. Raises OSError if it cannot be written: a witness that fails must not be overlooked."""
+        """Append one reading. Raises OSError if it cannot be written: a reading left out here would hide a loss."""
         line = b"%s %d\n" % (boot.encode(), seq)
         if os.write(self._file, line) != len(line):
-            raise OSError("a witness line was written in part: the disk is full")
+            raise OSError("a line of the ground truth was written in part: the disk is full")
 
     def close(self) -> None:
         os.close(self._file)
 
 
-class WitnessCounter:
-    """A count of the lines in all witness files of a folder while they grow; it reads only what is new."""
+class GroundTruthCounter:
+    """A count of the lines in all files of a folder while they grow; it reads only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class WitnessCounter:
         self.lines = 0
 
     def update(self) -> int:
-        """Read what is new and return the number of readings witnessed so far."""
+        """Read what is new and return the number of readings made so far."""
         for entry in os.scandir(self._folder):
             if not entry.name.endswith(_SUFFIX):
                 continue
@@ -72,8 +72,11 @@ class WitnessCounter:
         return self.lines
 
 
-def read_witnesses(folder: Path) -> Iterator[ReadingId]:
-    """Yield every reading witnessed in folder. Raises WitnessError; a line cut short by a kill is not a reading."""
+def read_ground_truth(folder: Path) -> Iterator[ReadingId]:
+    """Yield every reading in the files of `folder`. Raises GroundTruthError.
+
+    A line cut short by a kill is not a reading.
+    """
     for path in sorted(folder.glob("*" + _SUFFIX)):
         device_id = path.name.removesuffix(_SUFFIX)
         lines = path.read_bytes().split(b"\n")
@@ -82,5 +85,5 @@ def read_witnesses(folder: Path) -> Iterator[ReadingId]:
         for number, line in enumerate(lines[:-1], 1):
             boot, _, seq = line.decode("ascii", "replace").partition(" ")
             if not boot or not seq.isdigit():
-                raise WitnessError(f"{path}:{number}: not `BOOT SEQ`: {line[:80]!r}")
+                raise GroundTruthError(f"{path}:{number}: not `BOOT SEQ`: {line[:80]!r}")
             yield ReadingId(device_id, boot, int(seq))

@@ -19,8 +19,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ..printable import printable, without_colours
-from .remarks import Remarks
+from ..escape import printable, without_colours
+from .stderr_capture import Remarks
 
 Status = Mapping[str, object]
 """What :meth:`Pipeline.status` returns; missing keys are shown as none."""
