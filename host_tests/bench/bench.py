@@ -25,6 +25,10 @@ from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import find_mosquitto
 
 _HERE = Path(__file__).resolve().parent
+_VERSION_AND_WORD = (
+    "import sys; v = sys.implementation[1][:3]; bits = 64 if sys.maxsize > 1 << 32 else 32;"
+    "print('.'.join(map(str, v)), 'of', bits, 'bits')"
+)
 BENCHES = {"Client": "client.py", "Broker": "broker.py", "Ingestion": "ingest.py"}
 
 
@@ -66,8 +70,8 @@ def _verdict(row: dict[str, Any]) -> str:
     return f"{Goal(row['goal'], row['goal_is'])} {said}"
 
 
-def setting() -> str:
-    """Return the date, the machine and the versions of this run."""
+def setting(peers: Path | None = None) -> str:
+    """Return the date, the machine and the versions of this run. peers: the folder with the peers."""
     revision = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
     )
@@ -78,17 +82,25 @@ def setting() -> str:
         f"revision {revision.stdout.strip() or 'unknown'}",
         f"Python {platform.python_version()}",
         f"PySpark {version('pyspark')}",
-        *(each for each in (_micropython(), _mosquitto()) if each),
+        f"paho {version('paho-mqtt')}",
+        *(each for each in (_micropython(), _mosquitto(), _mqtt_as(peers)) if each),
     ]
     return "; ".join(parts) + "."
 
 
 def _micropython() -> str:
     try:
-        command = [*micropython_command(), "-c", "import sys; print(*sys.implementation[1][:3], sep='.')"]
+        command = [*micropython_command(), "-c", _VERSION_AND_WORD]
     except MicroPythonMissing:
         return ""
     return "MicroPython " + subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _mqtt_as(peers: Path | None) -> str:
+    file = peers / "mqtt_as.py" if peers else None
+    text = file.read_text() if file and file.is_file() else ""
+    found = re.search(r"^VERSION = \((\d+), (\d+), (\d+)\)", text, re.M)
+    return f"mqtt_as {'.'.join(found.groups())}" if found else ""
 
 
 def _mosquitto() -> str:
@@ -111,7 +123,7 @@ def main() -> int:
     for name in BENCHES:
         found[name], why = measured(name, arguments)
         trouble += [why] if why else []
-    print(page(found, trouble, setting()), end="")
+    print(page(found, trouble, setting(options.peers)), end="")
     return 1 if trouble else 0
 
 
