@@ -399,6 +399,77 @@ def test_what_is_larger_than_the_client_takes_is_left_out_and_counted(
     assert broker.call(lambda: (broker.stats.dropped_too_large, broker.view.session(b"client").dropped)) == (1, 1)
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_client_that_returns_with_a_smaller_limit_is_held_to_it(
+    broker: BrokerThread, peer5: Connect5, qos: int
+) -> None:
+    # Planted: the broker remembers for a topic name that a subscriber takes packets of any size.
+    client, sender = peer5(b"client", session_expiry_interval=100), peer5(b"sender")
+    client.subscribe5((b"t", 1))
+    for limit, sizes in ((0, [100, 19]), (40, [19]), (0, [100, 19])):
+        client.disconnect()
+        limited = {"maximum_packet_size": limit} if limit else {}
+        client = peer5(b"client", clean=False, session_expiry_interval=100, **limited)
+        for size in (100, 19):
+            sender.publish5(b"t", b"x" * size, qos)
+        assert [len(client.receive_message().payload) for _ in sizes] == sizes
+        assert client.flush() == []
+    assert broker.call(lambda: broker.stats.dropped_too_large) == 1
+
+
+_PLAIN, _IDENTIFIED, _SELF, _LIMITED, _OLD = "plain", "identified", "no-local", "limited", "3.1.1"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_subscribers_of_every_kind_get_the_same_message_each_in_its_form(
+    peer5: Connect5, peer: Callable[..., Peer], seed: int
+) -> None:
+    """Random subscribers come and go between messages, with and without properties, from publishers of each version."""
+    # Planted: those who subscribe without options get the payload of the message before; a message without properties
+    # has those of the one before it in the same read; no-local counts for the first message of a read only.
+    chance = random.Random(seed)
+    here: dict[bytes, tuple[str, Any]] = {}
+    senders = {5: peer5(b"sender"), 4: peer(b"old sender")}
+    kinds = (_PLAIN, _PLAIN, _IDENTIFIED, _SELF, _LIMITED, _OLD)
+    for turn in range(12):
+        for number, kind in enumerate(chance.sample(kinds, 2)):
+            name, qos = b"%d-%d" % (turn, number), chance.randrange(2)
+            limited = {"maximum_packet_size": 60} if kind == _LIMITED else {}
+            client = peer(name) if kind == _OLD else peer5(name, **limited)
+            if kind == _OLD:
+                client.subscribe(b"t", qos)
+            else:
+                identifier = {"subscription_identifier": 7} if kind == _IDENTIFIED else {}
+                client.subscribe5((b"t", qos | (NO_LOCAL if kind == _SELF else 0)), **identifier)
+            here[name] = kind, client
+        if turn % 4 == 3:
+            for name in chance.sample(sorted(here), 3):
+                here.pop(name)[1].disconnect()
+        source = chance.choice([4, 5, *(name for name, (kind, _) in here.items() if kind == _SELF)])
+        # Three in one write, which the broker reads at once.
+        batch, expected = b"", []
+        for number in range(3):
+            payload, with_it = b"%d %d" % (turn, number), {}
+            if source != 4 and chance.randrange(2):
+                with_it = EVERYTHING if chance.randrange(2) else {"content_type": b"x" * 60}
+            encoded = b"" if source == 4 else encoder.properties(**with_it)
+            batch += encoder.publish(b"t", payload, properties=encoded)
+            expected.append((payload, with_it))
+        sender = senders.get(source) or here[source][1]
+        sender.send(batch)
+        # Whoever has subscribed with no-local gets nothing of its own: flush() finds what does come.
+        for name, (kind, client) in here.items():
+            if name == source:
+                continue
+            wanted = [one for one in expected if kind != _LIMITED or not one[1]]
+            got = [client.receive_message() for _ in wanted]
+            assert [one.payload for one in got] == [payload for payload, _ in wanted], (seed, turn, name, kind)
+            if kind != _OLD:
+                extra = {"subscription_identifier": 7} if kind == _IDENTIFIED else {}
+                assert [one.properties for one in got] == [with_it | extra for _, with_it in wanted]
+        assert sender.flush() == [] and all(not client.flush() for _, client in here.values())
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_group_of_both_versions_shares_messages_each_as_its_version_has_it(
     peer5: Connect5, peer: Callable[..., Peer], qos: int

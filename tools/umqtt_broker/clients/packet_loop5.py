@@ -34,6 +34,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     end = len(data)
     at = length = body = 0
     messages = 0
+    router.source = session
     step = FIRST_STEP
     # The index where the clock is read next, or where less than two bytes are left.
     look = min(step, end - 1)
@@ -65,7 +66,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 break
             if first_byte & 0xF0 == PUBLISH:
                 messages += 1
-                qos, retain = first_byte >> 1 & 3, first_byte & 1
+                qos, retain = first_byte & 6, first_byte & 1
                 name_end = body + 2
                 if name_end > packet_end:
                     raise MalformedPacket("PUBLISH cut short")
@@ -73,8 +74,6 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 properties_at = name_end + 2 if qos else name_end
                 if properties_at >= packet_end:
                     raise MalformedPacket("PUBLISH cut short")
-                if qos == 3:
-                    raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
                 if retain and not keeps_retained:
                     raise MalformedPacket("retain flag", ReasonCode.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
                 topic_name = data[body + 2 : name_end]
@@ -85,16 +84,24 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 else:
                     with_it, payload_at = NO_PROPERTIES, properties_at + 1
                 payload = data[payload_at:packet_end]
-                if not qos:
+                if qos == 0:
                     if first_byte & 8:
                         raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
-                    router.publish_with(session, with_it, publish, topic_name, payload, 0, retain)
+                    if with_it is NO_PROPERTIES:
+                        publish(topic_name, payload, 0, retain)
+                    else:
+                        router.publish_with(with_it, publish, topic_name, payload, 0, retain)
                 else:
+                    if qos == 6:
+                        raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
                     packet_id = data[name_end:properties_at]
                     if packet_id == b"\0\0":
                         raise MalformedPacket("packet identifier 0", ReasonCode.PROTOCOL_ERROR)  # [MQTT-2.2.1-3]
-                    if qos == 1:
-                        reason_code = router.publish_with(session, with_it, publish, topic_name, payload, 1, retain)
+                    if qos == 2:
+                        if with_it is NO_PROPERTIES:
+                            reason_code = publish(topic_name, payload, 1, retain)
+                        else:
+                            reason_code = router.publish_with(with_it, publish, topic_name, payload, 1, retain)
                         append(
                             packets5.encode_acknowledgement(PUBACK, packet_id, reason_code)
                             if reason_code
@@ -106,11 +113,15 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                         if number in session.inbound:
                             check_topic_name(topic_name, connection.context.config.max_topic_levels)
                         else:
-                            reason_code = router.publish_with(session, with_it, publish, topic_name, payload, 2, retain)
+                            reason_code = router.publish_with(with_it, publish, topic_name, payload, 2, retain)
                             if not reason_code:
                                 # A PUBREC that refuses the message frees the identifier.
                                 take_packet_id(session, number)
-                        append(packets5.encode_acknowledgement(PUBREC, packet_id, reason_code))
+                        append(
+                            packets5.encode_acknowledgement(PUBREC, packet_id, reason_code)
+                            if reason_code
+                            else _PUBREC + packet_id
+                        )
             elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
                 packet_end = process_run(session, connection.stats, data, at, acknowledgements)
             elif first_byte == PINGREQ:
@@ -130,6 +141,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 return True
             at = packet_end
     finally:
+        router.source = None
         connection.count_in(messages)
     if at < end:
         # How many bytes there must be before it is worth parsing again.

@@ -225,6 +225,9 @@ class Sessions:
         session.username, _, session.session_expiry = owner
         session.receive_maximum = connection.client_limits.receive_maximum
         session.max_packet_size = connection.client_limits.max_packet_size
+        if session.max_packet_size and session.subscriptions:
+            # It is no longer served like a client that takes packets of any size.
+            self._router.forget_routes()
         maximum = connection.client_limits.topic_alias_maximum
         session.aliases = TopicAliases(maximum, session.max_packet_size) if maximum else None
         if session.protocol_level != packet.protocol_level:
@@ -403,7 +406,7 @@ class Sessions:
         self._stats.wills += 1
         retain = int(will.retain and self._config.retain_available)
         publish = self._router.publish_here if source is None else partial(self._router.publish_from, source)
-        self._router.publish_with(None, will.properties, publish, will.topic_name, will.payload, will.qos, retain)
+        self._router.publish_with(will.properties, publish, will.topic_name, will.payload, will.qos, retain)
 
     def forget_will(self, session: Session) -> None:
         """Discard a will, after a DISCONNECT [MQTT-3.1.2-10] or because it is published."""

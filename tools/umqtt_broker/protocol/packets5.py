@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ..errors import MalformedPacket
 from . import properties
-from .messages import MessageProperties
+from .messages import NO_PROPERTIES, MessageProperties
 from .packets import (
     AUTH,
     CONNACK,
@@ -115,12 +115,16 @@ def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[int, Mess
         else:
             # [MQTT-3.3.2-4, -15, -16, -17, -18, -20]
             passed_on.append(data[found.start : found.end])
+    if expiry is None and not passed_on:
+        return topic_alias, NO_PROPERTIES, stop
     return topic_alias, MessageProperties(expiry, b"".join(passed_on)), stop
 
 
 # What follows the packet identifier of a PUBLISH, properties and payload, is called its content. A session of MQTT 5
 # has it where one of 3.1.1 has the payload; in its flags, the retain flag is beside this one.
 HAS_PROPERTIES = 2
+# What a content without properties begins with.
+NOTHING = b"\0"
 
 
 def encode_content(
@@ -131,7 +135,7 @@ def encode_content(
         passed_on = properties.encode_one(properties.MESSAGE_EXPIRY_INTERVAL, expiry) + passed_on
     length = len(passed_on) + len(identifiers)
     if not length:
-        return b"\0" + payload
+        return NOTHING + payload
     return b"".join((encode_remaining_length(length), passed_on, identifiers, payload))
 
 

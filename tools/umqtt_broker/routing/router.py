@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from ..core.context import BrokerContext
@@ -10,7 +10,7 @@ from ..core.due_times import DueTimes
 from ..core.turns import SLICE
 from ..protocol.messages import NO_PROPERTIES, MessageProperties, RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
-from ..protocol.packets5 import HAS_PROPERTIES, RETAIN_HANDLING, encode_content
+from ..protocol.packets5 import HAS_PROPERTIES, NOTHING, RETAIN_HANDLING, encode_content
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topic_filters import matches, split
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is_topic_name, split_shared
@@ -19,16 +19,16 @@ from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
 from .bridge_loops import ORIGIN, BridgeLoops, is_origin
 from .retained import RetainedMessages
-from .routes5 import Route5, route5
+from .routes5 import Route5, is_plain, route5
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
 
 # Bytes that topic names take which are remembered with their subscribers. Past it the cache starts afresh: a client
 # that invents a new topic name for every message must not fill the memory, however many subscribe.
 _MOST_ROUTES_SIZE = 6_000_000
-# Bytes of a name that nobody wants, beside itself; of each who wants it; of each who wants it with properties, and of
-# what holds these.
-_NAME_SIZE, _ROUTE_SIZE, _APART_SIZE = 140, 70, 240
+# Bytes of a name that nobody wants, beside itself; of what holds those who want it, and of each of them; of each who is
+# asked for more, and of what holds these.
+_NAME_SIZE, _ROUTES_SIZE, _ROUTE_SIZE, _APART_SIZE = 140, 90, 70, 240
 # Ends of retained messages that are kept beside two for each message there is.
 _FEW_ENDS = 1000
 # Retained messages forgotten at a time.
@@ -36,7 +36,24 @@ _MOST_ENDS = 1000
 
 
 # Sessions and groups with the QoS of their subscriptions.
-_Routes = list[tuple[MessageQueue, int]]
+_Route = tuple[MessageQueue, int]
+
+
+class _Routes(NamedTuple):
+    """The subscribers that get a message as it is published.
+
+    version5: clients of MQTT 5 of which nothing else has to be asked: they get it behind its properties.
+    """
+
+    version3: Sequence[_Route]
+    version5: Sequence[_Route] = ()
+
+    def size(self) -> int:
+        """Return about how many bytes this takes."""
+        return _ROUTES_SIZE + _ROUTE_SIZE * sum(map(len, self)) if any(self) else 0
+
+
+_NOBODY = _Routes(())
 
 # Subscriptions that are removed at once when their session ends: about half a millisecond.
 _FEW = 100
@@ -59,7 +76,7 @@ class _Apart(NamedTuple):
     mounted: behind mount points, who see another name. version5: see Route5.
     """
 
-    mounted: dict[bytes, _Routes]
+    mounted: dict[bytes, list[_Route]]
     version5: list[Route5]
 
     def size(self) -> int:
@@ -91,8 +108,9 @@ class Router:
         self._routes_size = 0
         # Of sessions that have ended.
         self._removals: deque[Iterator[None]] = deque()
-        # The bridge or the client of MQTT 5 whose message is being published, and what else the message has.
-        self._source: Session | None = None
+        # The bridge or the client of MQTT 5 whose message is being published, and what else the message has. For the
+        # length of a read a packet loop may set the former.
+        self.source: Session | None = None
         self._properties = NO_PROPERTIES
         self._expiry = context.expiry
         # When retained messages end, the next first; some of them may have been replaced.
@@ -128,31 +146,40 @@ class Router:
             if self._apart:
                 self._publish_apart(topic_name, payload, qos, retain)
             shown_name = topic_name
-        qos0_packet = None
-        heads: list[bytes | None] = [None, None, None]
-        for session, granted_qos in routes:
-            # [MQTT-3.8.4-6] the lower of the message's QoS and the subscription's.
-            if granted_qos > qos:
-                granted_qos = qos
-            if granted_qos:
-                head = heads[granted_qos]
-                if head is None:
-                    first_byte = PUBLISH | granted_qos << 1
-                    head = heads[granted_qos] = encode_publish_head(first_byte, shown_name, len(payload))
-                session.deliver(granted_qos, head, topic_name, payload, 0)
-                continue
-            output = session.qos0_output
-            if output is None:
-                head = encode_publish_head(PUBLISH, shown_name, len(payload))
-                session.deliver_qos0(head, topic_name, payload, 0)
-                continue
-            if qos0_packet is None:
-                qos0_packet = encode_publish_head(PUBLISH, shown_name, len(payload)) + payload
-            output.append(qos0_packet)
-            if not session.dirty:
-                session.dirty = True
-                self.dirty.append(session)
-        return 0
+        subscribers, version5 = routes
+        flags = 0
+        while True:
+            if subscribers:
+                qos0_packet = None
+                heads: list[bytes | None] = [None, None, None]
+                for session, granted_qos in subscribers:
+                    # [MQTT-3.8.4-6] the lower of the message's QoS and the subscription's.
+                    if granted_qos > qos:
+                        granted_qos = qos
+                    if granted_qos:
+                        head = heads[granted_qos]
+                        if head is None:
+                            first_byte = PUBLISH | granted_qos << 1
+                            head = heads[granted_qos] = encode_publish_head(first_byte, shown_name, len(payload))
+                        session.deliver(granted_qos, head, topic_name, payload, flags)
+                        continue
+                    output = session.qos0_output
+                    if output is None:
+                        head = encode_publish_head(PUBLISH, shown_name, len(payload))
+                        session.deliver_qos0(head, topic_name, payload, flags)
+                        continue
+                    if qos0_packet is None:
+                        qos0_packet = encode_publish_head(PUBLISH, shown_name, len(payload)) + payload
+                    output.append(qos0_packet)
+                    if not session.dirty:
+                        session.dirty = True
+                        self.dirty.append(session)
+            if not version5:
+                return 0
+            # The same once more, with the properties before the payload.
+            subscribers, version5, flags = version5, (), HAS_PROPERTIES
+            properties = self._properties
+            payload = NOTHING + payload if properties is NO_PROPERTIES else encode_content(payload, *properties)
 
     def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         """Hand a message to those who do not see it as it is."""
@@ -166,12 +193,12 @@ class Router:
         if version5:
             self._publish_to_version5(version5, topic_name, payload, qos, retain)
         for mount, routes in mounted.items():
-            self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
+            self.publish(topic_name, payload, qos, 0, _Routes(routes), topic_name[len(mount) :])
 
     def _publish_to_version5(
         self, routes: list[Route5], topic_name: bytes, payload: bytes, qos: int, retain: int
     ) -> None:
-        source, (expiry, passed_on) = self._source, self._properties
+        source, (expiry, passed_on) = self.source, self._properties
         # What those have in common who subscribe with the same identifiers and see the same name: to the store and in
         # memory it is one message.
         contents: dict[bytes, bytes] = {}
@@ -217,15 +244,14 @@ class Router:
             self.set_origin(source, payload)
             self.bridge_loops.answer(source, topic_name)
             return 0
-        self._source = source
+        before, self.source = self.source, source
         try:
             return self.publish(topic_name, payload, qos, retain)
         finally:
-            self._source = None
+            self.source = before
 
     def publish_with(
         self,
-        source: Session | None,
         properties: MessageProperties,
         publish: Publish,
         topic_name: bytes,
@@ -233,7 +259,7 @@ class Router:
         qos: int,
         retain: int,
     ) -> int:
-        """Publish, by `publish`, what a client of MQTT 5 says. Returns what `publish` does."""
+        """Publish, by `publish`, a message with properties. Returns what `publish` does."""
         most = self._config.max_payload_size
         if most and len(payload) + len(properties.passed_on) > most:
             check_topic_name(topic_name, self._config.max_topic_levels)
@@ -241,13 +267,13 @@ class Router:
             return ReasonCode.QUOTA_EXCEEDED
         expiry = self._expiry
         before = expiry.deadline
-        self._source, self._properties = source, properties
+        self._properties = properties
         if properties.expiry is not None:
             expiry.deadline = expiry.deadline_of(properties.expiry)
         try:
             return publish(topic_name, payload, qos, retain)
         finally:
-            self._source, self._properties = None, NO_PROPERTIES
+            self._properties = NO_PROPERTIES
             expiry.deadline = before
 
     def set_origin(self, session: Session, origin: bytes | None) -> None:
@@ -265,7 +291,7 @@ class Router:
         # An invalid name is not denied: it closes the connection.
         if not is_topic_name(topic_name):
             return True
-        return self._source is not None and self._source.is_bridge and topic_name.startswith(_BRIDGES)
+        return self.source is not None and self.source.is_bridge and topic_name.startswith(_BRIDGES)
 
     def publish_own(self, topic_name: bytes, payload: bytes) -> None:
         """Publish a figure of the broker itself: retained at QoS 0 under `$SYS/`, where no client may; not stored."""
@@ -277,7 +303,7 @@ class Router:
         routes, (mounted, version5) = self._match(topic_name)
         self.publish(topic_name, payload, 0, 0, routes, topic_name)
         for mount, behind in mounted.items():
-            self.publish(topic_name, payload, 0, 0, behind, topic_name[len(mount) :])
+            self.publish(topic_name, payload, 0, 0, _Routes(behind), topic_name[len(mount) :])
         self._publish_to_version5(version5, topic_name, payload, 0, 0)
 
     def flush(self) -> None:
@@ -296,7 +322,7 @@ class Router:
         # A name below _OWN must not be found the short way: not everyone may publish to it.
         if len(topic_name) <= MAX_REMEMBERED and not topic_name.startswith(_OWN):
             self._routes[topic_name] = routes
-            self._routes_size += _NAME_SIZE + len(topic_name) + _ROUTE_SIZE * len(routes)
+            self._routes_size += _NAME_SIZE + len(topic_name) + routes.size()
         if any(apart):
             self._apart[topic_name] = apart
             self._routes_size += apart.size()
@@ -304,8 +330,9 @@ class Router:
 
     def _match(self, topic_name: bytes) -> tuple[_Routes, _Apart]:
         """Return who wants `topic_name` and may read it."""
-        routes: _Routes = []
-        mounted: dict[bytes, _Routes] = {}
+        version3: list[_Route] = []
+        plain: list[_Route] = []
+        mounted: dict[bytes, list[_Route]] = {}
         version5: dict[MessageQueue, list[tuple[Subscription | None, int]]] = {}
         for subscriber, granted_qos in self.subscriptions.match(topic_name):
             subscription = subscriber if isinstance(subscriber, Subscription) else None
@@ -329,10 +356,16 @@ class Router:
             elif session.mount:
                 mounted.setdefault(session.mount, []).append((session, qos))
             else:
-                routes.append((session, qos))
-        apart = [route5(session, found) for session, found in version5.items()]
+                version3.append((session, qos))
+        apart: list[Route5] = []
+        for session, found in version5.items():
+            if is_plain(session, found):
+                plain.append((session, found[0][1]))
+            else:
+                apart.append(route5(session, found))
         if len(apart) > 1:
             apart = self.bridge_loops.choose(apart)
+        routes = _Routes(version3 or (), plain or ()) if version3 or plain else _NOBODY
         return routes, _Apart(mounted, apart)
 
     def forget_routes(self) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..protocol.packets5 import NO_LOCAL, RETAIN_AS_PUBLISHED, encode_identifier
 from ..sessions.queue import MessageQueue
-from ..sessions.session import Subscription
+from ..sessions.session import Session, Subscription
 
 
 class Route5(NamedTuple):
@@ -31,6 +31,19 @@ def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) 
     local = [each for each in found if each[0] is None or not each[0].options & NO_LOCAL]
     own = _add_up(session, local, None) if local else None
     return _add_up(session, found, own)
+
+
+def is_plain(session: MessageQueue, found: list[tuple[Subscription | None, int]]) -> bool:
+    """Tell whether a client of MQTT 5 gets messages as one of 3.1.1 does, but for the properties before the payload.
+
+    Most do: their subscriptions say no more than a QoS, and they take packets of any size.
+    """
+    return (
+        len(found) == 1
+        and found[0][0] is None
+        and isinstance(session, Session)
+        and not (session.max_packet_size or session.mount or session.is_bridge or session.origin)
+    )
 
 
 def _add_up(session: MessageQueue, found: list[tuple[Subscription | None, int]], own: Route5 | None) -> Route5:
