@@ -234,7 +234,7 @@ def _run_plain(messages: DataFrame, job: Job) -> list[dict[str, Any]]:
     def keep_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        cluster_tasks._seen_before = lambda *_: (_WithoutProgress(), _NothingSeen())
+        cluster_tasks._seen_before = lambda *_: (_WithoutProgress(), _NothingSeen(), 0)
         yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)
 
     received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
