@@ -21,5 +21,6 @@ def test_both_loops_find_packets_in_the_same_way(planted: str) -> None:
     if planted:
         loops[1] = loops[1].replace(planted, "pass")
     heads = [_between(loop, "    step = FIRST_STEP\n", "if not body:\n") for loop in loops]
-    ends = [_between(loop, "    finally:\n", "connection.keep_rest(data[at:] if at") for loop in loops]
+    last = "connection.keep_rest(data[at:] if at"
+    ends = [_between(loop, "        connection.count_in(messages)\n", last) for loop in loops]
     assert (heads[0] == heads[1] and ends[0] == ends[1]) is not bool(planted)

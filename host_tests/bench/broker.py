@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench_rows import Row, print_rows
 from broker_lab import Lab, LabError
-from broker_plan import CASES, FDATASYNC, OURS_DURABLE, PEERS, QUICK_PEERS, RATE, Case, faults, figures, rows
+from broker_plan import CASES, FDATASYNC, OURS_311, OURS_DURABLE, PEERS, QUICK_PEERS, RATE, Case, faults, figures, rows
 
 _EXIT_USAGE, _EXIT_MISSING = 2, 6
 _PROFILE_LINES = 30
@@ -35,22 +35,26 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
     if case.fresh and quick:
         repetitions = 1  # starting the brokers takes longer than the measurement
     wanted = tuple(peer for peer in case.peers if peer in peers)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (case.ours, *wanted) if not lab.missing(name)}
+    # The broker that each contender runs on: ours at MQTT 3.1.1 is ours.
+    brokers = {name: case.ours if name == OURS_311 else name for name in (case.ours, *wanted)}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in brokers if not lab.missing(brokers[name])}
     for name in runs if not case.fresh else ():
-        lab.broker(name)  # start all of them before any is measured
+        lab.broker(brokers[name])  # start all of them before any is measured
     syncs: list[float] = []
     for _ in range(repetitions):
         if (FDATASYNC, RATE) in case.goals:
             syncs.append(lab.fdatasyncs_per_second(seconds / 2))
         for name in list(runs):
             options = {**case.options, "seconds": seconds, "warm": warm}
+            if name == OURS_311:
+                del options["level"]
             try:
-                broker = lab.broker(name, fresh=case.fresh)
+                broker = lab.broker(brokers[name], fresh=case.fresh)
                 result = lab.run(broker, case.mode, options)
                 if found := faults(result):
                     raise LabError(f"{name}: {found} of {result['published']:,.0f} messages")
             except LabError as error:
-                if name == case.ours:
+                if brokers[name] == case.ours:
                     raise LabError(f"{case.name}: {error}") from error
                 # A peer is a third-party program: its row shows no figure, and this line says why.
                 print(f"bench-broker: {case.name}: {error}", file=sys.stderr)
@@ -77,7 +81,7 @@ def all_rows(lab: Lab, cases: list[Case], *, quick: bool) -> Iterator[Row]:
         print(f"bench-broker: {name} is not measured: {lab.missing(name)}", file=sys.stderr)
     for case in cases:
         if case.ours not in missing:
-            yield from measure(lab, case, (*peers, OURS_DURABLE), quick=quick)
+            yield from measure(lab, case, (*peers, OURS_DURABLE, OURS_311), quick=quick)
 
 
 def profile(case: Case, *, quick: bool) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 
 OURS, OURS_DURABLE, OURS_REDIS = "umqtt_broker", "umqtt_broker, store on disk", "umqtt_broker, store in Redis"
-# Four at the same time, each with the load of one.
+# The same broker, for the cases of MQTT 5; then four at the same time, each with the load of one.
+OURS_311 = "umqtt_broker, MQTT 3.1.1"
 SHARDS = "umqtt_broker, four shards"
 SHARD_COUNT = 4
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
@@ -59,8 +60,10 @@ def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -
 
 
 def _version_5(name: str, **options: int) -> Case:
-    """Return such a case with MQTT 5, compared with mosquitto at MQTT 5."""
-    return Case(f"MQTT 5: {name}", "flow", {**options, "level": 5}, peers=(MOSQUITTO, MOSQUITTO_DELAY))
+    """Return such a case with MQTT 5, compared with mosquitto at MQTT 5, and with ours at MQTT 3.1.1."""
+    peers = (MOSQUITTO, MOSQUITTO_DELAY, OURS_311)
+    goals = {(OURS_311, RATE): Goal(0.9, LEAST_RATIO)}
+    return Case(f"MQTT 5: {name}", "flow", {**options, "level": 5}, goals=goals, peers=peers)
 
 
 _FAN_OUT = {"subscribers": 100, "flight": 40}
