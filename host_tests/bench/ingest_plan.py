@@ -82,7 +82,7 @@ class Scale:
 FULL = Scale(5, 400_000, 60_000, 300_000, 1_000_000, 20.0, 200_000, 4, (1_000, 10_000, 100_000), True, True)
 QUICK = Scale(1, 150_000, 20_000, 60_000, 200_000, 4.0, 30_000, 2, (1_000, 10_000), False, False)
 # Enough to see that everything runs and what it prints.
-MINIMAL = Scale(1, 20_000, 1_000, 2_000, 4_000, 1.0, 1_000, 2, (100, 1_000), False, False)
+MINIMAL = Scale(1, 20_000, 1_000, 2_000, 4_000, 1.0, 1_000, 2, (100, 1_000), True, True)
 
 
 def row(case: str, ours: float, peer: float | None = None, peer_name: str = "") -> Row:
