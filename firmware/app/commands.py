@@ -5,7 +5,8 @@
 
 Each command is in flash (ledger.py) before it is carried out, and its reply stays there until the broker has it. A
 command whose id is known is not carried out again, whether it repeats because a power cut broke QoS 2, the broker
-lost its session, or its sender repeats it. Its reply is sent again instead. The ledger knows the last 16 commands.
+lost its session, or its sender repeats it. Its reply is sent again instead. The ledger has the last 16 commands with
+their replies, and knows the ids of 48 more, which are refused.
 
 Commands that can take the board away from its owner are signed (signed.py, guard.py). Each has a higher counter than
 those before, which is durable before the command is carried out: a repeated old command is refused even if its id is
@@ -66,6 +67,9 @@ class Commands:
                 self.repeated += 1
                 self._ledger.again(order)
                 return
+            if self._ledger.was_done(command_id):
+                self.repeated += 1
+                raise CommandError("carried out before, and its reply is gone; send it with another id to repeat it")
             if name not in self._actions.names():
                 known = ", ".join(sorted(self._actions.names()))
                 raise CommandError("unknown command %r: known are %s" % (name, known))

@@ -3,7 +3,8 @@
 The folder `path` holds a ring of `size` commands, each in two small files. Numbers are little-endian; each file
 begins with the CRC-32 of the rest:
 
-    N     the command: order I, then its payload. Written before it is carried out.
+    N     the command: order I, then its payload, NUL, and the CRC-32 of the ids of the three commands that were in N
+          before it, the newest first. Written before it is carried out.
     Nr    its reply: order I, then the reply's JSON. Written when it is done.
     sent  order I: the broker has the replies of all commands up to this one.
     c0 c1 an unused I, then Q, the counter of a signed command: the higher one counts, the lower one is overwritten.
@@ -19,6 +20,10 @@ from binascii import crc32
 from struct import pack, unpack_from
 
 SIZE = 16
+# A broker may send what was carried out again after a failure, and more than SIZE commands of it. So the ids of more
+# are known, at no additional write.
+_OLDER = 3
+_NONE = b"\0" * (4 * _OLDER)
 
 
 class Full(Exception):
@@ -32,6 +37,7 @@ class Ledger:
         self._path = path + "/"
         self._size = size
         self._ids = {}  # id: order
+        self._older = [_NONE] * size
         self._open = []  # orders of commands without a reply
         self._waiting = []  # orders whose reply the broker does not have
         self._publishing = {}  # order: packet id of the reply in the outbox
@@ -48,6 +54,7 @@ class Ledger:
             data = self._read("%d" % n)
             if data and len(data) > 4:
                 orders.append((unpack_from("<I", data)[0], n))
+                self._older[n] = _split(data)[1]
         for order, n in sorted(orders):
             self.order = max(self.order, order)
             self._ids[self.command(order).get("id")] = order
@@ -61,11 +68,20 @@ class Ledger:
         """Return the order of the command with that id, or None."""
         return self._ids.get(command_id)
 
+    def was_done(self, command_id):
+        """Return True if a command with that id was carried out whose payload and reply are gone."""
+        checksum = _checksum(command_id)
+        for older in self._older:
+            for at in range(0, len(older), 4):
+                if older[at : at + 4] == checksum:
+                    return True
+        return False
+
     def command(self, order):
         """Return the command as it was received, a dict; {} if its file is missing or damaged."""
         data = self._read("%d" % (order % self._size))
         try:
-            return json.loads(data[4:]) if data and unpack_from("<I", data)[0] == order else {}
+            return json.loads(_split(data)[0]) if data and unpack_from("<I", data)[0] == order else {}
         except ValueError:
             return {}
 
@@ -88,11 +104,13 @@ class Ledger:
         if oldest in self._open or oldest in self._waiting:
             raise Full
         # Forget the oldest in RAM first: its file is about to be overwritten.
+        n = order % self._size
         for known in self._ids:
             if self._ids[known] == oldest:
                 del self._ids[known]
+                self._older[n] = _checksum(known) + self._older[n][:-4]
                 break
-        self._write("%d" % (order % self._size), order, payload)
+        self._write("%d" % n, order, bytes(payload) + b"\0" + self._older[n])
         self.order = order
         self._ids[command_id] = order
         self._open.append(order)
@@ -180,3 +198,14 @@ class Ledger:
         if len(data) >= 8 and unpack_from("<I", data)[0] == crc32(data[4:]) & 0xFFFFFFFF:
             return data[4:]
         return None
+
+
+def _checksum(command_id):
+    # 0 stands for no id; one in 2**32 has it, and is forgotten a little sooner.
+    return pack("<I", crc32(str(command_id).encode()) & 0xFFFFFFFF)
+
+
+def _split(data):
+    # Returns (payload, checksums of older ids) of a command's file without its CRC. JSON has no NUL.
+    payload, _, older = data[4:].partition(b"\0")
+    return payload, older if len(older) == len(_NONE) else _NONE

@@ -374,6 +374,43 @@ def test_the_oldest_ids_are_forgotten_first():
         world.boot()
 
 
+def test_what_a_broker_sends_again_is_known_after_the_replies_are_gone():
+    """Four times as many commands as there are replies: one by one, then all again in their order, over restarts."""
+    # Planted: only the commands with replies are known; a file takes the ids along once only; they are lost by a boot.
+    world = World()
+    for number in range(4 * SIZE):
+        world.send(str(number), "set", key="interval_ms", value=100 + number)
+        world.acknowledge()
+        if number % 7 == 0:
+            world.boot()
+    for life in (0, 1):
+        executed = world.board.commands.executed
+        for number in range(4 * SIZE):
+            reply = world.send(str(number), "set", key="interval_ms", value=100 + number)
+            if number < 3 * SIZE:
+                equal((reply["id"], reply["ok"]), (str(number), False))
+                assert "carried out before" in reply["result"], reply
+            world.acknowledge()
+        equal((world.board.commands.executed, world.settings()["interval_ms"]), (executed, 99 + 4 * SIZE), life)
+        world.boot()
+    # Those that are forgotten at last are older than that.
+    world.send("new", "ping")
+    world.acknowledge()
+    equal(world.send("0", "ping")["ok"], True)
+
+
+def test_a_ledger_of_an_earlier_version_is_read():
+    # Planted: the end of an old command is taken for the ids of older ones.
+    world = World()
+    ledger = Ledger(world.root + "/state/commands")
+    ledger._write("1", 1, b'{"id": "a", "cmd": "reboot"}')
+    world.boot()
+    equal(world.board.commands._ledger.command(1), {"id": "a", "cmd": "reboot"})
+    world.step()
+    equal([reply["id"] for reply in world.replies()], ["a"])
+    equal(world.board.commands._ledger.was_done("a"), False)
+
+
 def test_a_mistake_in_a_command_is_answered_and_the_next_one_works():
     world = World()
     del world.board.version
