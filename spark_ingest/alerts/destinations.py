@@ -5,14 +5,14 @@
     [[send]]
     name = "on call"
     url = "$ON_CALL_URL"                # URL of apprise: mailtos://, json://, mqtts:// …; $NAME: environment variable
-    rules = ["offline"]                 # only these rules; groups and sites work likewise
+    rules = ["offline"]                 # only these rules; groups and sites work the same way
     recovery = false                    # send no message when an alert ends
     format = "json"                     # for programs; default: text
 
     [[silence]]
     from = 2026-05-01T08:00:00Z
     until = 2026-05-01T18:00:00Z
-    sites = ["north"]                   # rules, groups and devices work likewise; without any of them: everything
+    sites = ["north"]                   # rules, groups and devices work the same way; without any of them: everything
 """
 
 import io

@@ -8,7 +8,7 @@
     metric = "temp_c"
     above = 60
     after = "10m"
-    groups = ["pumps"]             # only these groups' devices; sites works likewise
+    groups = ["pumps"]             # only these groups' devices; sites work the same way
 
 A rule with the name of one of DEFAULTS replaces it; ``off = true`` removes it.
 """

@@ -112,7 +112,7 @@ class _Commands(CommandGroup):
             formatter.write_dl(list(_ENVIRONMENT.items()))
         with formatter.section(f"{project.FILE}, in this folder or one above it"):
             formatter.write_text(f'Options of every command, as key = "value": {", ".join(project.KEYS)}.')
-        with formatter.section("Completion of commands, boards and devices in bash (likewise zsh, fish)"):
+        with formatter.section("Completion of commands, boards and devices in bash (zsh and fish: the same)"):
             formatter.write_text('eval "$(_UMQTT_COMPLETE=bash_source umqtt)"')
 
 
