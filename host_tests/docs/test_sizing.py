@@ -27,7 +27,7 @@ def test_the_tables_are_what_the_program_prints() -> None:
 
 @pytest.mark.parametrize(("name", "page", "words"), SOURCES, ids=[one[0] for one in SOURCES])
 def test_a_cost_is_on_the_page_that_it_is_said_to_be_from(name: str, page: str, words: str) -> None:
-    """Planted: docs/broker.md has a new figure."""
+    """Planted: a page has a new figure."""
     assert words in (PROSE if page == "sizing.md" else (DOCS / page).read_text()), name
 
 
