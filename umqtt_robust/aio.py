@@ -15,10 +15,12 @@ counted in `discarded`, and none that has arrived is lost.
 
 import asyncio
 
-from ._platform import collect, load
+from ._platform import collect, const, load
 from .base_errors import LinkLost, MQTTError, OutboxFull, Refused
 from .inbox import Inbox
 from .session import checked
+
+_GRANTED = const(0x20)  # of subscriptions.py
 
 try:
     from asyncio import core  # MicroPython's
@@ -174,7 +176,9 @@ class Client(Inbox):
         topic_filter = checked(topic_filter, "check_topic_filter")
         Inbox.subscribe(self, topic_filter, qos)
         await self._answered()
-        if topic_filter not in self.subscriptions.filters:
+        filters = self.subscriptions.filters
+        if not filters.get(topic_filter, 0) & _GRANTED:
+            filters.pop(topic_filter, None)  # the caller knows, and may ask again
             raise Refused("subscribe", topic_filter)
 
     async def unsubscribe(self, topic_filter):

@@ -36,6 +36,7 @@ from .store import MAYBE_SENT, MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload
+_ASK_AGAIN_MS = const(60_000)  # after a refused subscription
 
 
 def _is_plain(text):
@@ -655,8 +656,12 @@ class Session:
             return NEVER
         if self.broken:
             raise self.broken
-        self._pump()
         now = self.now
+        subscriptions = self.subscriptions
+        asked_ms = ticks_diff(now, subscriptions.asked_at)
+        if subscriptions.refused and not subscriptions.requests and asked_ms >= _ASK_AGAIN_MS:
+            subscriptions.forget(False)
+        self._pump()
         if out.body is not None and out.written_at == now:
             # No acknowledgement can come before the end of a large packet.
             self.heard_at = now
@@ -669,8 +674,10 @@ class Session:
                 left = self.ack_timeout - self.outbox.longest_wait(now)
                 self._look_at = now + left & TICKS_MASK
             wait = min(wait, left)
-        if self.subscriptions.requests:
-            wait = min(wait, self.ack_timeout - ticks_diff(now, self.subscriptions.asked_at))
+        if subscriptions.requests:
+            wait = min(wait, self.ack_timeout - ticks_diff(now, subscriptions.asked_at))
+        elif subscriptions.refused:
+            wait = min(wait, _ASK_AGAIN_MS - asked_ms)
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
             raise LinkLost("ack_timeout")

@@ -156,7 +156,10 @@ class MQTTClient:
             if not client.connected:
                 self._close()
             if isinstance(error, Refused):
-                raise MQTTException(error.args[1] if error.args[0] == "connect" else 0x80)
+                if error.args[0] == "connect":
+                    raise MQTTException(error.args[1])
+                client.subscriptions.filters.pop(error.args[1], None)  # the program knows, and may ask again
+                raise MQTTException(0x80)
             if client.closed:
                 raise error if isinstance(error, OSError) else OSError(-1, str(error))
         self.sock = client.socket

@@ -19,7 +19,8 @@ class Subscriptions:
         # Packet id of an unanswered request: topic filter, or None when a later request replaced it.
         self.requests = {}
         self.must_send = False
-        self.asked_at = 0  # ms: when the acknowledgement timer of the requests began
+        self.asked_at = 0  # ms: when the acknowledgement timer of the requests began, or the last answer came
+        self.refused = False  # a filter was refused on this link
 
     def want(self, topic_filter, state):
         """Records what the program wants of a topic filter. state: a QoS, or LEAVING to unsubscribe."""
@@ -34,6 +35,7 @@ class Subscriptions:
     def forget(self, unsure):
         """Drops the state that died with the link. unsure: the broker may have forgotten what it granted."""
         self.requests = {}
+        self.refused = False
         self.must_send = True
         self._session.subscribed = not self.filters
         for topic_filter in self.filters:
@@ -74,9 +76,14 @@ class Subscriptions:
         if not topic_filter:
             session.unexpected += topic_filter == b""  # no request has this id; None: a later request replaced it
         elif state & LEAVING or return_code == 0x80 or session.mqtt5 and return_code > 0x80:
-            del self.filters[topic_filter]
+            what = "subscribe"
+            if state & LEAVING:
+                what = "unsubscribe"
+                del self.filters[topic_filter]
+            else:
+                # Asked for again later: rights change, and a cluster that holds elections refuses what it grants then.
+                self.refused = True
             if return_code:
-                what = "unsubscribe" if state & LEAVING else "subscribe"
                 session.report(Refused(what, topic_filter, return_code))
         elif return_code > 2:  # [MQTT-3.9.3-2]
             raise ProtocolError("malformed SUBACK")

@@ -10,9 +10,11 @@ TIMEOUT_S = 100
 class Refusing(Broker):
     """A broker that refuses filters beginning with `secret` and grants at most QoS 1."""
 
+    secret = b"secret"
+
     def _subscribe(self, wire, kind, body):
         n = body[2] << 8 | body[3]
-        if kind == 8 and body[4:].startswith(b"secret"):
+        if kind == 8 and body[4:].startswith(self.secret):
             wire.send(b"\x90\x03" + body[:2] + b"\x80")
         else:
             Broker._subscribe(self, wire, kind, body[: 4 + n] + bytes((min(body[4 + n], 1),)) if kind == 8 else body)
@@ -88,21 +90,67 @@ def test_random_wishes_and_cuts():
         equal(world.faults(), [])
 
 
-def test_a_refusal_is_reported_once_and_the_others_stand():
-    # Planted: a refused filter is requested again in the next session.
+def refusals(world):
+    return [error.args for error in world.of_kind("error") if error.args[0] == "subscribe"]
+
+
+def test_a_refusal_is_reported_and_the_others_stand():
+    # Planted: a refusal ends the link.
     world = World([Refusing()])
     client = world.client
     client.subscribe(b"a", 2)
     client.subscribe(b"secret/plans", 1)
     client.subscribe(b"b", 1)
     comes_back(world)
-    equal([error.args for error in world.of_kind("error")], [("subscribe", b"secret/plans", 0x80)])
+    equal(refusals(world), [("subscribe", b"secret/plans", 0x80)])
     equal(world.brokers[0].session.subscriptions, {b"a": 1, b"b": 1})
-    world.brokers[0].lose_sessions = True
+    equal(len(world.wires), 1)
+
+
+def test_what_was_refused_is_asked_for_again_and_nothing_else_is():
+    # Planted: a refused filter is forgotten; it is asked for again in the next session alone; what was granted is asked
+    # for again with it. A cluster whose nodes hold elections refuses what it grants a second later.
+    for lost in (None, "link", "session"):
+        world = World([Refusing()])
+        broker, client = world.brokers[0], world.client
+        client.subscribe(b"a", 1)
+        client.subscribe(b"secret/plans", 1)
+        comes_back(world)
+        broker.session.subscriptions[b"a"] = "not asked for again"
+        broker.lose_sessions = lost == "session"
+        for times in range(2, 5):
+            if lost:
+                world.wire.break_now()
+            else:
+                world.run(lambda: False, 55_000)
+                equal(len(refusals(world)), times - 1, "too early")
+                world.run(lambda: False, 6_000)
+            comes_back(world)
+            equal(refusals(world), times * [("subscribe", b"secret/plans", 0x80)], lost)
+        broker.secret = b"none"
+        if lost:
+            world.wire.break_now()
+        else:
+            world.run(lambda: False, 61_000)
+        comes_back(world)
+        unasked = 1 if lost == "session" else "not asked for again"
+        equal(broker.session.subscriptions, {b"a": unasked, b"secret/plans": 1}, lost)
+        world.run(lambda: False, 200_000)
+        equal(len(refusals(world)), 4, lost)
+
+
+def test_unsubscribing_ends_what_was_refused():
+    # Planted: unsubscribe() of a refused filter leaves it to be asked for again.
+    world = World([Refusing()])
+    client = world.client
+    client.subscribe(b"secret/plans", 1)
+    comes_back(world)
+    client.unsubscribe(b"secret/plans")
+    comes_back(world)
+    world.run(lambda: False, 200_000)
     world.wire.break_now()
     comes_back(world)
-    equal(len(world.of_kind("error")), 1, "not asked for again")
-    equal(world.brokers[0].session.subscriptions, {b"a": 1, b"b": 1})
+    equal(len(refusals(world)), 1)
 
 
 def test_requests_of_a_handler_leave_room_for_the_acknowledgement():
