@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from boards import Boards
 from deltalake import DeltaTable
 from engines import PASSWORDS, Cluster, Node, Shards, patiently
 from fleet import Fleet, Identity
@@ -58,7 +59,7 @@ def wipe_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
 
 
 def kill_all(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
-    cluster.await_sessions([*(device.name for device in fleet.devices), "umqtt-collector-collector"])
+    cluster.await_sessions([*fleet.client_ids, "umqtt-collector-collector"])
     kill_all_now(cluster, fleet, rng)
 
 
@@ -97,9 +98,14 @@ FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {
 
 @dataclass
 class Outcome:
-    """The counts of a run. lost, duplicated and commands_lost must be 0. doubled: repeated copies in the spool."""
+    """The counts of a run. lost, duplicated and commands_lost must be 0.
+
+    acknowledged: readings of the devices that the engine acknowledged; from_boards: readings that the boards hold in
+    their flash or have delivered; doubled: repeated copies in the spool.
+    """
 
     acknowledged: int = 0
+    from_boards: int = 0
     commands: int = 0
     lost: int = 0
     duplicated: int = 0
@@ -109,7 +115,14 @@ class Outcome:
 
 
 def run(
-    cluster: Cluster, folder: Path, faults: list[str], seed: int, *, devices: int = 4, spark: bool = True
+    cluster: Cluster,
+    folder: Path,
+    faults: list[str],
+    seed: int,
+    *,
+    devices: int = 4,
+    boards: int = 2,
+    spark: bool = True,
 ) -> Outcome:
     """Run a fleet on a running cluster, through `faults` in the given order, and count."""
     rng = random.Random(seed)
@@ -117,7 +130,8 @@ def run(
     outcome = Outcome()
     collectors = _collectors(cluster, folder, spool)
     try:
-        with Fleet(cluster, devices, seed) as fleet:
+        virtual = Boards(cluster, boards, folder / "boards")
+        with virtual, Fleet(cluster, devices, seed, virtual) as fleet:
             fleet.go_on(5)
             for name in faults:
                 brokers = cluster.brokers
@@ -129,11 +143,13 @@ def run(
                 fleet.go_on(5)
                 outcome.faults.append(name)
             fleet.finish()
-            made = fleet.acknowledged
+            from_boards = virtual.made
+            made = fleet.acknowledged | from_boards
+            outcome.from_boards = len(from_boards)
             collected = _settled(lambda: _collected(spool, cluster.brokers), made)
             commands = fleet.acknowledged_commands
             outcome.commands_lost = len(commands - set(_settled(lambda: set(fleet.commands), commands)))
-            outcome.acknowledged, outcome.commands = len(made), len(commands)
+            outcome.acknowledged, outcome.commands = len(fleet.acknowledged), len(commands)
     finally:
         for collector in collectors:
             collector.stop()
@@ -178,6 +194,8 @@ def _collected(spool: Path, names: Iterable[str]) -> Counter[Identity]:
     found: Counter[Identity] = Counter()
     for name in names:
         for message in messages(LocalSpools(spool).view(name)):
+            if not message.topic.endswith("/telemetry"):
+                continue
             record = json.loads(message.payload)
             found[record["id"], record["boot"], record["seq"]] += 1
     return found

@@ -28,7 +28,8 @@ from umqtt_kit.certs import Authority
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
 
-FILES = Path(__file__).resolve().parents[2] / "tools" / "clusters"
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "tools" / "clusters"
 Found = TypeVar("Found")
 
 PASSWORDS = {"devices": "device secret", "collector": "collector secret", "operator": "operator secret"}

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
+from boards import Boards
 from engines import PASSWORDS, Cluster, patiently
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -58,12 +59,13 @@ class Party:
 
 
 class Fleet:
-    """`count` devices that publish readings, and an operator that sends them commands. A context runs them.
+    """`count` devices that publish readings, and an operator that sends commands to them and to boards.
 
-    commands: the ids that each device has received.
+    commands: the ids of the commands that a device received or a board answered. A context runs it, within that of
+    `boards`.
     """
 
-    def __init__(self, cluster: Cluster, count: int, seed: int) -> None:
+    def __init__(self, cluster: Cluster, count: int, seed: int, boards: Boards) -> None:
         rng = random.Random(seed)
         self.boot = f"1-{rng.randrange(1 << 64):016x}"
         self.devices = [
@@ -73,11 +75,17 @@ class Fleet:
         self._lost_operators: list[tuple[Party, int]] = []
         self._operators = [Party("operator", "operator", cluster, rng, url) for url in cluster.operator_urls]
         self.commands: set[int] = set()
+        self._boards = boards
+        self._commanded = [*(device.name for device in self.devices), *boards.names]
         for device in self.devices:
-            device.client.on(f"fleet/{device.name}/cmd", lambda _topic, payload: self.commands.add(int(payload)))
+            device.client.on(f"fleet/{device.name}/cmd", self._on_command)
             device.client.subscribe(f"fleet/{device.name}/cmd", qos=2)
+        for operator in self._operators:
+            operator.client.on("fleet/+/reply", self._on_command)
+            operator.client.subscribe("fleet/+/reply", qos=1)
         self._parties = [*self.devices, *self._operators]
         self._makes = False
+        self._pauses = False
         self._ends = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="fleet")
@@ -85,13 +93,18 @@ class Fleet:
     def __enter__(self) -> Self:
         self._thread.start()
         patiently(lambda: self._alive and all(p.client.connected for p in self._parties), self.told)
-        patiently(lambda: self._alive and all(d.client.subscribed for d in self.devices), self.told)
+        patiently(lambda: self._alive and all(p.client.subscribed for p in self._parties), self.told)
         self._makes = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ends = True
         self._thread.join(WAIT_LIMIT_S)
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The client ids of all that have a session."""
+        return [*(party.name for party in self._parties), *self._boards.names]
 
     @property
     def _alive(self) -> bool:
@@ -123,7 +136,8 @@ class Fleet:
 
     def told(self) -> str:
         """Return the state and last errors of the clients, for a message."""
-        return "; ".join(f"{p.name}: {p.client.connected} {p.made} {p.errors[-3:]}" for p in self._parties)
+        parties = (f"{p.name}: {p.client.connected} {p.made} {p.errors[-3:]}" for p in self._parties)
+        return "; ".join((*parties, self._boards.told()))
 
     def go_on(self, more: int, enough: Callable[[Iterable[bool]], bool] = all) -> None:
         """Wait until each device (with enough=any: one of them) has `more` readings acknowledged than now."""
@@ -131,9 +145,14 @@ class Fleet:
         patiently(lambda: self._alive and enough(len(d.acknowledged) >= n for d, n in wanted), self.told)
 
     def finish(self) -> None:
-        """Stop making messages, and wait until all of them are acknowledged."""
+        """Stop making messages, and wait until all of them are acknowledged, also those of the boards."""
         self._makes = False
+        self._pauses = True
+        patiently(lambda: self._alive and not self._pauses, self.told)
+        paused = self._operators[0].made
+        wanted = set(range(paused - len(self._boards.names), paused))
         patiently(lambda: self._alive and not any(p.client.pending for p in self._parties), self.told)
+        patiently(lambda: self._alive and wanted <= self.commands, self.told)
 
     def _run(self) -> None:
         try:
@@ -150,8 +169,9 @@ class Fleet:
                         self._publish_reading(device)
                 for operator in self._operators:
                     while self._makes and operator.client.pending < 8 and operator.made < commands:
-                        device = self.devices[operator.made % len(self.devices)]
-                        operator.publish(f"fleet/{device.name}/cmd", b"%d" % operator.made)
+                        self._command(operator, self._commanded[operator.made % len(self._commanded)], "ping")
+                if self._pauses:
+                    self._pause_boards()
                 for party in self._parties:
                     party.client.tick()
                 sockets = [p.client.socket for p in self._parties if p.client.socket is not None]
@@ -161,6 +181,23 @@ class Fleet:
                 party.client.tick()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._failure = error
+
+    def _command(self, operator: Party, name: str, command: str) -> None:
+        payload = json.dumps({"id": str(operator.made), "cmd": command})
+        operator.publish(f"fleet/{name}/cmd", payload.encode())
+
+    def _on_command(self, _topic: bytes, payload: bytes) -> None:
+        # A device takes the command itself, the operator the reply of a board. Both have its id.
+        self.commands.add(int(json.loads(payload)["id"]))
+
+    def _pause_boards(self) -> None:
+        """Send the last commands: each board answers once all its readings are acknowledged."""
+        number = max(operator.made for operator in self._operators)
+        for operator in self._operators:
+            operator.made = number
+            for name in self._boards.names:
+                self._command(operator, name, "pause")
+        self._pauses = False
 
     def _publish_reading(self, device: Party) -> None:
         record = {"v": 1, "id": device.name, "boot": self.boot, "seq": device.made, "ts": _TS + device.made,

@@ -7,6 +7,7 @@ end of `make test`, the others in tier 3 and in `make prove-cluster`.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from chain import run
-from engines import ENGINES, FILES, PASSWORDS, Cluster, RabbitMq, Shards, patiently
+from engines import ENGINES, FILES, PASSWORDS, ROOT, Cluster, RabbitMq, Shards, patiently
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -226,6 +227,55 @@ _NOT_READ = [
     ("[^.]+", "fleet/+/cmd", _BY_CLIENT_ID),
     ("\\E[^.]+\\Q", "fleet/+/cmd", _BY_CLIENT_ID),
 ]
+
+
+# What the firmware publishes, and what it subscribes to, below fleet/{device_id}/.
+_PUBLISHES = {"telemetry", "status", "reply", "log", "reported", "update/want"}
+_SUBSCRIBES = {"cmd", "desired", "update/data"}
+
+
+def test_the_firmware_has_no_topics_but_these() -> None:
+    # Planted: a topic is added to the firmware, and nobody gives devices the right to it.
+    found: set[str] = set()
+    for file in (ROOT / "firmware" / "app").glob("*.py"):
+        text = file.read_text()
+        found.update(re.findall(r'topic\("([a-z/]+)"\)', text))
+        for leaves in re.findall(r"for leaf, qos in \((.+)\):", text):
+            found.update(re.findall(r'"([a-z/]+)"', leaves))
+    assert found == _PUBLISHES | _SUBSCRIBES
+
+
+@pytest.mark.parametrize("cluster", [*_EACH, "shards"], indirect=True)
+def test_every_topic_of_the_firmware_is_permitted(cluster: Cluster) -> None:
+    """Planted: devices may not read desired settings; the operator may not write them; no update over MQTT."""
+    received: set[tuple[str, str]] = set()
+    clients: list[Client] = []
+    for name, user in (("pump-7", "devices"), ("operator", "operator")):
+        client = Client(
+            name,
+            f"mqtts://localhost:{cluster.nodes[0].port}",
+            username=user,
+            password=PASSWORDS[user],
+            transports={"mqtts": TLS(str(cluster.ca))},
+            on_message=lambda topic, payload: received.add((topic.decode(), payload.decode())),
+        )
+        clients.append(client)
+        for leaf in _SUBSCRIBES if name == "pump-7" else _PUBLISHES:
+            client.subscribe(f"fleet/pump-7/{leaf}", qos=1)
+
+    def exchanged(wanted: set[str]) -> bool:
+        for client in clients:
+            client.poll(20)
+        return {(f"fleet/pump-7/{leaf}", leaf) for leaf in wanted} <= received
+
+    patiently(lambda: not exchanged({"-"}) and all(client.subscribed for client in clients), received)
+    for client, leaves in zip(clients, (_PUBLISHES, _SUBSCRIBES), strict=True):
+        for leaf in leaves:
+            client.publish(f"fleet/pump-7/{leaf}", leaf, qos=1)
+    patiently(lambda: exchanged(_PUBLISHES | _SUBSCRIBES), lambda: received)
+    for client in clients:
+        client.disconnect()
+        client.tick()
 
 
 def test_a_device_writes_and_reads_no_topics_but_its_own(cluster: Cluster) -> None:
