@@ -36,6 +36,7 @@ __all__ = ["Collector", "CollectorConfig"]
 
 _CONNECT_WITHIN_S = 15.0
 _STABLE_AFTER_S = 10.0
+_CHECK_ENDS_WITHIN_S = 1.0
 # Refusals that end by themselves: return code 3 (server unavailable) of MQTT 3.1.1, and reason codes of MQTT 5.
 _PASSING = PASSING | {3}
 # Protocol levels of MQTT 5 and 3.1.1.
@@ -104,8 +105,10 @@ class Collector:
 
     def run(self) -> None:
         """Collect messages until :meth:`stop`. Network and disk errors are reported, counted and retried."""
-        checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes")
-        checking.start()
+        # A daemon, because a node that hangs must not hold up the end.
+        checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes", daemon=True)
+        if len(self._nodes) > 1:
+            checking.start()
         try:
             self._wait_for_room(self._quota.lacks())
             while not self._stopping:
@@ -114,15 +117,15 @@ class Collector:
                     self._sleep(delay)
         finally:
             self._stopping = True
-            checking.join()
+            if checking.ident is not None:
+                checking.join(_CHECK_ENDS_WITHIN_S)
             self._wake.close()
             self.wakeup_socket.close()
 
     def _check_nodes(self) -> None:
-        if len(self._nodes) > 1:
-            config = self.config
-            for event in check_cluster(self._access, config.client_id, config.topic_filters, lambda: self._stopping):
-                self._report(*event)
+        config = self.config
+        for event in check_cluster(self._access, config.client_id, config.topic_filters, lambda: self._stopping):
+            self._report(*event)
 
     def _one_connection(self) -> float:
         """Connect and collect until the link ends; return the seconds to wait before the next attempt."""

@@ -17,6 +17,8 @@ from .wire import CONNACK, CONNACK_REFUSALS, DISCONNECT_PACKET, SUBACK, connect_
 _ANSWER_WITHIN_S = 10.0
 _AGAIN_AFTER_S = 2.0
 _KEEP_ALIVE_S = 30
+_LARGEST_ANSWER = 1 << 20  # bytes
+_REFUSED = 0x80
 
 Node = tuple[str, int]
 
@@ -54,8 +56,8 @@ class _Probe:
             connack = _ask(link, packet, CONNACK)
             if connack[3]:
                 raise ConnectionRefusedError(CONNACK_REFUSALS.get(connack[3], "unknown reason"))
-            if subscribe:
-                _ask(link, subscribe_packet(1, [self._topic]), SUBACK)
+            if subscribe and _ask(link, subscribe_packet(1, [self._topic]), SUBACK)[-1] == _REFUSED:
+                raise ConnectionRefusedError(f"a subscription to {self._topic}")
             link.sendall(DISCONNECT_PACKET)
             if tls is None:
                 link.shutdown(socket.SHUT_WR)
@@ -73,8 +75,10 @@ def _received(link: socket.socket) -> Iterator[bytes]:
     deadline = time.monotonic() + _ANSWER_WITHIN_S
     while data := link.recv(65536):
         yield data
-        if time.monotonic() > deadline:
+        left = deadline - time.monotonic()
+        if left <= 0:
             raise TimeoutError("timed out")
+        link.settimeout(left)
 
 
 def _ask(link: socket.socket, packet: bytes, answer: int) -> bytes:
@@ -86,6 +90,8 @@ def _ask(link: socket.socket, packet: bytes, answer: int) -> bytes:
     buffer = bytearray()
     for data in _received(link):
         buffer += data
+        if len(buffer) > _LARGEST_ANSWER:
+            raise MalformedStream(f"the broker sent more than {_LARGEST_ANSWER} bytes instead of an answer")
         received = split(buffer)
         del buffer[: received.consumed]
         for other in received.others:
