@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from boards import Boards
 from deltalake import DeltaTable
 from engines import PASSWORDS, Cluster, Node, Shards, patiently
 from fleet import Fleet, Identity
 from umqtt_testkit.waiting import NotInTime, eventually
+from virtual_boards import Boards
 
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from boards import Boards
 from engines import PASSWORDS, Cluster, patiently
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+from virtual_boards import Boards
 
 from umqtt_robust import Client
 from umqtt_robust.tls import TLS
