@@ -5,13 +5,17 @@ ARGS ?=
 BASE ?=
 VERSION ?=
 KEY ?=
+PACKAGE ?= umqtt-robust
+PORT ?=
+# Two small tools are enough for `make mip`.
+MIP_READY := $(or $(wildcard $(VENV)/.ready),build/mip-venv/.ready)
 # Each of the hundreds of processes of a test run would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # A file's tests share what is slow to start, so a worker takes whole files, the longest first.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-costs lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
+.PHONY: help setup mip demo check test test-costs lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +24,14 @@ setup: $(VENV)/.ready ## Make .venv and install what is missing
 
 $(VENV)/.ready: pyproject.toml tools/setup.sh
 	@sh tools/setup.sh $(VENV)
+	@touch $@
+
+mip: $(MIP_READY) ## Put the client on the board at the cable, as .mpy for its MicroPython (PACKAGE=umqtt-robust-full PORT=/dev/ttyACM0)
+	@PYTHONPATH=tools:. $(dir $(MIP_READY))bin/python tools/mip.py "$(PACKAGE)" "$(PORT)"
+
+build/mip-venv/.ready: pyproject.toml
+	@$${PYTHON:-python3} -m venv build/mip-venv
+	@build/mip-venv/bin/python -m pip install --disable-pip-version-check --quiet '.[mip]'
 	@touch $@
 
 demo: setup ## Boards, devices, broker, collector and Spark on this machine, and the count at the end

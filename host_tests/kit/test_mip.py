@@ -123,6 +123,20 @@ def test_an_index_has_what_this_board_loads_and_it_publishes(
                 assert board.exec(_IMPORT.format(names=names), 60) == "imported\n"
 
 
+def test_one_command_puts_mpy_files_in_the_place_of_older_modules(cable: Cable, tmp_path: Path) -> None:
+    """Planted: the .py files stay, and MicroPython prefers them."""
+    old = {"/lib/umqtt_robust/__init__.py": b"", "/lib/umqtt_robust/client.py": b"raise ImportError('old')\n"}
+    with broker(tmp_path) as port, cable.board(heap="128K", files=old) as virtual:
+        command = [sys.executable, str(_ROOT / "tools" / "mip.py"), "umqtt-robust", virtual.port]
+        for _ in range(2):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert "Installing:" not in done.stdout
+        assert mpremote(virtual.port, "exec", _PUBLISH.format(port=port)).splitlines() == ["pending 0"]
+        wrong = subprocess.run([*command[:2], "umqtt"], capture_output=True, text=True, timeout=200, check=False)
+        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "umqtt-robust-full" in wrong.stderr
+
+
 @pytest.mark.parametrize(("kind", "fits"), [("6", True), ("py", False)])
 def test_the_mpy_of_an_index_imports_in_64_kb_and_the_readable_modules_do_not(
     index: Path, tmp_path: Path, kind: str, fits: bool
