@@ -70,6 +70,10 @@ class Commands:
             if self._ledger.was_done(command_id):
                 self.repeated += 1
                 raise CommandError("carried out before, and its reply is gone; send it with another id to repeat it")
+            if self._ledger.waits:
+                self._settle()
+                if self._ledger.waits and self._client.pending:
+                    raise OutboxFull  # the client hands the command over again once the broker has taken more
             if name not in self._actions.names():
                 known = ", ".join(sorted(self._actions.names()))
                 raise CommandError("unknown command %r: known are %s" % (name, known))
@@ -79,6 +83,7 @@ class Commands:
             self._refuse(command_id, str(error))
             return
         self._run(order, command_id, name, args, self._actions.run, counter)
+        self._send_replies()
 
     def step(self):
         """Finish the commands that the last run left open, and send the pending replies."""
@@ -91,7 +96,13 @@ class Commands:
                 order, command.get("id"), command.get("cmd"), args if args else {}, self._actions.recover,
                 command.get("counter"),
             )  # fmt: skip
+        self._settle()
+        self._send_replies()
+
+    def _settle(self):
         self._ledger_call(self._ledger.settle, self._client.is_pending)
+
+    def _send_replies(self):
         try:
             while self._unkept:
                 self._client.publish(self._topic, self._unkept[0], qos=1)

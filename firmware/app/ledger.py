@@ -90,6 +90,11 @@ class Ledger:
         """True while a command has no reply, or the broker does not have it."""
         return bool(self._open or self._waiting)
 
+    @property
+    def waits(self):
+        """True if there is no place for another command until the broker has the reply to an earlier one."""
+        return self.order + 1 - self._size in self._waiting
+
     def is_open(self, order):
         return order in self._open
 

@@ -239,6 +239,7 @@ def test_read_shows_files_of_the_allowed_folders_and_no_secret():
         for path in ("/app", "/app/big.py"):
             reply = world.send("offset%d%s" % (number, path), "read", path=path, offset=offset)
             assert not reply["ok"] and reply["result"].startswith("offset: must be"), reply
+            world.acknowledge()
     equal(world.send("6", "read", path="/app/big.py", offset=5000)["result"]["bytes"], 0)
     os.mkdir(world.root + "/state/mqtt")
     with open(world.root + "/state/mqtt/session", "w") as file:
@@ -262,6 +263,7 @@ def test_read_shows_files_of_the_allowed_folders_and_no_secret():
         )
     ):
         reply = world.send("no%d" % number, "read", path=path)
+        world.acknowledge()
         assert not reply["ok"] and "top secret" not in reply["result"], reply
 
 
