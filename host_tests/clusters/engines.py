@@ -49,13 +49,24 @@ def patiently(condition: Callable[[], Found], what: str | Callable[[], object]) 
 class Node:
     """A process, with its children in a process group of their own, that can be killed, stopped and restarted.
 
-    port: where it listens for MQTT over TLS.
+    port: where it listens for MQTT over TLS; restarts: whether it is started again if it ends with an error, as the
+    package's systemd unit does.
     """
 
-    def __init__(self, name: str, folder: Path, command: list[str], environment: Mapping[str, str], port: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        command: list[str],
+        environment: Mapping[str, str],
+        port: int,
+        *,
+        restarts: bool = False,
+    ) -> None:
         self.name = name
         self.folder = folder
         self.port = port
+        self._restarts = restarts
         self._command = command
         self.environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,7 +82,10 @@ class Node:
     def listens(self) -> bool:
         """Whether it accepts connections."""
         assert self._process is not None
-        assert self._process.poll() is None, f"{self.name} has ended: {self.log[-2000:]}"
+        if self._process.poll() is not None:
+            assert self._restarts, f"{self.name} has ended: {self.log[-2000:]}"
+            self.stop()
+            self.start()
         return self._accepts()
 
     def _accepts(self) -> bool:
@@ -320,7 +334,7 @@ class RabbitMq(Cluster):
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
         }
-        return Node(name, folder, [str(_RABBITMQ)], environment, port)
+        return Node(name, folder, [str(_RABBITMQ)], environment, port, restarts=True)
 
     def forget(self, node: Node) -> None:
         self.operate(self._other(node), "rabbitmqctl", "forget_cluster_node", f"{node.name}@{_HOST}")

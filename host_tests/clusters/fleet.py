@@ -19,6 +19,7 @@ from umqtt_robust.tls import TLS
 
 _READINGS_A_SECOND = 20
 _COMMANDS_A_SECOND = 4
+_TO_A_DEVICE = 4  # for each command to a board, which takes 60 at once
 _TS = 1_795_000_000_000
 
 Identity = tuple[str, str, int]
@@ -76,7 +77,7 @@ class Fleet:
         self._operators = [Party("operator", "operator", cluster, rng, url) for url in cluster.operator_urls]
         self.commands: set[int] = set()
         self._boards = boards
-        self._commanded = [*(device.name for device in self.devices), *boards.names]
+        self._commanded = [*_TO_A_DEVICE * [device.name for device in self.devices], *boards.names]
         for device in self.devices:
             device.client.on(f"fleet/{device.name}/cmd", self._on_command)
             device.client.subscribe(f"fleet/{device.name}/cmd", qos=2)

@@ -12,8 +12,8 @@ from umqtt_kit.data import deployed_files
 from umqtt_kit.ground_truth import ground_truth_path, read_ground_truth
 from umqtt_testkit.board import VirtualBoard
 
-# A reading every half second, and room for those of the longest fault.
-_SETTINGS = {"interval_ms": 500, "outbox": 500, "keep_alive": 10}
+# A reading a second, and room for those of a fault of five minutes; each takes a block of the flash of 2 MB.
+_SETTINGS = {"interval_ms": 1000, "outbox": 300, "keep_alive": 10}
 
 
 class Boards:
