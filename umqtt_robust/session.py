@@ -36,7 +36,6 @@ from .store import MAYBE_SENT, MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload
-_ASK_AGAIN_MS = const(60_000)  # after a refused subscription
 
 
 def _is_plain(text):
@@ -656,12 +655,8 @@ class Session:
             return NEVER
         if self.broken:
             raise self.broken
-        now = self.now
-        subscriptions = self.subscriptions
-        asked_ms = ticks_diff(now, subscriptions.asked_at)
-        if subscriptions.refused and not subscriptions.requests and asked_ms >= _ASK_AGAIN_MS:
-            subscriptions.forget(False)
         self._pump()
+        now = self.now
         if out.body is not None and out.written_at == now:
             # No acknowledgement can come before the end of a large packet.
             self.heard_at = now
@@ -674,10 +669,13 @@ class Session:
                 left = self.ack_timeout - self.outbox.longest_wait(now)
                 self._look_at = now + left & TICKS_MASK
             wait = min(wait, left)
-        if subscriptions.requests:
-            wait = min(wait, self.ack_timeout - ticks_diff(now, subscriptions.asked_at))
-        elif subscriptions.refused:
-            wait = min(wait, _ASK_AGAIN_MS - asked_ms)
+        subscriptions = self.subscriptions
+        if subscriptions.requests or subscriptions.refused:
+            left = self.ack_timeout - ticks_diff(now, subscriptions.asked_at)
+            if left <= 0 and not subscriptions.requests:
+                subscriptions.forget(False)
+                left = 1  # they are asked for in the next tick
+            wait = min(wait, left)
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
             raise LinkLost("ack_timeout")

@@ -122,7 +122,7 @@ def test_what_was_refused_is_asked_for_again_and_nothing_else_is():
             if lost:
                 world.wire.break_now()
             else:
-                world.run(lambda: False, 55_000)
+                world.run(lambda: False, 25_000)
                 equal(len(refusals(world)), times - 1, "too early")
                 world.run(lambda: False, 6_000)
             comes_back(world)
@@ -131,7 +131,7 @@ def test_what_was_refused_is_asked_for_again_and_nothing_else_is():
         if lost:
             world.wire.break_now()
         else:
-            world.run(lambda: False, 61_000)
+            world.run(lambda: False, 31_000)
         comes_back(world)
         unasked = 1 if lost == "session" else "not asked for again"
         equal(broker.session.subscriptions, {b"a": unasked, b"secret/plans": 1}, lost)
