@@ -111,8 +111,9 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "The link",
         "states-link.svg",
-        """CONNECT leaves as soon as there is a connection, and the first packet that comes must be CONNACK. A CONNACK
-        that refuses closes the link. `UP` is `Client.connected`.""",
+        """The client sends CONNECT as soon as there is a connection. The first packet that arrives must be CONNACK, or
+        AUTH with enhanced authentication. A CONNACK that refuses the client closes the link. In the state `UP`,
+        `Client.connected` is True.""",
         _split(states.LINK | states.LINK_5 | states.LINK_AUTH),
         _named("CLOSED", "AWAIT_CONNACK", "UP"),
         {},
@@ -126,7 +127,7 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "A message to the broker at QoS 1",
         "states-qos1.svg",
-        "In a new link it is sent again, with DUP when the broker has kept the session.",
+        "On a new link the client sends the message again, with DUP if the broker has kept the session.",
         _split(states.OUTBOUND),
         _named("DONE", "AWAIT_PUBACK"),
         {},
@@ -135,9 +136,9 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "A message to the broker at QoS 2",
         "states-qos2.svg",
-        """The step to `AWAIT_PUBCOMP` is in the store before PUBREL leaves. In a new link of the same session the
-        packet of the state goes again: PUBLISH, or PUBREL. When the broker has lost the session the message begins
-        anew.""",
+        """The step to `AWAIT_PUBCOMP` is stored before PUBREL is sent. On a new link in the same session the client
+        sends the packet of the state again: PUBLISH, or PUBREL. If the broker has lost the session, the message begins
+        again with PUBLISH.""",
         _split(states.OUTBOUND),
         _named("DONE", "AWAIT_PUBREC", "AWAIT_PUBCOMP"),
         {0x50: "PUBREL"},
@@ -150,9 +151,9 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "A message from the broker at QoS 2",
         "states-received.svg",
-        """The message is in the store before PUBREC leaves. At PUBREL it goes to its handler, is removed from the
-        store, and then PUBCOMP leaves. When the broker has lost the session it goes to its handler at once, for its
-        PUBREL will not come.""",
+        """The message is stored before PUBREC is sent. When PUBREL arrives, the message goes to its handler and is
+        removed from the store; then PUBCOMP is sent. If the broker has lost the session, the message goes to its
+        handler at once, because its PUBREL will not come.""",
         _split(states.INBOUND),
         _named("UNKNOWN", "AWAIT_PUBREL"),
         {0x30: "PUBREC", 0x62: "PUBCOMP"},

@@ -47,7 +47,7 @@ _KEYS = (
         "Prefix of every topic of this listener's clients, which access rules include; ends with `/`"),
     Key("allow_bridge", "listener", "bridge_users", values.encoded, "",
         "User name whose clients may connect as bridges of other brokers (`try_private true`); `*`: every client's."
-        " Others are answered with return code 1 and come back as clients", True),
+        " Other bridges get return code 1 and connect again as ordinary clients", True),
     Key("websockets_origin", "listener", "origins", values.text, "see meaning",
         "Whose web pages may connect, as `https://example.org`. Without it: on a loopback address pages of this "
         "machine, elsewhere all", True),
@@ -67,7 +67,8 @@ _KEYS = (
     Key("use_identity_as_username", "listener", "use_identity_as_username", values.boolean, "false",
         "The common name of the client's certificate is its user name"),
     Key("use_subject_as_username", "listener", "use_subject_as_username", values.boolean, "false",
-        "Its whole subject is: `CN=pump-7,OU=fleet`. use_identity_as_username takes precedence"),
+        "The whole subject of the client's certificate is its user name: `CN=pump-7,OU=fleet`. use_identity_as_username"
+        " takes precedence"),
     # Permissions
     Key("per_listener_settings", "structure", "", values.boolean, "false",
         "true: the keys of this group apply to the listener above them, not to all listeners. Must come before them"),
@@ -104,15 +105,15 @@ _KEYS = (
     Key("queue_qos0_messages", "broker", "queue_qos0_messages", values.boolean, "false",
         "QoS 0 messages wait for sessions that are away"),
     Key("message_expiry", "broker", "message_expiry", values.duration, "never",
-        "How old a message may be sent: `30s`, `2d`. An older one is dropped and counted when its turn comes — for a"
-        " client that is away when it returns — or when its room is needed"),
+        "How old a message may become: `30s`, `2d`. An older one is not sent: it is dropped and counted when its turn"
+        " comes, or when its room is needed. For a client that is away, its turn comes when the client returns"),
     Key("persistent_client_expiration", "broker", "session_expiry", values.duration, "never",
         "When the session of a client that stays away is forgotten: `1h`, `2d`, `3w`, `4m`, `5y`"),
     Key("retain_available", "broker", "retain_available", values.boolean, "true",
         "false: the retain flag is ignored"),
     Key("server_reference", "broker", "server_reference", values.text, "",
-        "Send clients of MQTT 5 to this server, `HOST:PORT`: new ones, and at a reload those that are connected. Others"
-        " are served"),
+        "Send clients of MQTT 5 to this server, `HOST:PORT`: new ones, and at a reload those that are connected."
+        " Clients of MQTT 3.1.1 are served"),
     # Limits
     Key("global_max_connections", "broker", "max_connections", values.integer(1), "100000",
         "Connections of all listeners at once; the limit of open files is raised for them as far as the system allows"),
@@ -176,7 +177,7 @@ FIXED: dict[str, tuple[values.Parser, Any, str]] = {
     "max_inflight_bytes": (values.integer(0), 0,
         "use max_inflight_messages; what a client leaves unread is limited by max_output_buffer"),
     "max_qos": (values.integer(0, 2), 2,
-        "MQTT 3.1.1 cannot tell a client of such a limit: mosquitto disconnects it; limit what clients send instead"),
+        "this broker has no such limit, of which MQTT 3.1.1 cannot tell a client; limit what clients send instead"),
     "upgrade_outgoing_qos": (values.boolean, False,
         "a message goes at the lower of its QoS and the subscription's [MQTT-3.8.4-6]; publish at the higher QoS"),
 }  # fmt: skip
@@ -191,7 +192,7 @@ UNSUPPORTED = {
     "dhparamfile": "elliptic curves are used; remove the line",
     "http_dir": "serve files with a web server",
     "log_facility": "remove the line",
-    "max_topic_alias": "MQTT 5 is not spoken; remove the line",
+    "max_topic_alias": "the limit is always 10, the default of mosquitto; remove the line",
     "memory_limit": "use max_queued_bytes_total",
     "plugin": "use permission_hook",
     "psk_file": "Python's TLS has no pre-shared keys for servers before 3.13; use certfile, keyfile and cafile",
