@@ -19,7 +19,7 @@ from umqtt_robust.tls import TLS
 
 _READINGS_A_SECOND = 20
 _COMMANDS_A_SECOND = 4
-_TO_A_DEVICE = 4  # for each command to a board, which takes 60 at once
+_TO_A_DEVICE = 8  # for each command to a board, which takes 60 at once: those of eight minutes
 _TS = 1_795_000_000_000
 
 Identity = tuple[str, str, int]

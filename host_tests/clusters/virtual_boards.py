@@ -12,8 +12,9 @@ from umqtt_kit.data import deployed_files
 from umqtt_kit.ground_truth import ground_truth_path, read_ground_truth
 from umqtt_testkit.board import VirtualBoard
 
-# A reading a second, and room for those of a fault of five minutes; each takes a block of the flash of 2 MB.
-_SETTINGS = {"interval_ms": 1000, "outbox": 300, "keep_alive": 10}
+# A reading every two seconds, and room for those of ten minutes without a link: a board waits up to two minutes before
+# it tries again, and a fault may come meanwhile. Each reading takes a block of the flash of 2 MB.
+_SETTINGS = {"interval_ms": 2000, "outbox": 300, "keep_alive": 10}
 
 
 class Boards:
