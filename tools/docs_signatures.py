@@ -1,4 +1,4 @@
-"""An extension of griffe: the reference lists the parameters that a method takes as **options, from its stub."""
+"""A griffe extension that documents the parameters behind a method's **options, taken from its stub (.pyi)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPTIONS = griffe.ParameterKind.var_keyword
 
 
 class StubParameters(griffe.Extension):
-    """Adds the parameters of its stub to each method with **options; griffe itself merges only those in both."""
+    """Adds the stub's parameters to each method with **options; griffe itself merges only those that are in both."""
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         """Add the parameters, before docstrings are parsed."""

@@ -57,7 +57,7 @@ def on_page_markdown(markdown: str, page, config: MkDocsConfig, files: Files) ->
 
 
 def target_of(page: str, link: str) -> str | None:
-    """Return the file that a link on a page means, relative to the project's folder; None if there is none."""
+    """Return the file that a link on a page points to, relative to the project's folder; None if there is none."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
     if (ROOT / path).is_dir() and (ROOT / path / "README.md").is_file():
         path += "/README.md"

@@ -74,7 +74,7 @@ def release(root: Path, wanted: str, key: Path | None) -> None:
 
 
 def check(root: Path, wanted: str, key: Path | None) -> None:
-    """Check that this can become a release. Raises Refused if not."""
+    """Check version, repository, changelog and key before a release. Raises Refused if one of them is not ready."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", wanted):
         raise Refused(f"{wanted!r} is no version - try: make release VERSION=0.3.0")
     if dirty := git(root, "status", "--porcelain").splitlines():
@@ -96,7 +96,7 @@ def numbers(text: str) -> list[int]:
 
 
 def unreleased(root: Path) -> str:
-    """Return the changelog's text on the next release. Raises Refused if CHANGELOG.md has no such section."""
+    """Return the text of the changelog's section Unreleased. Raises Refused if CHANGELOG.md has no such section."""
     _, found, rest = (root / "CHANGELOG.md").read_text().partition(_UNRELEASED)
     if not found:
         raise Refused("CHANGELOG.md has no section [Unreleased]")

@@ -15,10 +15,13 @@ For tests:
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine
+    devices      sensors and signals connected to a virtual board
+    registry     finds virtual boards by name
+    strace       the system calls of a program, in order
 
-Internal modules: both (the two-interpreter collector), relay (of proxy), board_life, interrupt, console and
-switchboard (of board), launch (starts MicroPython), and _device, whose files run inside MicroPython and are never
-imported on the host.
+Internal modules: both (the two-interpreter collector), relay (of proxy), board_life, models, interrupt, console and
+switchboard (of board), flash_device and flash_copy (of flash), launch (starts MicroPython), and _device, whose files
+run inside MicroPython and are never imported on the host.
 
 Modules here may import umqtt_robust and pytest, but nothing of the tests. MicroPython imports this file too (for
 `portable`, `encoder` and `flash`), so it imports nothing.

@@ -227,7 +227,7 @@ class VirtualBoard:
         return self._process.wait_for(text, timeout_s)
 
     def wait_for_life(self, number: int) -> None:
-        """Wait until the board has booted `number` times since start(). Raises BoardError if it is off or does not."""
+        """Wait until the board has booted `number` times since start(). Raises BoardError if it is off or too late."""
         self._process.wait_for_life(number, WAIT_LIMIT_S)
 
     def type(self, text: str | bytes) -> None:
@@ -298,7 +298,7 @@ def locked_flash(image: Path, size: int) -> IO[bytes]:
 
 @functools.cache
 def _heap_of_stubs(model: Model, command: tuple[str, ...]) -> int:
-    """Return the heap bytes that the modules which make a process a board take; a real board has them in ROM."""
+    """Return the bytes of heap taken by the modules that make a process a board; a real board has them in ROM."""
     done = subprocess.run(
         [*command, str(DEVICE_FILES / "stubs_heap.py"), str(DEVICE_FILES)],
         capture_output=True,

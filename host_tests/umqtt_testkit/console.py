@@ -22,7 +22,7 @@ _ARRIVED_AFTER_S = 0.1
 
 
 class Port:
-    """The outer pty. `path` is what mpremote and pyserial open.
+    """The outer pty, which tools see as the board's serial port. `path` is what mpremote and pyserial open.
 
     A serial port without a reader loses its output and never blocks the board, but a reader that is a little late
     must lose nothing; and a pty does not tell the two apart. So after something was typed, or all output was read,
@@ -98,7 +98,7 @@ class Port:
 
 
 def open_inner() -> tuple[int, int]:
-    """Open the board's side of a life: (master, slave), raw: Ctrl-C is a byte like any other here.
+    """Open the pty of one life; return (master, slave). It is in raw mode, so Ctrl-C is a byte like any other.
 
     Every life has its own pty, so that nothing typed before a reset reaches the program after it.
     """

@@ -103,7 +103,7 @@ class PowerCutFlash:
         second_cuts: number of times after each cut that the check itself is cut at a random operation and run again.
         copy: copy(ledger) returns a ledger that shares nothing changeable with it. With it the scenario runs only
         once, and each check starts from flash and ledger as they were at its cut. Everything the scenario knows must
-        then be in the ledger, and a second cut follows each first one.
+        then be in the ledger. A second cut is left out if its random number is beyond the check's last operation.
         Returns the number of cuts made. Raises AssertionError that names the cut of the first failure.
         """
         if self._mounted:

@@ -113,11 +113,11 @@ class NorFlash:
         raise _CUT
 
     def erase(self, start, length):
-        """Erase the first `length` bytes of the block at that address."""
+        """Erase the first `length` bytes of the block at address `start`."""
         copy(self.memory, start, _ERASED, 0, length)
 
     def program(self, start, data, length):
-        """Program data[:length]."""
+        """Program data[:length] at address `start`."""
         memory = self.memory
         try:
             if memory[start : start + length] == _ERASED[:length]:

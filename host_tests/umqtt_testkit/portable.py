@@ -42,7 +42,10 @@ def raises(error, function, *args, **kwargs):
 
 
 def equal(actual, expected, about=""):
-    """Assert `actual == expected`. Shows both values, which a bare `assert` does not do on MicroPython."""
+    """Assert `actual == expected`. Shows both values, which a bare `assert` does not do on MicroPython.
+
+    about: shown before the values. Raises AssertionError.
+    """
     if actual != expected:
         where = str(about) + ": " if about != "" else ""
         raise AssertionError(f"{where}got {actual!r}, expected {expected!r}")

@@ -135,7 +135,7 @@ class FaultProxy:
         self._switch(lambda: change(direction))
 
     def delay(self, round_trip_ms: float) -> None:
-        """Delay each direction by half of this."""
+        """Delay each direction by half of `round_trip_ms`."""
         self._switch(lambda: setattr(self._faults, "one_way_delay_s", round_trip_ms / 2000))
 
     def dribble(self, on: bool, *, interval_ms: float = 0.5) -> None:

@@ -40,8 +40,8 @@ def require_redis(engine: str = "redis") -> str:
 class RedisServer:
     """A Redis on a port of 127.0.0.1 that it keeps over stops and restarts.
 
-    engine: "redis" or "valkey". options: options of its command line that replace those with which it loses nothing,
-    such as `appendonly="no"`. As a context manager it starts and stops. Skips the test if the engine is not
+    engine: "redis" or "valkey". options: options of its command line, such as `appendonly="no"`; they replace the
+    defaults, with which it loses nothing. As a context manager it starts and stops. Skips the test if the engine is not
     installed.
     """
 

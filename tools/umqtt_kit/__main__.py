@@ -31,8 +31,8 @@ from umqtt_kit.errors import (
 )
 from umqtt_kit.groups import CommandGroup
 
-# Modules are imported when called, so that `umqtt broker` need not wait for what `umqtt demo` imports. A module with
-# an underscore in its name is a helper, not a command.
+# A command's module is imported only when that command runs, so that `umqtt broker` does not wait for the imports of
+# `umqtt demo`. A module with an underscore in its name is a helper, not a command.
 _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
 
 # Each command is in one of these groups; test_cli.py checks this.
@@ -79,7 +79,7 @@ class _Commands(CommandGroup):
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Checked here because click would exit with 1, which means lost or duplicated readings.
+        # Output is checked here because click would exit with 1, which means lost or duplicated readings.
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -153,7 +153,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "umqtt"
-        # A list of choices is one per line, indented.
+        # click writes a list of choices as indented lines; they are joined into one line.
         message = " ".join(error.format_message().split()).rstrip(".")
         message = _KIND_OF_NUMBER.sub(lambda found: f"not {_NUMBERS[found[1]]}", message)
         _say(f"{path}: {message} — try: {path} --help")
@@ -180,7 +180,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _say(line: str) -> None:
-    # If stderr cannot be written to, the exit code still tells.
+    # If stderr cannot be written to, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         click.echo(printable(line), err=True)
 

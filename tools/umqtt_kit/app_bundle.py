@@ -3,7 +3,7 @@
 The readable modules of firmware/ stay the source of truth. From them this module makes
 
     app/__init__, app/application    the modules that every board loads, joined in the order of their imports
-    app/NAME    each other module, loaded when needed; it imports from those two what it used to import elsewhere
+    app/NAME    each other module, loaded when needed; what it imported from a joined module comes from those two
     app/start, app/telemetry    doors: they re-export what main.py, and a virtual board, import from a joined module
     startup, postmortem    modules of their own, because they are written over the cable only
 
@@ -152,7 +152,7 @@ def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
     shown = "/".join([*name.split(".")[:-1], file.name])
     for node in minify.walk(tree):
         if hasattr(node, "lineno"):
-            # Whatever happens to the node later, it keeps the place it came from.
+            # Later passes move and rename nodes; each node keeps a note of its place in the readable source.
             place = Place(shown, node.lineno, functions.get(node, "<module>"))
             node.place = place  # pyrefly: ignore[missing-attribute]
     tree = minify.without_docstrings(tree)

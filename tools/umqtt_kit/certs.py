@@ -126,12 +126,12 @@ class Authority:
             self._write_crl([], 1)
 
     def issue_broker(self, hosts: Sequence[str], days: int = BROKER_DAYS, *, force: bool = False) -> Issued:
-        """Make the broker's certificate for the names and addresses that clients reach it by."""
+        """Make the broker's certificate for the names and addresses that clients reach it by. Raises KitError."""
         with self._lock():
             return self._issue(BROKER, BROKER, list(hosts), days, force)
 
     def issue_device(self, name: str, days: int = DEVICE_DAYS, *, force: bool = False) -> Issued:
-        """Make the certificate of a device; its name becomes the user name at the broker."""
+        """Make the certificate of a device; its name becomes the user name at the broker. Raises KitError."""
         if not _NAME.fullmatch(name) or name == BROKER:
             raise KitError(
                 f"{name!r} cannot be a device's name — use letters, digits, '.', '_', '-', at most 64; not 'broker'",
@@ -141,7 +141,10 @@ class Authority:
             return self._issue(DEVICE, name, [], days, force)
 
     def renew(self, name: str, days: int | None = None) -> Issued:
-        """Replace the certificate and key of a device, or of "broker". The old ones stay valid until they expire."""
+        """Replace the certificate and key of a device, or of "broker". Raises KitError.
+
+        The old ones stay valid until they expire.
+        """
         with self._lock():
             old = [issued for issued in self._read_index() if issued.name == name]
             if not old:

@@ -20,7 +20,7 @@ from rich.segment import Segment
 from spark_ingest.escape import printable
 from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
 
-# More than any table needs.
+# In columns: more than any table needs.
 _WIDEST = 10_000
 
 
@@ -88,7 +88,7 @@ def print_table(titles: Iterable[str], rows: Iterable[Iterable[str]], numbers: C
 
 
 def emit_json(values: object) -> bool:
-    """Write one JSON value in ASCII, as :func:`emit` does."""
+    """Write one JSON value in ASCII to stdout now. Return False if nobody reads any more, like :func:`emit`."""
     return _emit(json.dumps(values))
 
 

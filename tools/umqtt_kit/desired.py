@@ -31,7 +31,7 @@ from umqtt_kit.strict_json import loads
 # After this long without a message, all retained messages are taken to have come.
 _QUIET_S = 0.5
 _SENT_WITHIN_S = 30.0
-# Settings that make it another device, or that say which commands it trusts.
+# Settings that a group cannot have: they make a device another one, or say which commands it trusts.
 _NOT_DESIRED = ("device_id", "unsigned_commands")
 
 AS_DESIRED, DRIFT, WAITING, REFUSED, SILENT = "as desired", "drift", "waiting", "refused", "no answer"
@@ -120,7 +120,7 @@ class _Device:
     desired: dict[str, Any] | None = None
     reported: dict[str, Any] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=dict)
-    # What this command has sent: its id, the reply, and the boot whose report no longer counts.
+    # The `set` that this run has sent: its id, the reply to it, and the boot whose report no longer counts.
     sent: str = ""
     reply: dict[str, Any] = field(default_factory=dict)
     old_boot: object = None
@@ -157,8 +157,8 @@ class Twins:
         self._link.__enter__()
         try:
             self._link.subscribe(*(f"fleet/+/{leaf}" for leaf in ("status", "desired", "reported")))
-            # Brokers send retained messages before they acknowledge this subscription; if there are many, perhaps not
-            # all.
+            # Brokers send retained messages before they acknowledge this later subscription, but if there are many,
+            # some may come after it: wait until no more come.
             self._link.subscribe("fleet/+/reply")
             while self._link.wait_for(lambda before=self._retained: self._retained != before, _QUIET_S):
                 pass

@@ -43,8 +43,8 @@ class NoReply(KitError):
 class Remote:
     """A connection to one device within the context, subscribed to its replies and its status.
 
-    status: the last one the device has published, {} for none. also: further topics of the device: by the part of the
-    topic after the device's id, a function that takes the payloads. on_status: called after each status. Raises
+    status: the last one the device has published, {} for none. also: functions that take the payloads of further
+    topics of the device, by the part of the topic after the device's id. on_status: called after each status. Raises
     KitError (exit code 4).
     """
 

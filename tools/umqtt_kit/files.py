@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def write_file(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file in one step. Nobody else can open it before it has its name, nor ever if it is private."""
+    """Write a file atomically: readers find the old content or the new one. Raises OSError.
+
+    private: only the owner can read the file (mode 0600); otherwise everyone can (0644).
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -21,7 +21,7 @@ def settings_module() -> ModuleType:
 
 @cache
 def firmware_module(module_name: str, package: str = "app") -> ModuleType:
-    """Return firmware/PACKAGE/NAME.py as a module; it must need nothing else of the firmware. Raises KitError."""
+    """Return firmware/PACKAGE/MODULE_NAME.py as a module, which may import nothing of the firmware. Raises KitError."""
     name = f"umqtt_kit._firmware_{module_name}"
     file = firmware_folder() / package / f"{module_name}.py"
     spec = importlib.util.spec_from_file_location(name, file)

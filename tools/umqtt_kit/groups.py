@@ -10,7 +10,7 @@ _LONGEST_SENTENCE = 400
 
 
 class CommandGroup(click.Group):
-    """click's Group cuts the sentence at the width of the terminal, often before it says what the command does."""
+    """A click Group whose help shows each command's whole first sentence; click cuts it at the terminal's width."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write all commands as one section."""
@@ -19,7 +19,7 @@ class CommandGroup(click.Group):
     def write_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter, title: str, names: Iterable[str], width: int = 0
     ) -> None:
-        """Write these commands as a section. width: least of the column of names."""
+        """Write these commands as a section. width: least width of the column of names, in characters."""
         found = [(name, self.get_command(ctx, name)) for name in names]
         with formatter.section(title):
             formatter.write_dl(

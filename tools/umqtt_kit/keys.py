@@ -3,7 +3,7 @@
     {"pump-7": {"key": "64 hexadecimal digits", "counter": 1795000000123, "made": "2026-11-23T10:00:00+00:00"}}
 
 An entry has a second key, `other`, while a rotation is under way or was interrupted: the board has one of the two.
-`counter` is the last one that was given out. The firmware's own signed.py makes the signatures.
+`counter` is the highest counter that a signed command has had. The firmware's own signed.py makes the signatures.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Keys:
             return True
 
     def sign(self, device_id: str, command: dict[str, Any]) -> bytes | None:
-        """Return the payload of a command, signed with a counter that no other has, or None without a key.
+        """Return a command's payload, signed with a counter that no other command has; None if the device has no key.
 
         Raises KitError.
         """
@@ -113,7 +113,7 @@ class Keys:
 
     @contextmanager
     def _changed(self) -> Iterator[dict[str, dict[str, Any]]]:
-        # Commands that run at once take turns. The folder is locked, not the file, because the file is replaced.
+        # Concurrent commands take turns. The folder is locked, not the file, because the file is replaced.
         try:
             folder = os.open(self.file.absolute().parent, os.O_RDONLY)
             try:

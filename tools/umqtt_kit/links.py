@@ -1,7 +1,8 @@
 """A connection to all brokers that share a fleet: `--broker` given several times.
 
-Each broker has devices of its own, and it is not known here which has which. So messages are published to all brokers
-and read from all of them. A broker that cannot be reached at the start is left out, and a line on stderr says so.
+Each broker has devices of its own, and which devices a broker has is not known here. So messages are published to all
+brokers and read from all of them. A broker that cannot be reached at the start is left out, and a line on stderr says
+so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes one small source of several readable ones, as a compiler for boards could, and mpy-cross does not.
+"""Joins and shortens Python sources for boards, by optimisations that mpy-cross does not make.
 
 This module knows nothing about the device library; bundle.py says what is joined and which names stay.
 """
@@ -31,7 +31,7 @@ SPELLED_ROM_NAMES = ("e", "pi", "io", "os", "gc", "re", "exp", "log", "sin", "co
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Fields that hold an operator or a context: half of all nodes, and none of them has a name.
 _WITHOUT_NAMES = frozenset({"ctx", "op", "ops"})
-# In a method with one of these, its lines mean something else in another function.
+# The body of a method with one of these would do something else if it were moved into another function.
 _ENDS_OR_SCOPES = (
     ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.AsyncFunctionDef,
     ast.ClassDef, ast.Import, ast.ImportFrom, ast.ExceptHandler,
@@ -128,10 +128,10 @@ def with_constants(tree: ast.Module, constants: Mapping[str, ast.expr]) -> ast.M
 
 
 def merge_single_bases(tree: ast.Module) -> ast.Module:
-    """Merge each class that exists only to be the base of one other class into that one. Return the tree.
+    """Merge each class that is used only as the base of one other class into that class. Return the tree.
 
-    Its methods that are overridden and called as Base.method(self, ...) take the place of that call, where this
-    changes nothing, and get another name elsewhere.
+    An overridden method that is called as Base.method(self, ...) replaces that call by its body, where this does not
+    change what the code does; elsewhere the method gets another name.
     """
     while (pair := _single_base(tree)) is not None:
         base, derived = pair
@@ -179,8 +179,8 @@ def _count(attribute: str, tree: ast.AST) -> int:
 
 
 def _fits(method: ast.FunctionDef, call: ast.Call, override: ast.FunctionDef, statement: ast.stmt) -> bool:
-    # The call passes on each argument under its name, the method has no end but its last line, and neither function
-    # sets a variable that the other one reads.
+    # Returns whether the body of the method can replace the call: the call passes on each argument under its own name,
+    # the method ends only at its last line, and neither function sets a variable that the other one uses.
     arguments = method.args
     passed = [*map(ast.unparse, call.args), *(ast.unparse(one.value) for one in call.keywords if one.arg is None)]
     wanted = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
@@ -226,7 +226,7 @@ class _CallsOfBase(ast.NodeTransformer):
 
 
 def without_class_names(tree: ast.Module) -> ast.Module:
-    """Let each class drop the two names that MicroPython keeps in it and never reads. Return the tree."""
+    """Make each class delete its __module__ and __qualname__, which MicroPython never reads. Return the tree."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             node.body.insert(0, ast.Delete([ast.Name("__module__", ast.Del()), ast.Name("__qualname__", ast.Del())]))
@@ -402,9 +402,9 @@ def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterable[ast
 
 
 def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """Return a short name for each wanted one, the cheapest for the first ones, and none that is taken.
+    """Return a short name, not among `taken`, for each wanted name; the first ones get the cheapest.
 
-    at_hand: names that the source uses for something of another kind, so that they cost nothing more.
+    at_hand: names that the source already uses for another kind of thing, so that reusing them costs nothing.
     """
     taken = set(taken)
     pool = [*at_hand, *ROM_NAMES, *SPELLED_ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]

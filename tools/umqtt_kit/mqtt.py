@@ -46,7 +46,7 @@ _GOODBYE_MS = 1000
 _OUTBOX_SLOTS = 256
 _NUMBERS = itertools.count()
 # A broker of MQTT 3.1.1 cannot refuse a PUBLISH, and some do not refuse a SUBSCRIBE either: they close the connection.
-# So many lost links in a row are no accident.
+# This many lost links in a row are taken for a refusal.
 _CLOSED_AT_SUBSCRIBE = 3
 _RX_SIZE = 64 * 1024
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -201,7 +201,7 @@ class Link:
     it is acknowledged. If it returns False, the message is not acknowledged, and comes again when the session is
     resumed. properties: those of MQTT 5. on_lost(text: str): called when an established link breaks, with its address
     and the reason. on_back(where: str): called when the link is there again. session: client id of a session that the
-    broker keeps; without one the broker forgets this client in the end.
+    broker keeps; without one the broker discards the session when the link ends.
     """
 
     def __init__(
@@ -410,7 +410,7 @@ class Link:
             self.why_dropped = said.get(reason, f"reason {reason}")
 
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
-        # An exception in on_message, which the client keeps from its own loop; wait_for() raises it.
+        # Keeps an exception of on_message, which the client does not let into its own loop; wait_for() raises it.
         self._failed = error
 
 

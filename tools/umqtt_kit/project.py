@@ -65,7 +65,7 @@ def read_project(start: Path) -> dict[str, Any]:
 
 
 def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a command's options in these values, by parameter name; for a group, by command."""
+    """Return the defaults that `values` give a command's options, by parameter name; for a group, by command."""
     if command.name in _NOT_FOR:
         return {}
     if isinstance(command, click.Group):

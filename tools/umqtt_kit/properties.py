@@ -24,7 +24,7 @@ class Properties:
 
 
 def parse(given: Sequence[str]) -> Properties:
-    """Return the properties in NAME=VALUE, by the names of the standard; a user property is user-property=NAME=VALUE.
+    """Parse texts NAME=VALUE with the standard's names of properties; a user property is user-property=NAME=VALUE.
 
     Raises KitError (exit code 2).
     """

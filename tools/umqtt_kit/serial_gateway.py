@@ -14,7 +14,7 @@ from umqtt_robust.serial import ANY, CLOSE, DATA, OPEN, OPENED, Line
 if TYPE_CHECKING:
     from serial import Serial
 
-# How often it looks for a frame that stalls, and for Ctrl-C.
+# Longest wait in seconds before it looks for a frame that stalls, and for Ctrl-C.
 _LOOK_S = 0.1
 _PIECE = 240
 
@@ -35,7 +35,7 @@ class Gateway:
         self._line = Line(port, resend_ms, on_computer=True)
         self._broker: socket.socket | None = None
         self._piece = bytearray(_PIECE)
-        # A board may still have a link to an earlier gateway.
+        # End the link that a board may still have to an earlier gateway.
         self._line.say(CLOSE, ANY)
 
     def step(self) -> None:

@@ -29,7 +29,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget in bytes. limit: must not be passed, a little above what is reached; goal: what is aimed at."""
+    """A budget in bytes. limit: must not be exceeded, a little above the present size; goal: what is aimed at."""
 
     limit: int
     goal: int
@@ -51,7 +51,7 @@ BUDGETS = {
     "aio_heap_bytes": Budget(limit=36_096, goal=26_080),
     "simple_heap_bytes": Budget(limit=33_664, goal=24_576),
 }
-# The modules with such a budget, which programs import instead of the package.
+# The modules with a heap budget of their own, because programs import them instead of the package.
 _FACES = ("aio", "simple")
 
 

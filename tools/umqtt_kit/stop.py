@@ -1,4 +1,4 @@
-"""Turns Ctrl-C and SIGTERM into a flag that is looked at between two steps, so that they cut no message in half."""
+"""Turns Ctrl-C, SIGTERM and SIGHUP into a flag that is read between two steps, so that no message is cut in half."""
 
 from __future__ import annotations
 

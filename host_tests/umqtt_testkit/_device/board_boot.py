@@ -36,7 +36,7 @@ class _GroundTruth:
 
 
 def _run(name):
-    """Run a file of the root folder in __main__; return whether the boot continues (also if the file is missing)."""
+    """Run a file of the root folder in __main__; return whether the boot continues. True if the file is missing."""
     try:
         with open(name) as file:
             source = file.read()
@@ -92,7 +92,7 @@ def _listen_elsewhere(ports):
     import socket
 
     class Socket:
-        """Stands in for the module, because a built-in module cannot be changed."""
+        """Stands in for the module socket, because a built-in module cannot be changed."""
 
         def getaddrinfo(host, port, *others):
             if host == "0.0.0.0":
@@ -106,7 +106,7 @@ def _listen_elsewhere(ports):
 
 
 def _take_network_away():
-    """Play an image for a board without a network: neither module exists."""
+    """Play an image for a board without a network: the modules network and socket do not exist."""
     import builtins
 
     there = __import__

@@ -46,7 +46,7 @@ def brokers(access: Access, as_json: bool) -> int:
     Example:
       umqtt brokers --broker mqtts://s1.example --broker mqtts://s2.example
     """
-    # At the same time, because a broker that is away takes seconds.
+    # The brokers are asked in parallel, because one that is away takes seconds.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         rows = list(pool.map(_look_at, access.each))
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# It has many options, which `python -m spark_ingest.collector` shares.
+# The command is defined there, because it shares its many options with `python -m spark_ingest.collector`.
 from spark_ingest.collector.command import collect
 
 __all__ = ["collect"]

@@ -37,7 +37,7 @@ def devices(passive: bool, interrupt: bool, as_json: bool) -> int:
     from umqtt_kit.device import find_ports
     from umqtt_kit.flash.uf2 import drives
 
-    # At the same time, because a silent board takes seconds.
+    # The boards are asked in parallel, because a silent one takes seconds.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda port: _describe(port, passive, interrupt), find_ports()))
     loaders = [drive.as_dict() for drive in drives()]

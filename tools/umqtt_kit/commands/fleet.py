@@ -83,7 +83,7 @@ def fleet(
     said: set[str] = set()
 
     def tell(broker: str, error: Exception) -> None:
-        # All devices have the same trouble, again and again.
+        # Each message is printed once: all devices report the same error, and repeatedly.
         line = f"{broker}: {explain(error, access.timeout_s)}"
         if line not in said:
             said.add(line)

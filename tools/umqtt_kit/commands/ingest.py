@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# It has many options, which `python -m spark_ingest.pipeline` and spark-submit share.
+# The command is defined there, because it shares its many options with `python -m spark_ingest.pipeline` and
+# spark-submit.
 from spark_ingest.pipeline.command import ingest
 
 __all__ = ["ingest"]

@@ -107,7 +107,7 @@ def _ports(devices: tuple[str, ...]) -> list[Port]:
 
 
 def _printer(width: int) -> Callable[[Entry], bool]:
-    """Return a function that shows a line to the user. width: of the names, as far as it is known."""
+    """Return a function that shows a line to the user. width: of the longest device name known so far."""
     from rich.text import Text
 
     console = results()

@@ -128,8 +128,8 @@ def _hash(password: bytes, iterations: int | None, *, is_random: bool, scram: bo
 def _locked(file: Path) -> Iterator[PasswordFile]:
     """Yield the password file, empty if it does not exist, under a lock.
 
-    With the lock commands that run at once take turns, so that neither's change is lost. The folder is locked, not
-    the file, because the file is replaced.
+    The lock makes concurrent commands take turns, so that no change is lost. The folder is locked, not the file,
+    because the file is replaced.
     """
     from umqtt_broker.access.passwords import PasswordFile
 

@@ -99,7 +99,7 @@ def _payload(payload: str | None, file: Path | None) -> bytes:
 
 
 def _stdin_lines(link: Links) -> Iterator[bytes]:
-    """Yield lines without their ends, as they come; in between keep the link alive and read its acknowledgements."""
+    """Yield the lines of stdin without line ends, as they arrive; meanwhile keep the link alive and read from it."""
     descriptor = sys.stdin.fileno()
     begun = b""
     while True:

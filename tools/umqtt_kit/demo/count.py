@@ -18,7 +18,8 @@ _NAMED = 20
 class Count:
     """The result of a count.
 
-    made: readings made; stored: rows of silver; not_made: rows whose reading no device made.
+    made: readings made; stored: rows of silver; lost: readings without a row; duplicated: rows beyond the first of a
+    reading; not_made: rows whose reading no device made; quarantined: rows of quarantine.
     """
 
     made: int
@@ -27,7 +28,7 @@ class Count:
     duplicated: int
     not_made: int
     quarantined: int
-    # Some identities of each kind, to find out why.
+    # Up to 20 identities (device_id, boot, seq) of each kind, to find out why.
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property

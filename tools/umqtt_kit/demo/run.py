@@ -22,8 +22,8 @@ _SUBSCRIBED_WITHIN_S = 30.0
 _SPARK_WITHIN_S = 120.0
 _ONLINE_WITHIN_S = 60.0
 _DRAINED_WITHIN_S = 75.0
-# Seconds without progress, with readings missing, until these are given up as lost: the first if all that the
-# collector has is in the tables, the second if Spark may be in a long micro-batch.
+# Seconds without progress after which missing readings are given up as lost: the first when the tables hold all that
+# the collector has received, the second when Spark may still be in a long micro-batch.
 _NOTHING_COMES_S = 30.0
 _NOTHING_IS_STORED_S = 120.0
 _STOPS_WITHIN_S = 30.0
@@ -134,7 +134,7 @@ class Demo:
         self._phase("waiting until Spark has stored everything")
         made = self._made.update()
         self._until_stored(lambda: self._stored() >= made)
-        # Messages that were sent twice come later; they are read too before the count.
+        # Duplicates may come later than the readings; they are read too before the count.
         self._stop(collector)
         self._until_stored(lambda: self._status("spark").get("lag_bytes") == 0)
         self._phase("stopping")

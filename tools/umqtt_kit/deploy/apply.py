@@ -17,7 +17,7 @@ from umqtt_kit.deploy.plan import MAIN, OVER_THE_AIR, Plan, write_record
 from umqtt_kit.device import Board, DeviceError
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
-# The failed boots were those of other files, so the new ones start without a record of them.
+# Clears the record of failed boots, because it is about the files that were there before.
 _FORGIVE = """
 import startup
 _u_startup = startup.Startup()

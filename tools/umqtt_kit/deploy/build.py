@@ -36,7 +36,8 @@ _COMPILERS = 4
 class Build:
     """The files for a board.
 
-    version: of the application; board: folder under boards/; files: path on the board to content.
+    version: of the application; board: folder under boards/; optional: the optional modules of the device library
+    that are included; files: path on the board to content.
     """
 
     version: str
@@ -52,8 +53,8 @@ def build(
     """Compile everything that a board of this kind gets. Raises KitError (exit code 6) if something is missing here.
 
     version: what the application calls itself, instead of its own version. short_names: the client's functions and
-    classes get short names too. architecture: mpy-cross's name of the board's machine code, if the client's busiest
-    functions are to be that.
+    classes get short names too. architecture: the board's architecture by mpy-cross's name, to compile the client's
+    busiest functions to machine code; None: all is bytecode.
     """
     firmware = firmware_folder()
     own_version = _version(firmware)
@@ -104,7 +105,7 @@ def check_compatible(info: Info) -> None:
 
 
 def native_architecture(info: Info) -> str:
-    """Return mpy-cross's name of the board's machine code. Raises KitError (exit code 5) if it loads none."""
+    """Return the board's architecture by mpy-cross's name. Raises KitError (exit code 5) for a board without one."""
     if info.architecture in ("none", "unknown"):
         raise KitError("the board's MicroPython loads no machine code — deploy without --native", EXIT_DEVICE)
     return info.architecture

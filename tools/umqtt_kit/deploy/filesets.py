@@ -33,6 +33,6 @@ def optional_modules(settings: Mapping[str, object] | None) -> frozenset[str]:
 
 
 def library_modules(modules: Iterable[str], optional: Iterable[str] = OPTIONAL) -> list[str]:
-    """Return those of the device library's modules that the firmware can use with these optional ones, sorted."""
+    """Return `modules` sorted, without those that only programs use and without the optional ones not in `optional`."""
     left_out = FOR_PROGRAMS | (OPTIONAL - set(optional))
     return sorted(set(modules) - left_out)

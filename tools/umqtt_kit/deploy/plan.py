@@ -77,7 +77,7 @@ class Plan:
 
 
 def read_record(board: Board) -> Record:
-    """Return what deployments put on the board, as far as is known."""
+    """Return what /deployed.json on the board says; the defaults if it is missing or not a record."""
     text = board.get(RECORD)
     if text is None:
         return Record()

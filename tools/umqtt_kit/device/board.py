@@ -49,7 +49,7 @@ _HELD_FOR_S = 5.0
 # The longest time that an rp2's watchdog accepts.
 _RP2_WATCHDOG_MS = 8388
 _FEED_EVERY_S = 1.0
-# Base64 makes 1 KB of source of it, which a board compiles in a few KB of heap.
+# Bytes of a file per call: base64 makes 1 KB of source of them, which a board compiles in a few KB of heap.
 _CHUNK = 768
 _PATHS_A_CALL = 12
 # put() writes here until the file is whole. What an interruption leaves here, the next put() overwrites.
@@ -121,10 +121,10 @@ class NotAsked(KitError):
 
 
 def look(port: Port | str, *, interrupt: bool = False) -> Board:
-    """Return a board that is only read: a program that runs there goes on.
+    """Return a Board for reading only: a program that runs on the board goes on.
 
-    interrupt: interrupt a program that cannot be asked; it starts again at the end. Otherwise NotAsked is raised, on
-    a terminal only if the user does not want the interruption.
+    interrupt: interrupt a program that cannot be asked; it starts again at the end. Without it, the user is asked on
+    a terminal whether to interrupt; raises NotAsked if the answer is no, or there is no terminal.
     """
     try:
         return Board(port, manner=Manner.BESIDE)
@@ -212,7 +212,7 @@ class Board:
         elif state is State.SILENT:
             raise NotAsked(self.name)
         elif state is State.CRASHED:
-            self.interrupt(soft_reset=False)  # and started again at the end, as it would have done itself
+            self.interrupt(soft_reset=False)  # at the end the firmware starts again, as it would have by itself
         else:
             # A user at work at the prompt finds everything as it was. No watchdog runs, and none is started.
             self._restart = False
@@ -260,7 +260,7 @@ class Board:
         raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
 
     def read_output(self) -> bytes:
-        """Return what the board has printed since reset(). Raises KitError if the port went away with it."""
+        """Return what the board has printed since reset(). Raises KitError if the port went away in the reset."""
         self._line.allow(_ANSWERS_WITHIN_S)
         return self._line.read(self._line.inWaiting())
 
@@ -283,7 +283,7 @@ class Board:
 
     @contextlib.contextmanager
     def fed(self) -> Iterator[None]:
-        """Feed a watchdog of the board during long work on this computer, which must leave the board alone."""
+        """Within the context, feed the board's watchdog from a thread. The caller must not use the board meanwhile."""
         ended = threading.Event()
 
         def feed() -> None:
@@ -320,7 +320,7 @@ class Board:
             if self._running is not None:
                 error = self._running.exec(source, show)
             else:
-                # With a consumer mpremote reads in linear time, but passes it the end mark as well.
+                # Given a data consumer, mpremote reads in linear time, but passes the end mark to the consumer too.
                 _, error = self._transport.exec_raw(
                     source, data_consumer=lambda data: show(data) if data != b"\x04" else None
                 )
@@ -353,6 +353,7 @@ class Board:
     def put(self, path: str, data: bytes, on_sent: Callable[[int], object] | None = None) -> None:
         """Write a file, and make its folders. At any moment the old file or the new one is there, never a part.
 
+        On FAT there is a moment at which neither is there.
         on_sent: called with the number of bytes after each chunk.
         """
         self._call("PUT", "_u_open()")
@@ -489,7 +490,7 @@ class Board:
             raise
 
     def _call(self, script: str, call: str, timeout_s: float = _ANSWERS_WITHIN_S) -> str:
-        # The functions of a script are sent once, when first needed.
+        # In the raw REPL the functions of a script are sent once, when first needed; beside the firmware, at each call.
         if self._running is not None:
             return self.exec(getattr(scripts, script).replace("{temporary}", TEMPORARY) + call, timeout_s)
         if script not in self._loaded:

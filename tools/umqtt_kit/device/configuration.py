@@ -27,7 +27,7 @@ class Configuration:
         return {name: dict(section) for name, section in (self.secrets or {}).items() if isinstance(section, dict)}
 
     def checked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return both with defaults filled in.
+        """Return settings and secrets with defaults filled in.
 
         Raises the firmware's SettingsError, a ValueError whose text is one line.
         """

@@ -11,7 +11,7 @@ from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 
 
 def guess_board(info: Info, port: Port) -> str:
-    """Return the one board that it can be. Raises KitError (exit code 2) if there are several, or none."""
+    """Return the one folder under boards/ that fits a board. Raises KitError (exit code 2) if several fit, or none."""
     found = candidates(info, port)
     if len(found) == 1:
         return found[0]
@@ -23,7 +23,7 @@ def guess_board(info: Info, port: Port) -> str:
 
 
 def check_network(info: Info, port: Port, wifi: object = ()) -> None:
-    """Raise KitError (exit code 5) if missing_network() finds something; nothing has been sent yet."""
+    """Raise KitError (exit code 5) if missing_network() finds something. For callers that have sent nothing yet."""
     missing = missing_network(info, port, wifi)
     if missing is not None:
         problem, remedy = missing
@@ -61,10 +61,11 @@ def check_board(name: str, info: Info) -> None:
 
 
 def candidates(info: Info, port: Port) -> list[str]:
-    """Return the boards that it can be, by MicroPython's machine text ("Raspberry Pi Pico W with RP2040").
+    """Return the folders under boards/ that fit a board's machine text ("Raspberry Pi Pico W with RP2040").
 
-    Without a match, the MCU at the end of that text decides, since an image for another board may have the MCU of one
-    that is described here. If several boards are left and the port's USB id fits just one of them, it is that one.
+    If none matches, the MCU at the end of that text decides: an image for a board that is not described here may run
+    on the MCU of one that is. If several are left, and the port's USB id fits exactly one of them, only that one is
+    returned.
     """
     described = {name: board_description(name) for name in board_folders()}
     found = [name for name, board in described.items() if board.get("machine") == info.machine]

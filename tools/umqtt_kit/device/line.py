@@ -1,8 +1,8 @@
 """The serial port under mpremote: every wait has a deadline, and every failure says what to do.
 
 mpremote's own waits end in different ways, or never: a board that prints for ever keeps it reading, and an answer
-that is cut short keeps it waiting. Line stands between mpremote and pyserial, where mpremote puts its own wrapper
-while it mounts a folder.
+that is cut short keeps it waiting. Line wraps pyserial's port for mpremote, in the place where mpremote puts a wrapper
+of its own while it mounts a folder.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Line:
         return data
 
     def inWaiting(self) -> int:
-        """Return how many bytes read() has at once. mpremote empties the line with it, so this must end as well."""
+        """Return how many bytes read() returns without waiting. mpremote loops on it, so it raises Late too."""
         self._check_deadline()
         if not self._arrived:
             self._take()

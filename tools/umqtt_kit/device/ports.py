@@ -14,8 +14,8 @@ from umqtt_kit.strict_json import loads
 class Port:
     """A port with a board behind it.
 
-    path: what is opened; name: what --device takes; boards: folders under boards/ with this USB id, which says little
-    if it is that of a USB bridge, as it often is; virtual: a process of this machine, not a cable.
+    path: what is opened; name: what --device takes; boards: folders under boards/ with this USB id, which is often that
+    of a USB bridge and then says little; virtual: a process of this machine, not a cable.
     """
 
     path: str

@@ -29,7 +29,7 @@ def _u_end(): raise KeyboardInterrupt
 board.restart.reset = _u_end
 board.restart()
 """
-# Bytes per line; base64 makes 192 of them.
+# Bytes of a program per line; base64 makes 192 characters of them.
 _LINE = 144
 _KEPT = 256
 
@@ -48,7 +48,7 @@ class State(enum.Enum):
 
 
 class Running:
-    """The firmware at the other end of a line, which nothing else may use meanwhile."""
+    """The firmware at the other end of a serial line. Nothing else may use the line meanwhile."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -61,7 +61,8 @@ class Running:
             with contextlib.suppress(Late):
                 seen = self._until(_READY, _PROMPT, _PAUSE)
                 if seen == _READY:
-                    # If this were cut short to ask again, its end would be taken for the end of the next program.
+                    # This empty program must run to its end: if it were given up, its end mark would later be taken for
+                    # that of the next program.
                     self._line.allow(_ENDS_WITHIN_S)
                     self._run("", lambda data: None)
                     return State.APPLICATION

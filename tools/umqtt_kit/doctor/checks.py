@@ -187,7 +187,7 @@ def _application(board: Board, info: Info) -> Iterator[Finding]:
 
 
 def _starts(board: Board) -> Iterator[Finding]:
-    """Yield a finding if the board crashed several times in a row, with the last traceback."""
+    """Yield a finding if the board's most recent start has failed: how many in a row, and the last traceback."""
     try:
         failures, safe, traceback = cast(Any, board.value(scripts.STARTS))
     except DeviceError:

@@ -30,7 +30,7 @@ _LISTENS_EVERY_S, _FALLS_ASLEEP_S = 0.05, 0.3
 # Clocks without a crystal are some percent off; a reset and a start come on top.
 _EARLY, _LATE_S = 0.9, 5.0
 _TLS_WITHIN_S = 30.0
-# Values of machine.reset_cause(): the first of both ports, the second of esp32 alone.
+# Values of machine.reset_cause(): the first on esp32 and rp2, the second on esp32 only.
 _BY_WATCHDOG, _BY_DEEP_SLEEP = 3, 4
 
 
@@ -159,7 +159,7 @@ def _deep_sleep(board: Board, info: Info) -> Iterator[Finding]:
     board.reopen(_BACK_WITHIN_S, soft_reset=False)
     cause = board.eval("__import__('machine').reset_cause()")
     board.soft_reset()
-    # After a sleep rp2 resets itself, which has the watchdog's cause there.
+    # rp2 resets itself at the end of a deep sleep, and reports such a reset as one by the watchdog.
     expected = _BY_WATCHDOG if info.platform == "rp2" else _BY_DEEP_SLEEP
     text = f"{_SLEEP_MS / 1000:g} s; machine.reset_cause() is {cause} afterwards"
     if woke_after_s is not None:

@@ -72,7 +72,7 @@ def find_drive(image: Image, port: Port) -> Drive:
 
 
 def no_drive() -> KitError:
-    """Return the error for no boot loader, and no board that could be sent there."""
+    """Return the error for the case that no boot loader is mounted, and no board can be sent into its own."""
     return KitError(f"no board in its boot loader is mounted — {_BY_HAND}, mount the drive, and repeat", EXIT_NO_DEVICE)
 
 

@@ -44,7 +44,7 @@ class Fleet:
         self._next_status_ms = 0
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[Device, _Socket] = {}
-        # (due, number) of a device. An entry whose due is not the one in _due is outdated and skipped.
+        # (due in ms, number of the device). An entry whose time differs from the one in _due is outdated and skipped.
         self._queue: list[tuple[int, int]] = []
         self._due = [-1] * len(devices)
         self._stopping = False

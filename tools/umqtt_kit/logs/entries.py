@@ -12,7 +12,7 @@ class Entry:
     """A line of a board.
 
     time: when it arrived here; device: name of the port, or device id; level: of the firmware's log, None for any
-    other line; fields: what else was published with it; more: lines below it, for people.
+    other line; fields: what else was published with it; more: further lines of text to show below it.
     """
 
     time: datetime

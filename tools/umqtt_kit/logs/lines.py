@@ -26,7 +26,7 @@ class Lines:
         self._in_traceback = False
 
     def take(self, data: bytes, now: datetime) -> list[Entry]:
-        """Return the lines that end in data. A line of more than 4096 bytes is split into pieces."""
+        """Return the lines that `data` completes. A line of more than 4096 bytes is split into pieces."""
         *whole, begun = (self._begun + data).split(b"\n")
         found = []
         for line in whole:
@@ -41,7 +41,7 @@ class Lines:
         return found
 
     def unfinished(self, now: datetime, *, closed: bool = False) -> list[Entry]:
-        """Return what has waited long for the end of its line. closed: nothing more comes, so do not wait."""
+        """Return an unfinished line that has waited 0.5 s for its end. closed: nothing more comes, so do not wait."""
         if not self._begun or self._began is None:
             return []
         if not closed and (now - self._began).total_seconds() < _UNFINISHED_FOR_S:

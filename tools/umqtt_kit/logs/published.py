@@ -47,7 +47,7 @@ def follow(
 
 
 def entry_of(topic: str, payload: bytes) -> Entry:
-    """Return the line of one message. What is not a record of the firmware is shown as it is."""
+    """Return the Entry for one message. A payload that is no record of the firmware is shown as it is."""
     _, _, rest = topic.partition("/")
     device, _, leaf = rest.rpartition("/")
     try:

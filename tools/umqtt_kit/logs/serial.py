@@ -111,7 +111,7 @@ class Tail:
         if self._serial is None:
             return
         with contextlib.suppress(OSError):
-            # Lowered in this order before the system lowers both at once, they do not reset some boards.
+            # RTS first, then DTR: closing the port would lower both at once, which resets some boards.
             self._serial.rts = False
             self._serial.dtr = False
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class Tail:
         return own if not own.virtual and os.path.exists(own.path) else None
 
     def _tell(self, kind: str, text: str) -> Event | None:
-        # Tells it once, not at every attempt.
+        # Returns None for the text that was told last, so that it is told once, not at every attempt.
         if text == self._told:
             return None
         self._told = text

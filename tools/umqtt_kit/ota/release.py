@@ -53,7 +53,7 @@ def make_release(version: str, files: Mapping[str, bytes]) -> Release:
 
 
 def sealed_release(content: bytes) -> Release:
-    """Return a release of one object that is no version: the secrets of a rotation, sealed."""
+    """Return a Release that holds only the sealed secrets of a key rotation; its version is empty."""
     name = hashlib.sha256(content).hexdigest()
     return Release("", name, {name: content}, 1)
 

@@ -74,7 +74,7 @@ def find_devices(access: Access, fleet: str) -> list[str]:
 
 
 def parse_stages(text: str, count: int) -> list[int]:
-    """Return how many of `count` devices are updated after each stage, rising, from a text such as "1,10%,100%".
+    """Return how many of `count` devices are updated after each stage, in rising order. text: such as "1,10%,100%".
 
     Raises KitError (exit code 2).
     """
@@ -93,7 +93,7 @@ def parse_stages(text: str, count: int) -> list[int]:
 class Rollout:
     """An update of many devices in stages.
 
-    rows: of all devices, in order. on_change(row): called from any thread when one has changed.
+    rows: of all devices, in order. on_change(row): called from any thread when a row has changed.
     """
 
     def __init__(

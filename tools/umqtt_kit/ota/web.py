@@ -81,7 +81,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request_thread(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore it: a device that went away asks again, and reports anything else itself."""
+        """Ignore the error: a device that went away asks again, and reports anything else itself."""
 
 
 def _handler(release: Release, on_sent: Callable[[int], object]) -> type[BaseHTTPRequestHandler]:

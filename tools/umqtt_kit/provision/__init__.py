@@ -1,6 +1,6 @@
 """Tells boards who they are: the work behind `umqtt provision`, without its options and output.
 
-values     what is to be on a board: what is there, changed as asked for
+values     the wanted configuration of a board: its present one with the requested changes
 questions  asks a person at a terminal; passwords are not shown
 table      reads values for many boards from a CSV file
 write      puts the values onto a board

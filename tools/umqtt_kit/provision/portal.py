@@ -18,7 +18,7 @@ PORTAL = "/portal.json"
 
 @dataclass(frozen=True)
 class PortalCode:
-    """What goes onto the label of a board. network: SSID of its access point; code: also the password of that."""
+    """What goes onto the label of a board. network: SSID of its access point; code: also that network's password."""
 
     port: str
     network: str
@@ -26,7 +26,7 @@ class PortalCode:
 
 
 def give_code(port: Port, board_name: str | None) -> PortalCode:
-    """Write a new code onto a board, which makes the one before invalid.
+    """Write a new code onto a board; the previous code becomes invalid.
 
     board_name: folder under boards/, or None to find out. Raises KitError: exit code 5 if the image has no Wi-Fi.
     """

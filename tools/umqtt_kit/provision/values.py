@@ -1,4 +1,4 @@
-"""What is to be on a board: what is there, changed as asked for, and checked as the board will check it."""
+"""The wanted configuration of a board: its present one with the requested changes, checked by the firmware's rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FROM_KEYS = frozenset({"settings", "wifi", "mqtt", "tls"})
 
 @dataclass
 class Change:
-    """What was asked for; whatever is not named stays. repr() shows no secret.
+    """The requested changes; whatever is not named stays. repr() shows no secret.
 
     settings: keys of settings.json; None removes one, so that it has its default again. wifi: networks in order with
     their passwords, "" for an open one, None to keep the password that is there; an empty list for no Wi-Fi. mqtt:
@@ -78,9 +78,9 @@ def target(current: Configuration, change: Change) -> Target:
 
 
 def masked(settings: Mapping[str, Any] | None, secrets: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return both files for people and logs. Of a secret it shows only that it is set, not even its length.
+    """Return settings and secrets for display and logs. A secret is shown only as set, without its length.
 
-    A secret may be anywhere in the files, so only values that are known to be none are shown.
+    A secret may be anywhere in the files, so only values that are known not to be secret are shown.
     """
     return {
         "settings": None if settings is None else {key: _setting(key, value) for key, value in settings.items()},

@@ -36,7 +36,7 @@ class Provisioned:
 
 
 def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
-    """Return what the board is to have; nothing is written.
+    """Return what the board is to have, and its Info; nothing is written.
 
     Raises KitError: exit code 2 if the board would refuse it, 5 if its image cannot reach a network.
     """
@@ -50,7 +50,7 @@ def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
 
 
 def provision(port: Port, change: Change) -> Provisioned:
-    """Change one board, which starts afterwards. Raises KitError."""
+    """Write a change onto one board; then the board restarts. Raises KitError."""
     with Board(port, manner=Manner.STOP) as board:
         wanted, info = prepare(board, port, change)
         changed = write(board, wanted)

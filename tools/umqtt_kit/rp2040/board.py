@@ -38,7 +38,7 @@ _ANSWERS_WITHIN_S = 10.0
 class Cuts:
     """Power cuts: after each start the power fails within `most` operations of the flash, in the middle of one.
 
-    The seed determines what happens, as far as the image does the same each time.
+    The same seed gives the same cuts, as far as the image does the same each time.
     """
 
     seed: int

@@ -1,7 +1,8 @@
 """The `esp32` module of a virtual board that plays an esp32.
 
-Hook "chip_celsius" (27): the chip's thermometer: raw_temperature() in whole degrees Fahrenheit on the ESP32,
-mcu_temperature() in whole degrees Celsius on its successors; each chip has one of the two. NVS lasts until power-off.
+Hook "chip_celsius" (27 without it): what the chip's thermometer measures. raw_temperature() gives it in whole degrees
+Fahrenheit on the ESP32, mcu_temperature() in whole degrees Celsius on its successors; each chip has one of the two.
+NVS lasts until power-off.
 """
 
 import os

@@ -19,7 +19,7 @@ _ID_REGISTER, _RESET_REGISTER, _HUMIDITY_CONTROL, _CONTROL, _DATA = 0xD0, 0xE0, 
 
 
 class BME280:
-    """Takes a register number, then values, in write(); read_into() reads on from that register."""
+    """The chip: write() takes a register number, then values; read_into() reads on from that register."""
 
     def __init__(self):
         self.world = {}

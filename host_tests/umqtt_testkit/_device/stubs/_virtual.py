@@ -39,7 +39,7 @@ def hook_at(name, number, default=None):
 
 
 def connect(control):
-    """Use this stream to the supervisor. control: the stream."""
+    """Use the stream `control` for reports to the supervisor."""
     global _control
     _control = control
 
