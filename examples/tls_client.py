@@ -1,7 +1,8 @@
 """TLS: the client verifies the broker, and proves its own identity with a certificate.
 
-`umqtt certs` makes the certificates for a broker of this project; see docs/permission.md. On a board, set the clock first
-(ntptime): certificates have dates, and until the clock is set, the client reports ClockNotSet and does not connect.
+`umqtt certs` makes the certificates for a broker of this project; see docs/permission.md. On a board, set the clock
+first (ntptime): certificates have dates, and until the clock is set, the client reports ClockNotSet and does not
+connect.
 """
 
 from umqtt_robust import Client

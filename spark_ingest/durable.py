@@ -110,8 +110,8 @@ def read_checked_json(path: Location) -> dict[str, Any]:
 def _read_whole(path: Location, decode: Callable[[bytes], _Decoded]) -> _Decoded:
     """Return the decoded content of a file or an object.
 
-    An object is read by two requests, for its length and for so many bytes. If it was replaced between them, what was
-    read is damaged, and it is read again.
+    An object is read by two requests: one for its length, and one for that many bytes. If the object was replaced
+    between them, the bytes are damaged, and the object is read again.
     """
     for _ in range(_TORN_READS if isinstance(path, StorePath) else 0):
         with suppress(FileDamaged):

@@ -5,10 +5,10 @@
     IngestError              exit_code 1
     ├── UsageError           exit_code 2   an option or a folder that cannot work as given
     │   └── SpoolInUse                     another collector has the spool open
-    ├── MissingDependency    exit_code 6   something this machine lacks (Java)
+    ├── MissingDependency    exit_code 6   something is not installed on this machine (Java, a Python package)
     ├── SpoolDamaged                       durable bytes of a spool fail their checksum, or are gone
     ├── SpoolWriteFailed                   writing to the spool failed; nothing was acknowledged
-    ├── SpoolUnreachable exit_code 4   a collector that serves spools did not answer, or refused
+    ├── SpoolUnreachable     exit_code 4   a collector that serves spools did not answer, or refused
     ├── TablesWriteFailed                  writing a table or the checkpoint failed; the spool has all the data
     ├── TablesTaken                        another pipeline has taken over tables on an object store
     ├── FileDamaged                        a file of the checkpoint or of gold's state fails its checksum

@@ -53,7 +53,7 @@ _REASONS = {
     "<Code>AuthorizationHeaderMalformed<": "the bucket is in another region: set AWS_REGION",
     "URL scheme is not allowed": "its endpoint is plain http: set AWS_ALLOW_HTTP=true where the network is safe",
 }
-"""Text in a store's error that means a lasting fault, never part of a table's URL, and what to tell the user."""
+"""Maps text in a store's error to a message for the user, for lasting faults; no table's URL contains such text."""
 _PASSING = {
     "error sending request": "the store does not answer",
     "operation timed out": "the store does not answer",
@@ -268,7 +268,7 @@ def may_pass(error: BaseException) -> bool:
 
 @lru_cache
 def _handler(root: str) -> Any:
-    # pyarrow's wrapper is not used, because that of delta-rs 1.6 writes nothing.
+    # DeltaStorageHandler, the wrapper for pyarrow, is not used here: the one of delta-rs 1.6 writes nothing.
     from deltalake._internal import DeltaFileSystemHandler
 
     return DeltaFileSystemHandler(root, OPTIONS)

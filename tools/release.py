@@ -168,7 +168,7 @@ def run(folder: Path, *command: str, **environment: str) -> str:
         command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment}
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["without a word"]
+        said = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         raise Refused(f"{' '.join(command[:4])} ... failed: {said[-1]}")
     return done.stdout
 

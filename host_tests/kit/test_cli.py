@@ -357,14 +357,21 @@ def _into(stdout: int, arguments: list[str], folder: Path, unbuffered: str) -> s
     return subprocess.run(command, stdout=stdout, stderr=pipe, check=False, **options)
 
 
-def test_what_umqtt_does_not_know_is_its_own_defect_in_one_line(monkeypatch, capsys):
+def test_what_umqtt_does_not_know_is_its_own_defect_in_one_line(monkeypatch, capsys, tmp_path):
     def fail():
         raise RuntimeError("first\nsecond\x1b")
 
+    # Planted: the file is readable for others; a full disk hides the error itself.
     monkeypatch.setattr("umqtt_kit.device.find_ports", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    line = "umqtt: this is a defect of umqtt (RuntimeError: first second\\x1b) — please report it with {}\n"
     assert run(["devices"]) == 70
-    line = "umqtt: this is a defect of umqtt (RuntimeError: first second\\x1b) — please report it with what {} shows\n"
-    assert capsys.readouterr() == ("", line.format("UMQTT_TRACEBACK=1"))
+    (saved,) = tmp_path.iterdir()
+    assert capsys.readouterr() == ("", line.format(saved))
+    assert 'raise RuntimeError("first' in saved.read_text() and saved.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    assert run(["devices"]) == 70
+    assert capsys.readouterr() == ("", line.format("what UMQTT_TRACEBACK=1 shows"))
     monkeypatch.setenv("UMQTT_TRACEBACK", "1")
     assert run(["devices"]) == 70
     error = capsys.readouterr().err

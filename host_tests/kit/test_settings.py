@@ -40,8 +40,8 @@ def _file(folder: Path, text: str) -> Path:
         ("[group.a]\ndevices = ['p']\nsettings = {colour = 1}", "unknown key"),
         ("[group.a]\ndevices = ['p']\nsettings = {interval_ms = 1}", "interval_ms: must be"),
         ("[group.a]\ndevices = ['p']\nsettings = {keep_alive = 2020-01-01}", "keep_alive: must be"),
-        ("[group.a]\ndevices = ['p']\nsettings = {device_id = 'q'}", "over the cable alone"),
-        ("[group.a]\ndevices = ['p']\nsettings = {unsigned_commands = true}", "over the cable alone"),
+        ("[group.a]\ndevices = ['p']\nsettings = {device_id = 'q'}", "only over the cable"),
+        ("[group.a]\ndevices = ['p']\nsettings = {unsigned_commands = true}", "only over the cable"),
         ("[group.a]\ndevices = ['p']\nsettings = {sensors = [{module = 'a', at = 2020-01-01}]}", "JSON"),
     ],
 )

@@ -21,9 +21,9 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ('{"a":' * 200 + "1" + "}" * 200, "nested too deeply"),
         (r'["\ud800"]', "surrogate"),
         (r'{"\udfff": 1}', "surrogate"),
-        ("NaN", "a number that JSON has not"),
-        ('{"a": [-Infinity]}', "a number that JSON has not"),
-        ("1e999", "a number that JSON has not"),
+        ("NaN", "a number that JSON does not have"),
+        ('{"a": [-Infinity]}', "a number that JSON does not have"),
+        ("1e999", "a number that JSON does not have"),
         (b'"\xff"', "no UTF-8"),
         ("{", "line 1"),
     ],
@@ -59,7 +59,7 @@ def test_a_file_given_for_a_board_may_begin_with_a_byte_order_mark_and_hold_json
         for content, why in (
             (DEEP.encode(), "it is nested too deeply"),
             (b'{"settings": {"device_id": "\\ud800"}}', "surrogate"),
-            (b'{"settings": {"sensors": [NaN]}}', "a number that JSON has not"),
+            (b'{"settings": {"sensors": [NaN]}}', "a number that JSON does not have"),
             (b'{"wifi": [{"ssid": "caf\xe9"}]}', "no UTF-8"),
         ):
             file.write_bytes(content)

@@ -149,7 +149,7 @@ def test_a_damaged_number_of_buckets_is_that_of_their_folders(tmp_path, rng):
     path = tmp_path / "buckets.json"
     path.write_bytes(damaged(path.read_bytes(), rng))
     assert _settled_buckets(tmp_path, 8, lines.append)[0] == 3
-    assert "buckets.json is damaged: made it again for 3 buckets" in lines[0]
+    assert "buckets.json is damaged: recreated it for 3 buckets" in lines[0]
     assert _settled_buckets(tmp_path, 3, lines.append)[0] == 3
 
 

@@ -28,7 +28,7 @@ def test_a_panic_within_a_micro_batch_ends_the_query_with_a_line_and_the_next_st
 
     assert run_pipeline(spark, *usual, "--once", "--no-gold", on_stage=panic) == 1
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("pipeline: ")]
-    assert "micro-batch 0 was broken off by Panic: called `Option::unwrap()`" in line, line
+    assert "micro-batch 0 was interrupted by Panic: called `Option::unwrap()`" in line, line
     assert run_pipeline(spark, *usual, "--once", "--no-gold") == 0
     assert summary(tmp_path / "tables") == (3, 3, 0)
 

@@ -79,7 +79,7 @@ class Delivery:
                 continue
             self._retry[destination.name] = now + pause_s, min(2 * pause_s, LONGEST_RETRY_S)
             if destination.name not in self.failing:
-                self._report(f"alerts: {destination.name} cannot be told and is tried again: {wrong}")
+                self._report(f"alerts: not delivered to {destination.name}, tried again: {wrong}")
             self.failing.add(destination.name)
 
     def _send(self, destination: Destination, events: Sequence[Event]) -> str | None:
@@ -99,7 +99,7 @@ class Delivery:
                     if wrong is not None:
                         return wrong
                     self._journal.delivered(some, destination.name)
-        except Exception as error:  # noqa: BLE001 - a service's own errors, and a full disk: tried again like any other
+        except Exception as error:  # noqa: BLE001 - a service's own errors and a full disk are retried too
             return f"{type(error).__name__}: {error}".splitlines()[0]
         return None
 

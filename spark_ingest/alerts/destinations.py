@@ -28,9 +28,9 @@ from .groups import EVERYWHERE, Membership, Scope
 from .rules import RuleSet, read_key, read_scope, text, texts
 
 LARGEST_MESSAGE = 16_000
-"""Most characters of a message; some destinations take fewer."""
+"""The largest length of a message, in characters; some destinations take less."""
 
-# Its log is captured in send(), which returns a failure as one line.
+# The log of apprise is captured in send(), which returns a failure as one line.
 _LOGGER = logging.getLogger("apprise")
 _LOGGER.propagate = False
 _LOGGER.addHandler(logging.NullHandler())
@@ -178,6 +178,6 @@ def _apprise(where: str, url: str) -> tuple[Send, int]:
             taken = notifier.notify(body=body, title=title, body_format=library.NotifyFormat.TEXT)
         finally:
             _LOGGER.removeHandler(handler)
-        return None if taken else " ".join(said.getvalue().split()) or "it was not taken"
+        return None if taken else " ".join(said.getvalue().split()) or "the service did not accept it"
 
     return send, min(LARGEST_MESSAGE, service.body_maxlen - service.title_maxlen)

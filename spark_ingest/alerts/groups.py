@@ -59,7 +59,7 @@ def load_groups(path: Path) -> Groups:
                 if not all(len(name) <= _LONGEST and name.isprintable() for name in row[1:]):
                     raise UsageError(f"{where}: a group or site is at most {_LONGEST} characters that print")
                 if row[0] in found:
-                    raise UsageError(f"{where}: {row[0]!r} stands there twice")
+                    raise UsageError(f"{where}: {row[0]!r} is listed twice")
                 found[row[0]] = Membership(*row[1:])
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,10 +1,10 @@
 """The journal of alerts: a file with the open alerts and the unsent events, always replaced as a whole.
 
 Gold passes the current findings of the rules to :meth:`Journal.take`. When an alert begins or ends, the alert and its
-event are written together: after a kill before this write, the next update finds the same again; after a kill later,
-the event is there to be sent. An event is removed only when every destination has accepted it. So each event is sent
-at least once, and twice only if a destination accepted it but this file could not be updated; receivers recognize
-this by the id, which is chosen when the alert begins.
+event are written together. If the process is killed before this write, the next update finds the same again; if it is
+killed afterwards, the stored event is sent after the next start. An event is removed only when every destination has
+accepted it. So each event is sent at least once, and twice only if a destination accepted it but this file could not
+be updated; receivers recognize this by the id, which is chosen when the alert begins.
 
 An alert belongs to one rule and one device. It ends when the rule judges the device and finds nothing. If the rule
 cannot judge the device, because readings are missing, the alert stays open.
@@ -26,7 +26,7 @@ from .rules import RuleSet
 FILE = ".alerts.json"
 """The journal's file in the folder of the tables."""
 MOST_WAITING = 100_000
-"""Most events that wait for delivery; alerts that begin above it are reported when there is room again."""
+"""The largest number of unsent events; an alert that begins while it is reached is sent when there is room again."""
 _KEPT_US = 7 * 86_400 * 1_000_000
 _MOST_ENDED = 10_000
 
@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """An alert, open or ended. `told`: destinations of the event of its beginning. Times in Unix microseconds."""
+    """An alert, open or ended. `told`: the destinations of its firing event. Times are in Unix microseconds."""
 
     id: str
     rule: str
@@ -123,7 +123,8 @@ class Journal:
         """Record the alerts that begin and end, with their events.
 
         :param now_us: the time, in Unix microseconds.
-        :param recipients: returns the destinations of an alert; called again while there are none, as in a silence.
+        :param recipients: returns the destinations of an alert. While it returns none, as during a silence, it is
+            called again at each update.
         :raises OSError: the file cannot be written; nothing is recorded.
         """
         with self._lock:
@@ -204,7 +205,7 @@ class Journal:
     def _has_room(self, content: _Content) -> bool:
         full = len(content.events) >= MOST_WAITING
         if full and not self._full:
-            self._report(f"{MOST_WAITING} alerts wait to be sent: later ones are told when there is room")
+            self._report(f"{MOST_WAITING} alerts wait to be sent: later ones are sent when there is room")
         self._full = full
         return not full
 
@@ -220,7 +221,7 @@ class Journal:
             return _Content()
         except (FileDamaged, KeyError, TypeError) as error:
             damage = error if isinstance(error, FileDamaged) else f"{self._path} is of another release"
-            self._report(f"{damage}: open alerts are told again, those that ended unsent are lost")
+            self._report(f"{damage}: open alerts are sent again, unsent ends are lost")
             return _Content()
 
     def _save(self, content: _Content) -> None:

@@ -114,7 +114,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 class Key(NamedTuple):
-    """A key of a kind of rule: `read` converts its value; `default` is used without one, and REQUIRED demands one."""
+    """A key of a kind of rule. `read` converts its value; `default` replaces a missing value, or is REQUIRED."""
 
     read: Any
     default: object
@@ -155,7 +155,7 @@ DEFAULTS = ("offline", "gap", "reboot_loop", "memory_falling", "quarantined")
 """Kinds that have a rule by default, with the kind's name and default values; a file overrides them."""
 
 _LONGEST_LOOK_US = 86_400 * US
-"""How far back each update of gold reads windows."""
+"""The longest time before now from which an update of gold reads windows, in microseconds."""
 
 
 class Rule(NamedTuple):
@@ -171,7 +171,7 @@ class Rule(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """Whether it is about a metric, and therefore judged by gold/windows."""
+        """Whether the rule is about a metric, and is therefore evaluated on gold/windows."""
         return "metric" in self.values
 
     def as_shown(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Access:
     :ivar url: ``mqtt://HOST[:PORT]``, or ``mqtts://`` for TLS; the nodes of a cluster are separated by commas.
     :ivar username: the user name; None for anonymous access.
     :ivar password_file: a file whose first line is the password; None to read the environment's ``UMQTT_PASSWORD``.
-    :ivar ca: PEM file of the authority that signed the broker's certificate; None to use the trusted ones here.
+    :ivar ca: PEM file of the authority that signed the broker's certificate; None to use those this machine trusts.
     :ivar cert: PEM file of this collector's certificate; None for none.
     :ivar key: PEM file of the certificate's private key.
     """
@@ -86,7 +86,7 @@ class Access:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.cert is not None:
             try:
-                # Without a password callback, OpenSSL would ask on the terminal for that of an encrypted key.
+                # Without a password callback, OpenSSL would ask on the terminal for the password of an encrypted key.
                 context.load_cert_chain(self.cert, self.key, password=lambda: b"")
             except (OSError, ssl.SSLError) as error:
                 raise UsageError(f"cannot use the certificate {self.cert} with {self.key}: {_why(error)}") from error

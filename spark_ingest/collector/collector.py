@@ -41,8 +41,8 @@ _CHECK_ENDS_WITHIN_S = 1.0
 _PASSING = PASSING | {3}
 # Protocol levels of MQTT 5 and 3.1.1.
 _NEWEST, _OLDER = 5, 4
-# So many links in a row that each end within so many seconds of connecting: another client uses the same client id,
-# and each disconnects the other.
+# The takeover alarm: this many links in a row that each end within this many seconds of connecting mean that another
+# client uses the same client id, and that each disconnects the other.
 _TAKEOVER_LINKS, _TAKEOVER_S = 3, 3.0
 _LOOK_FOR_ROOM_S = 1.0
 _FIRST_NUDGE_S, _LAST_NUDGE_S = 2.0, 600.0
@@ -105,7 +105,7 @@ class Collector:
 
     def run(self) -> None:
         """Collect messages until :meth:`stop`. Network and disk errors are reported, counted and retried."""
-        # A daemon, because a node that hangs must not hold up the end.
+        # A daemon thread, because a node that does not answer must not delay the end of the process.
         checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes", daemon=True)
         if len(self._nodes) > 1:
             checking.start()

@@ -55,13 +55,13 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
 @click.option(
     "--max-spool-bytes",
     type=Bytes(),
-    help="A spool with so much takes no more until Spark has read it: "
+    help="At this size the collector stops taking messages until Spark has read some: "
     "the broker keeps the messages. 20G, 500M …  [default: no limit]",
 )
 @click.option("--min-free-bytes", type=Bytes(), help="The same when the disk has less than this.  [default: 256M]")
-@click.option("--group-bytes", type=Bytes(), help="A group is synced when it has so much.  [default: 1M]")
+@click.option("--group-bytes", type=Bytes(), help="A group is synced at this size.  [default: 1M]")
 @click.option("--group-ms", type=float, help="How long a small group waits for more.  [default: 5]")
-@click.option("--segment-bytes", type=Bytes(), help="A new file begins after so much.  [default: 32M]")
+@click.option("--segment-bytes", type=Bytes(), help="A new file begins at this size.  [default: 32M]")
 @click.option("--keep-alive", type=int, metavar="S", help="Seconds.  [default: 60]")
 @click.option(
     "--longest-delay",

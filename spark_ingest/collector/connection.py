@@ -68,6 +68,7 @@ class Connection:
 
         :raises MalformedStream: the broker sent something that is not MQTT, or a packet that is too short.
         :raises TimeoutError: 15 s have passed without it, and nothing else is arriving any more.
+        :raises SpoolWriteFailed, QuotaReached, OSError: as :meth:`collect`.
         """
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not self._stopping():
@@ -92,7 +93,7 @@ class Connection:
         """
         while not self._stopping():
             self._step()
-            self._others.clear()  # PINGRESP: its arrival has already been noted.
+            self._others.clear()  # What is left is PINGRESP, whose arrival is already noted.
 
     def drain(self) -> None:
         """Collect what has already arrived, for at most 1 s: under a steady stream this would never end."""

@@ -1,8 +1,8 @@
 """Checks that the nodes of one ``--broker`` are one cluster: a session made at one of them must be known to the others.
 
-If they are not, each node would keep messages for the collector until it happens to connect there again. MQTT 3.1.1
-does not tell what software a broker is, so this connects with a client id of its own and looks at Session Present in
-CONNACK [3.2.2.2].
+If they are not, each node keeps messages for the collector until the collector happens to connect there again. MQTT
+3.1.1 does not tell which software a broker runs, so this module connects with a client id of its own and looks at
+Session Present in CONNACK [3.2.2.2].
 """
 
 import socket
@@ -29,7 +29,7 @@ class _Probe:
     def __init__(self, access: Access, client_id: str, topic_filters: Sequence[str]) -> None:
         self._access = access
         self._client_id = client_id
-        # A topic that the collector may read for certain; nothing is published there as a rule.
+        # A topic that the collector is certainly allowed to read, and on which normally nothing is published.
         levels = topic_filters[0].split("/")
         levels = levels[2:] if levels[0] == "$share" else levels
         self._topic = "/".join("check" if level in ("+", "#") else level for level in levels)
@@ -61,7 +61,8 @@ class _Probe:
             link.sendall(DISCONNECT_PACKET)
             if tls is None:
                 link.shutdown(socket.SHUT_WR)
-            # The next node may be asked only when this one has seen the end: it keeps a session or removes it then.
+            # Wait until this node has closed the connection: only then has it kept or removed the session, so only
+            # then may the next node be asked.
             for _ in _received(link):
                 pass
             return bool(connack[2] & 1)
@@ -105,12 +106,13 @@ def _ask(link: socket.socket, packet: bytes, answer: int) -> bytes:
 def check_cluster(
     access: Access, client_id: str, topic_filters: Sequence[str], stopping: Callable[[], bool]
 ) -> list[tuple[str, str]]:
-    """Return what there is to report about the nodes, as (kind of event, line of text for people).
+    """Check the nodes of a broker; return what to report, as a list of (kind of event, line of text for people).
 
     The kinds are ``one_cluster``, ``not_one_cluster`` (a node does not know a session that another one keeps), and
     ``node_unchecked`` (a node could not be asked).
 
-    :param client_id: of the collector; the session used here has another, with ``-check`` at its end, and is removed.
+    :param client_id: the collector's client id; the check adds ``-check`` to it for a session of its own, and removes
+        that session.
     :param stopping: called between steps; True ends the check, which then returns nothing.
     """
     scheme, nodes = parse_nodes(access.url)
@@ -118,7 +120,7 @@ def check_cluster(
     urls = {(host, port): f"{scheme}://{host}:{port}" for host, port in nodes}
 
     def reach(node: Node, **how: bool) -> bool | None:
-        """Connect; None if that failed."""
+        """Connect to `node` and return whether it had the session; None if this failed or was not tried."""
         if stopping() or node in failed:
             return None
         try:
@@ -127,7 +129,7 @@ def check_cluster(
             failed[node] = str(error)
             return None
 
-    # A node that is just leaving or joining may answer as a stranger, so only the second answer counts.
+    # A node that is leaving or joining the cluster may not know the session yet, so only the second attempt counts.
     for attempt in range(2):
         failed: dict[Node, str] = {}
         for node in nodes:
@@ -138,7 +140,7 @@ def check_cluster(
             if node != first:
                 answers[node] = reach(node)
             if answers.get(node) is False:
-                reach(node, clean=True)  # or the next node may know the session that was just made here
+                reach(node, clean=True)  # Otherwise the next node may know the session just made here.
         strangers = [urls[node] for node, knows in answers.items() if knows is False]
         for node in nodes:
             reach(node, clean=True)

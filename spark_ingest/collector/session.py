@@ -3,10 +3,11 @@
 The broker keeps the session with its subscriptions, so a collector subscribes only if its filters have changed or the
 session is new. A new session where the broker should have had one raises an alarm: its queued messages are lost.
 
-Each CONNECT may create a session, which the next CONNECT finds present even if it has no subscriptions: after a lost
-link before CONNACK, or after a kill, nobody knows. Therefore the record (``subscription.json``) is renamed to
-``subscription.aside`` before each CONNECT. It is renamed back only when the broker had the session and its
-subscriptions are the wanted ones; a record that is still aside at the next start does not spare the SUBSCRIBE.
+Each CONNECT may create a session, which the next CONNECT finds present although it has no subscriptions. After a kill,
+or a link lost before CONNACK, the collector cannot know whether this has happened. Therefore the record
+(``subscription.json``) is renamed to ``subscription.aside`` before each CONNECT. It is renamed back only when the
+broker had the session and its subscriptions are the wanted ones. If the record is still called ``subscription.aside``
+at the next CONNECT, the collector subscribes again.
 """
 
 import contextlib
@@ -120,7 +121,8 @@ class Session:
         try:
             suback = channel.await_packet(SUBACK)
         except ConnectionResetError as error:
-            # All that a broker of MQTT 3.1.1 can do, where it has no code for a refused subscription.
+            # Closing the connection is all that a broker of MQTT 3.1.1 can do if it has no return code for a refused
+            # subscription.
             raise ConnectionResetError(f"{error} at SUBSCRIBE: may this user read {', '.join(filters)}?") from error
         if suback is None:
             return False

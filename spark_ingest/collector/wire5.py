@@ -13,8 +13,8 @@ _REASON_STRING = 0x1F
 _RECEIVE_MAXIMUM = 0x21
 
 FOR_EVER = 0xFFFFFFFF
-# Receive maximum: the number of unacknowledged messages the broker may send. Without it, brokers without a limit
-# of their own send 20 at a time, or 65,535, all of which they send again after a lost link.
+# Receive maximum: the number of unacknowledged messages the broker may send. Without it, a broker sends as many as its
+# default allows: 20, or 65,535, all of which it sends again after a lost link.
 _ON_THE_WAY = 10_000
 
 CONNECT_PROPERTIES = struct.pack(

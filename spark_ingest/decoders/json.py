@@ -40,6 +40,6 @@ def json_text(value: object, name: str) -> str:
     try:
         return _dump(value)
     except TypeError as error:
-        raise BadRecord(f"field {shown(name)} holds what JSON cannot spell: {error}") from None
+        raise BadRecord(f"field {shown(name)} has a value that JSON cannot represent: {error}") from None
     except (ValueError, RecursionError):
         raise BadRecord(f"field {shown(name)} holds a number beyond doubles, or is nested too deeply") from None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class BadRecord(ValueError):
-    """A payload cannot be read as its topic promises; the message is stored in quarantine as the reason."""
+    """A payload cannot be read as its topic promises; the text of this error is stored in quarantine as the reason."""
 
 
 class Topic(NamedTuple):
@@ -45,7 +45,7 @@ class Reading:
 
 
 Decode = Callable[[Topic, Sequence[bytes]], Sequence[Reading | BadRecord]]
-"""A decoder: takes the payloads of a topic in order of arrival, and yields for each its reading or what is wrong.
+"""A decoder: takes the payloads of a topic in order of arrival; returns a Reading or a BadRecord for each payload.
 
 If it raises, the payload at hand goes to quarantine with the exception as the reason.
 """

@@ -143,5 +143,5 @@ def _metrics(value: object) -> tuple[dict[str, float | None], str]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a table can hold `text`: JSON escapes can spell half a surrogate pair, which none can hold."""
+    """Return whether a table can hold `text`. JSON escapes can spell half a surrogate pair, which no table can hold."""
     return text.isascii() or not any(0xD800 <= ord(character) <= 0xDFFF for character in text)

@@ -124,7 +124,7 @@ def _check(where: str, table: dict[str, Any]) -> None:
         if levels[0] != "spBv1.0" or "{device}" in levels or "{metric}" in levels:
             raise UsageError(f"{where}: topic of sparkplug begins with spBv1.0/ and has no {{device}}: spBv1.0/#")
     elif ("{device}" in levels) == ("device" in table) and kind != "python":
-        raise UsageError(f"{where}: whose a reading is, is said by {{device}} in the topic, or by the key device")
+        raise UsageError(f"{where}: give the device either as {{device}} in the topic, or with the key device")
     if kind == "number" and ("{metric}" in levels) == ("metric" in table):
         raise UsageError(f"{where}: the metric's name is {{metric}} in the topic, or the key metric")
     if kind == "protobuf" and not {"descriptor", "message"} <= table.keys():

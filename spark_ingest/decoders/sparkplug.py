@@ -118,7 +118,7 @@ class _Session:
         """
         position = (seq - self.first_seq) % _SEQ_END
         if redelivered:
-            # It may be more than one round of seq older than the newest: the timestamp tells where to count from.
+            # It may be more than one round of seq older than the newest, so its timestamp decides where to count from.
             older = [number for at, number in self.points if at < timestamp]
             if not older and self.points[0][1]:
                 raise BadRecord("it came again, and is older than what is remembered of its node")
@@ -277,7 +277,7 @@ def _place(content: Any, kind: str) -> tuple[int, int]:
 
 
 def _found(content: Any, prefix: str, session: _Session | None) -> Iterator[tuple[str, object]]:
-    """Yield (path, value) of each metric; bytes as the value say why this metric alone is refused.
+    """Yield (path, value) of each metric; a value of type bytes is the reason why this metric alone is refused.
 
     A metric is refused if no birth has named it, or if its value is neither a number nor text.
     """

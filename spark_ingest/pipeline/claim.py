@@ -1,7 +1,7 @@
 """Decide which pipeline may write the tables: the one whose number the tables have.
 
-The checkpoint stores its number. A pipeline is refused if the tables have another number: another one has written to
-them since, so they contain readings that the checkpoint does not know.
+The checkpoint stores its number. A pipeline is refused if the tables have another number: then another pipeline has
+written to them since, so they contain readings that the checkpoint does not know.
 
 Each start of a pipeline claims its tables with a new number. A folder has a lock, so only one pipeline writes at a
 time, and the number is in a file. An object store has no lock: there the number is committed to each table as the
@@ -39,7 +39,9 @@ _NOBODY = 0
 
 
 def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> None:
-    """Claim the tables for a pipeline that starts; the caller holds the locks of the checkpoint and of a folder.
+    """Claim the tables for a pipeline that starts.
+
+    The caller holds the lock of the checkpoint and, if `location` is a folder, the lock of that folder.
 
     :raises UsageError: another pipeline has written to the tables since this checkpoint's pipeline did.
     """

@@ -61,7 +61,7 @@ class ClusterWriter:
     :param tables: a place that the driver and every executor see under this path or URL.
     :param state: folder of the sets of readings seen, which the driver and every executor see under this path; it
         must be kept and removed together with the checkpoint.
-    :param buckets: tasks that deduplicate, for a new checkpoint; an existing checkpoint keeps its number.
+    :param buckets: number of tasks that deduplicate, for a new checkpoint; an existing checkpoint keeps its number.
     :param limits: how much of each set of readings seen may stay in memory.
     :param rules: whether ids in records are trusted, and which decoder reads which topic; every executor must see the
         files that the rules name.
@@ -238,7 +238,7 @@ def _settled_buckets(state: Path, buckets: int, report: Callable[[str], None]) -
         settled, identity = len(list(state.glob("bucket-[0-9]*"))) or buckets, uuid.uuid4().hex
         replace_checked(path, json.dumps({"buckets": settled, "id": identity}).encode())
         if isinstance(error, FileDamaged):
-            report(f"{error}: made it again for {settled} buckets")
+            report(f"{error}: recreated it for {settled} buckets")
     if settled != buckets:
         report(f"this checkpoint has {settled} buckets and keeps them; another number needs a new checkpoint")
     return settled, identity

@@ -48,7 +48,7 @@ from .silver import (
 
 SHUFFLE_SCHEMA = pa.schema([("bucket", pa.int32()), ("source", pa.int32()), ("data", pa.binary())])
 SHUFFLE_COLUMNS = "bucket int, source int, data binary"
-"""A row between the tasks: `source` is the partition it comes from; `data` holds readings, or a report with a ``{``."""
+"""A row between the tasks. `source`: the partition it comes from; `data`: readings, or a report that begins with {."""
 
 REPORT_SCHEMA = pa.schema([("report", pa.binary())])
 REPORT_COLUMNS = "report binary"

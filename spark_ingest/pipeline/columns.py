@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NEVER = -(1 << 62)
-""""None yet" in a column of times or seqs whose largest value counts; `-NEVER` where the smallest counts."""
+"""The value for "none yet" in a column that keeps the largest time or seq; `-NEVER` if it keeps the smallest."""
 
 
 class Columns:
@@ -72,7 +72,9 @@ class Columns:
     def keep_last(
         self, rows: np.ndarray, order: dict[str, np.ndarray], values: dict[str, np.ndarray], *, first: bool = False
     ) -> np.ndarray:
-        """Keep, per row, the values of the reading that is last (or first) in `order`, in whatever order they come.
+        """Keep, per row, the values of the reading that is last (or first) by `order`.
+
+        Readings of earlier calls count too, so the order in which readings are passed does not matter.
 
         :param order: column name to values to sort by, the most significant first; they are kept like `values`, to
             compare later readings with.
@@ -141,6 +143,7 @@ def quantiles(groups: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -
     """Find where in each group the counts reach a share of the group's sum.
 
     :param groups: the group of each count, in ascending order.
+    :param shares: from 0 to 1, for example 0.5 for the median.
     :returns: the distinct groups, and an array of indices into `counts`, with one row per share.
     """
     distinct, start = np.unique(groups, return_index=True)

@@ -1,4 +1,4 @@
-"""The command line: ``umqtt ingest``, the same as ``python -m spark_ingest.pipeline`` and with ``spark-submit``."""
+"""The command line: ``umqtt ingest``, ``python -m spark_ingest.pipeline`` and ``spark-submit`` run the same command."""
 
 import importlib.util
 import json
@@ -44,7 +44,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--token-file", type=_FILE, metavar="FILE",
               help="The token of --server to read.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
 @click.option("--delete-token-file", type=_FILE, metavar="FILE",
-              help="The one to remove, for --retention.  [default: UMQTT_SPOOL_DELETE_TOKEN]")  # fmt: skip
+              help="The token for deleting, for --retention.  [default: UMQTT_SPOOL_DELETE_TOKEN]")  # fmt: skip
 @click.option("--tables", required=True, type=TablesOption(), help="Folder of the tables, or s3://BUCKET/PREFIX.")
 @click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
               help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip
@@ -127,7 +127,7 @@ def ingest(
 
 
 def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] | None = None) -> int:
-    """``python -m spark_ingest.pipeline``; returns the exit code.
+    """Run ``python -m spark_ingest.pipeline`` and return the exit code.
 
     :param on_stage: see :class:`spark_ingest.pipeline.pipeline.Pipeline`.
     """

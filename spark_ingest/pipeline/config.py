@@ -16,8 +16,9 @@ class PipelineConfig:
 
     :ivar spool: folder of the collectors' spools, or the location of copies of spools.
     :ivar server: ``https://HOST:PORT`` of collectors, separated by commas.
-    :ivar token_file: token to read from `server`; `delete_token_file`: token to remove segments there; `server_ca`:
-        certificate authority of its certificate.
+    :ivar token_file: file with the token for reading from `server`.
+    :ivar delete_token_file: file with the token for removing segments at `server`.
+    :ivar server_ca: file with the certificate of the authority that signed the certificate of `server`.
     :ivar once: read what is there now, then end.
     :ivar interval_ms: time between the beginnings of micro-batches.
     :ivar max_rows: messages in a micro-batch, at most.

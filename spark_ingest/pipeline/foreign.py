@@ -40,7 +40,7 @@ class Foreign(NamedTuple):
 def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign | None:
     """Decode the messages that a rule matches, or return None if there are none. No message makes it raise.
 
-    :param births: content of Sparkplug's births before these messages; theirs is added.
+    :param births: content of Sparkplug's births before these messages; the births among them are added.
     """
     if not rules.decoders or not messages.num_rows:
         return None

@@ -141,7 +141,8 @@ class Gold:
                 return False
             if changed:
                 if not self._written:
-                    # The previous update may have failed before this, and _count drops minutes that are over.
+                    # The previous update may have failed before it wrote the traffic, and _count drops the minutes
+                    # that are over.
                     self._write_traffic(state)
                 self._count(state, sources)
         except LogGone:

@@ -14,7 +14,7 @@ from .gold_boots import boot_starts, follows, newest_boots
 from .gold_state import DAY_US, GAP_US, KEPT_US, Refused, State, newest_silences
 
 QUIET_US = DAY_US
-"""The alert about quarantined messages ends after so long without one."""
+"""The alert about quarantined messages ends after this many microseconds without such a message."""
 
 
 class Alert(NamedTuple):
@@ -32,7 +32,7 @@ class Alert(NamedTuple):
 def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) -> list[Alert]:
     """Return the alerts of all rules that are not about a metric, in no particular order.
 
-    Those that ended more than KEPT_US ago are left out, and of a device's silences all but the newest.
+    Alerts that ended more than KEPT_US ago are left out. Of a device's silences, only the newest are included.
 
     :param gaps: rows of gold/gaps.
     :param as_of_us: the time to judge at, Unix microseconds.
@@ -108,7 +108,7 @@ def _gaps(rule: Rule, gaps: pa.Table, as_of_us: int) -> Iterable[Alert]:
 
 
 def _loops(rule: Rule, starts: tuple[np.ndarray, np.ndarray], ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
-    """Yield runs of boots in which any `boots` consecutive ones began `within` the rule's time.
+    """Yield the runs of a device's boots in which any `boots` consecutive boots began within the rule's time `within`.
 
     :param starts: device and time of each boot, as :func:`boot_starts` returns them.
     """

@@ -25,7 +25,7 @@ HOT_MINUTES = 60
 """Number of newest minutes for which devices and delays are still counted."""
 DELAY = 0
 RESTARTING = "restarting"
-"""Reasons in the last status of a boot that the device ended on purpose: a command, an update."""
+"""The reason in the last status of a boot that the device ended on purpose: for a command or an update."""
 SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
 SILVER_COLUMNS = [
@@ -34,16 +34,17 @@ SILVER_COLUMNS = [
 
 DAY_US = 86_400_000_000
 KEPT_US = 30 * DAY_US
-"""How long after its end an alert stays in gold/alerts; what only older alerts need is forgotten."""
+"""How long an ended alert stays in gold/alerts, in microseconds; data that only older alerts need is dropped."""
 MOST_SILENCES = 20
-"""Most silences of a device in gold/alerts: the newest ones."""
+"""The largest number of silences of a device in gold/alerts; the newest ones are kept."""
 MOST_RANGES = 10_000
-"""Most ranges of a device that are kept apart: of those announced, and of those that could not be read.
+"""The largest number of ranges of seq that are stored separately for a device, for each of two kinds.
 
-Of a device with more, each boot's ranges count as one, from their first seq to their last.
+The kinds are announced ranges and ranges that could not be read. If a device has more ranges of a kind, those of each
+boot are stored as one, from their first seq to their last.
 """
 GAP_US = 7 * DAY_US
-"""How long after it was noticed a gap counts as a fault of the device: readings rarely come later than that."""
+"""How long a gap counts as a fault of the device after it was noticed, in microseconds; readings rarely come later."""
 SEPARATOR = "\0"
 BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
 BIN_ZERO = 1 << (BIN_BITS - 1)
@@ -140,7 +141,7 @@ class State:
 
     @property
     def unnumbered(self) -> np.ndarray:
-        """Which rows of `boots` are no boots, but readings of a device that their place in a spool identifies."""
+        """Which rows of `boots` are not boots: they count readings that are identified by their place in a spool."""
         return self.boots["first_seq"] < 0
 
     def freeze(self) -> None:
@@ -501,7 +502,7 @@ def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def newest_silences(silences: list[tuple[int, int]], most: int = MOST_SILENCES) -> list[tuple[int, int]]:
-    """Return those that ended last, at most `most`; oldest first."""
+    """Return the silences that ended last, at most `most`; oldest first."""
     return sorted(silences, key=lambda one: (one[1], one[0]))[-most:]
 
 
@@ -619,7 +620,7 @@ def load(path: Location) -> tuple[State, dict[str, int]]:
     for row in read("refused").to_pylist():
         device, day, *one = row.values()
         state.refused[device, day] = Refused(*one)
-    if "quarantined" not in read("devices").column_names:  # an older release counted by these days
+    if "quarantined" not in read("devices").column_names:  # an older release summed `refused` instead
         for (device, _day), one in state.refused.items():
             state.devices["quarantined"][device] += one.total
     return state, facts

@@ -65,7 +65,8 @@ def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = No
     """Divide messages by topic and decode them. Never raises because of what a device sent.
 
     :param messages: MESSAGE_COLUMNS; order is kept.
-    :param births: content of Sparkplug's births before these messages; theirs is added. None: there were none.
+    :param births: content of Sparkplug's births before these messages; the births among them are added. None: there
+        were none before.
     """
     foreign = decode_foreign(messages, rules, Births() if births is None else births)
     if foreign is None:

@@ -22,11 +22,11 @@ from .gold_state import DAY_US
 HOUR_US = 3_600_000_000
 WEEK_US = 7 * DAY_US
 MEDIAN_OF = 3
-"""The fewest devices of a group in a window that have a median."""
+"""The smallest number of devices of a group in a window for which a median is computed."""
 HOUR_MEANS = 3
-"""The fewest windows of an hour of the day, in the week before, that give a figure to compare with."""
+"""The smallest number of windows of one hour of the day, in the week before, from which a mean is computed."""
 FORECAST_MEANS = 12
-"""The fewest windows, over at least a day, that give a forecast."""
+"""The smallest number of windows, over at least a day, from which a forecast is made."""
 _WEEKLY = ("own_week", "battery", "missing")
 
 
@@ -314,7 +314,7 @@ def _battery(rule: Rule, week: _Sums, covered: np.ndarray, as_of_us: int) -> Fou
 
 
 def _missing(rule: Rule, series: Series, week: _Sums, listened: np.ndarray, as_of_us: int) -> Found:
-    """Find devices that are heard and sent the metric in the last week, but not for longer than the rule's `after`.
+    """Find devices that are still heard and sent the metric in the last week, but longer ago than the rule's `after`.
 
     :param listened: by device number, which devices were heard recently enough to be judged.
     """

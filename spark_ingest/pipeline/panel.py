@@ -29,7 +29,7 @@ PANEL_S = 0.25
 LOOK_S = 1.0
 LINE_S = 10.0
 IDLE_LINE_S = 60.0
-"""How often a line without news is written: people read a service's log."""
+"""Seconds between lines while nothing changes: more than LINE_S, so that a service's log stays readable."""
 _RATE_OVER_S = 5.0
 _HISTORY = 30
 _WIDTH = 66
@@ -242,7 +242,7 @@ def _figures(status: Status) -> list[tuple[str, str, str]]:
         ("quarantined", _count(status, "rows_quarantined"), _warn(status, "rows_quarantined", "yellow")),
         ("open gaps", _count(status, "open_gaps"), _warn(status, "open_gaps", "yellow")),
     ]
-    if status.get("alerts") is not None:  # Gold is kept.
+    if status.get("alerts") is not None:  # None without gold.
         gold_ms = _number(status, "gold_ms")
         rows.append(("gold update", _NONE if gold_ms is None else f"{gold_ms:,} ms", ""))
         rows.append(("open alerts", _count(status, "alerts"), _warn(status, "alerts", "bold red")))

@@ -1,4 +1,4 @@
-"""The surroundings of the query: folders, checkpoint, Java process, and the messages when the query fails."""
+"""Functions around the query: check folders and the checkpoint, end the Java process, explain failures."""
 
 import json
 import re
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINT_FORMAT = 2
-"""Version of the files in CHECKPOINT/umqtt. Version 1 had no number, and a full set of seen readings a micro-batch."""
+"""Version of the files in CHECKPOINT/umqtt.
+
+Version 1 stored no number, and wrote the whole set of readings seen in every micro-batch.
+"""
 
 UNFINISHED = "umqtt.unfinished"
-"""A file in the tables' folder while a command changes several of them: the command, to be run again."""
+"""The file that is in the tables' folder while a command changes several tables. It holds the command to run again."""
 
 _JAVA_ENDS_WITHIN_S = 30.0
 _JAVA_IS_GONE_WITHIN_S = 5.0
 _SCRATCH_PREFIX = "umqtt-ingest-"
-_NOTHING_LOST = "mend that and start again: nothing is lost, the spool has it"
+_NOTHING_LOST = "fix this and start again: nothing is lost, the spool has it"
 _SMALLER = "give a smaller --max-bytes"
 _REMEDIES = {"spark.driver.maxResultSize": _SMALLER, "java.lang.OutOfMemoryError": _SMALLER, "MemoryError": _SMALLER}
 _REASONS = ("No space left on device", "Permission denied", "Read-only file system", "Disk quota exceeded")
@@ -206,7 +209,7 @@ def require_whole(tables: Location, *, but_for: str | None = None) -> None:
         raise UsageError(f"cannot read the tables {tables}: {reason(error)}") from error
     if command != but_for:
         again = f"run umqtt tables {command} --tables {tables} again"
-        raise UsageError(f"a change of {tables} was broken off: {again}")
+        raise UsageError(f"a change of {tables} was interrupted: {again}")
 
 
 def write_failure(error: BaseException, tables: Location) -> TablesWriteFailed:
@@ -228,7 +231,7 @@ def panics_as_errors(what: str) -> Iterator[None]:
     except Exception:
         raise
     except BaseException as error:
-        raise IngestError(f"{what} was broken off by {type(error).__name__}: {first_line(error)}") from error
+        raise IngestError(f"{what} was interrupted by {type(error).__name__}: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

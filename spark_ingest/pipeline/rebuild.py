@@ -2,8 +2,8 @@
 
 This is for when the rules of the record have changed, or a table was damaged. The application transactions are kept,
 and those of micro-batches that only bronze had are added, because all tables then contain what bronze has. So a
-pipeline that continues afterwards repeats nothing. If two collectors stored the same reading, the row may be the copy
-of the other one.
+pipeline that continues afterwards repeats nothing. If two collectors stored the same reading, silver may have the copy
+of the other collector afterwards.
 
 Bronze is read to its end before any row is removed. An interrupted rebuild leaves a mark
 (:func:`process.unfinished`), and a pipeline refuses to run until the rebuild was repeated.

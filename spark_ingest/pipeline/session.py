@@ -81,7 +81,7 @@ def start_session(
     """
     require_java()
     submitted = submitted_master()
-    # If this is unset, Spark's workers take python3 from PATH, which may be another interpreter without these
+    # If PYSPARK_PYTHON is unset, Spark's workers take python3 from PATH, which may be another interpreter without these
     # packages. On other machines the interpreter may have another path, so there the user sets it.
     if submitted is None and not is_cluster(master):
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -108,7 +108,7 @@ def start_session(
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    # Otherwise it prints the traceback of a broken connection when Java has ended.
+    # Otherwise the accumulator server prints the traceback of a broken connection when Java has ended.
     accumulators = session.sparkContext._accumulatorServer
     if accumulators is not None:
         accumulators.handle_error = lambda *_: None  # pyrefly: ignore[bad-assignment]
@@ -122,10 +122,10 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
-    # The source limits a micro-batch by --max-bytes. A second limit could only fail micro-batches within that one.
+    # The source limits a micro-batch by --max-bytes. A second limit here could only fail micro-batches within it.
     "spark.driver.maxResultSize": "0",
     "spark.sql.session.timeZone": "UTC",
-    # The default manager needs a rename through Hadoop's FileContext and takes half as long again per micro-batch.
+    # With the default manager, which renames through Hadoop's FileContext, a micro-batch takes 50 % longer.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -14,7 +14,7 @@ from .clock import event_times
 from .dedup import Filtered, Seen
 
 CONFLICT = "identity conflict: another payload was stored under this device, boot and seq"
-"""Reason in quarantine."""
+"""The reason in quarantine for a reading in conflict."""
 
 _IDENTITY = ("device_id", "boot", "seq")
 _PLACE = list(PLACE_COLUMNS)
@@ -22,14 +22,14 @@ _COLUMNS = [*_IDENTITY, "payload_crc", *_PLACE]
 _SEEN_COLUMNS = [*_IDENTITY, "received_ts", *_PLACE]
 # Readings that are identified by their place have a negative seq, and are in no set of readings seen.
 _NUMBERED = pa_dataset.field("seq") >= 0
-# A filter names devices only up to this number; naming more is not worth it.
+# A filter lists devices only up to this number; a longer list costs more than it saves.
 _FEW = 1000
 
 
 class Repeated(NamedTuple):
     """Readings whose identity silver already has: `duplicates` with the same payload, `conflicts` with another.
 
-    Neither contains the very messages that are in silver, which a new checkpoint reads again.
+    Neither contains the message from which silver's row was made; a new checkpoint reads such messages again.
     """
 
     duplicates: pa.Table
@@ -137,7 +137,7 @@ def _stored(rest: pa.Table, ts: pa.ChunkedArray, table: Table) -> pa.Table:
     near = _between("seq", missing["seq"])
     parts = []
     # A true duplicate has the same ts, which equals event_ts if the clock was good, and files are in the order of
-    # time. So this reads few files. Rows that it does not find are looked for in all files.
+    # time. So the first look-up reads few files. Rows that it does not find are looked for in all files.
     times = ts.drop_null()
     if len(times):
         parts.append(_look_up(missing, table, near & _between("event_ts", times)))

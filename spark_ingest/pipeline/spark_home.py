@@ -60,7 +60,7 @@ def archive_options(home: Path) -> str:
 def archive_path(home: Path) -> Path:
     """Return the path of the archive for the Java that would start and the current jars.
 
-    A new installation of either has another path.
+    The path changes when either is installed anew.
     """
     folder = os.environ.get("JAVA_HOME")
     java = Path(shutil.which(f"{folder}/bin/java" if folder else "java") or "java").resolve()

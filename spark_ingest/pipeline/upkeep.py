@@ -1,4 +1,4 @@
-"""The work of a pipeline beside its micro-batches: it updates gold, joins small files and vacuums, without delay."""
+"""Work beside the micro-batches of a pipeline, without delaying them: update gold, join small files, vacuum."""
 
 import time
 from collections.abc import Callable

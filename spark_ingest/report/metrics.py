@@ -15,7 +15,7 @@ from .fleet import rounded
 from .timeline import Timeline
 
 KNOWN = ("supply_v", "temp_c", "mem_free", "rssi")
-"""The metrics shown first, in this order; the others follow, those of most devices first."""
+"""The metrics shown first, in this order; the others follow, those with most windows first."""
 _MOST_METRICS = 8
 _PERCENTILES = (10, 50, 90)
 _TEXT_BUDGET = 1_500_000

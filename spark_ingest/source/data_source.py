@@ -167,7 +167,8 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict:
         """Return the durable positions, which Spark shows as `latestOffset` in the query's progress.
 
-        Each has ``lagBytes`` too: the bytes of its spool between the end of the micro-batch just planned and it.
+        Once a micro-batch is planned, each position also has ``lagBytes``: the number of bytes of its spool between the
+        end of that micro-batch and the position.
         """
         if self._end is None:
             return SpoolTree(self._options.spools).latest()

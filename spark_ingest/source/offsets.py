@@ -94,8 +94,8 @@ class SpoolTree:
     def starting(self, value: str, option: str = "startingOffsets") -> Offset:
         """Parse the value of ``startingOffsets`` or ``endingOffsets``: earliest, latest, or an offset as JSON.
 
-        In JSON, a collector's place may also be "earliest" or "latest". A collector that the JSON does not name is
-        read from its beginning.
+        In JSON, a collector's place may also be "earliest" or "latest". A collector that ``startingOffsets`` does not
+        name is read from its beginning; one that ``endingOffsets`` does not name is not read.
 
         :param option: the option's name, for the error message.
         :raises UsageError: the value is none of these.

@@ -183,7 +183,7 @@ def _parts(packets: _Packets) -> pa.Array | None:
     # Only packets of QoS 1 and 2 have a packet identifier [MQTT-2.3.1-5].
     offsets[3::4] = topic_end + np.where(octets[packets.starts] & 6, 2, 0)
     offsets[-1] = packets.last
-    # Collectors never write a packet that is shorter than its topic; for one, Arrow would read past the buffer.
+    # Collectors never write a packet that is shorter than its topic. For such a packet, Arrow would read past the end.
     if (offsets[1:] < offsets[:-1]).any():
         return None
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])

@@ -56,7 +56,7 @@ _LARGEST_WINDOW = 10_000
 _BUFFER_BYTES = 64 << 10
 _POLL_MS = 1000
 _CLOSE_MS = 10_000
-# Return codes of CONNACK that end by themselves: 3 (server unavailable).
+# Return codes of CONNACK for refusals that end by themselves: 3 (server unavailable).
 _TEMPORARY = frozenset((3,))
 
 
@@ -68,7 +68,7 @@ class SinkOptions:
     """
 
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
-        # Spark passes its own option on.
+        # Spark passes its own option checkpointLocation to the sink too.
         options = {name: value for name, value in options.items() if name.lower() != "checkpointlocation"}
         given = known_options(options, SINK_OPTIONS, "the sink of format mqtt")
         if "broker" not in given:

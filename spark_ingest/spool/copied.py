@@ -37,7 +37,7 @@ class CopyState:
 
     :ivar durable: the position up to which everything is copied; None: nothing yet.
     :ivar runs: the spool's runs; `retired` and `times` as in :class:`access.View`.
-    :ivar ends: by segment, the piece's end for each piece's beginning, both in bytes, in order.
+    :ivar ends: for each segment, its pieces in order, as the byte where a piece begins to the byte where it ends.
     """
 
     durable: Position | None = None
@@ -139,7 +139,7 @@ _Found = TypeVar("_Found")
 class CopiedView:
     """One copied spool, as a :class:`access.View`. Every method may raise :class:`SpoolUnreachable`.
 
-    :param refresh_s: for so long a durable position is returned again without asking the store.
+    :param refresh_s: seconds for which a durable position is returned again without asking the store.
     """
 
     def __init__(self, place: Location, *, refresh_s: float = 0) -> None:
@@ -151,7 +151,7 @@ class CopiedView:
         self.name = place.name
 
     def __getstate__(self) -> dict[str, Any]:
-        # The clock of another machine says nothing here.
+        # A monotonic time of one machine means nothing on another.
         return self.__dict__ | {"_loaded_at": -math.inf}
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ class CopiedView:
         kept = {segment: at for segment, at in kept.items() if segment >= first}
         with _asking(self._place):
             if ReadMarks(first, kept) != marks:
-                # First, so that no reader looks for pieces that are being removed.
+                # Write the marks first, so that no reader looks for pieces that are being removed.
                 ReadMarks(first, kept).write(self._place)
             for segment in gone:
                 remove_segment(self._place, segment)
@@ -274,7 +274,7 @@ class CopiedView:
         return spool_of(self._known().runs, segment) or ""
 
     def _pieces(self, segment: int) -> tuple[str, dict[int, int]]:
-        """Return the UUID of a segment's run, and its pieces. Raises DataLoss."""
+        """Return the UUID of a segment's run, and the segment's pieces. Raises DataLoss if the segment is gone."""
         for is_fresh in (False, True):
             state = self._load() if is_fresh else self._known()
             if segment >= self._first and segment in state.ends:

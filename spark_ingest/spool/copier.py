@@ -1,8 +1,8 @@
 """Copies spools to an object store, or to another folder, while their collector runs; ``copied`` has the layout.
 
-Only what is durable is copied. New bytes become a new piece. Pieces that have grown alike are put together, so a
-segment has few of them however often something is copied, and each byte is written a few times at most. What the
-copy's state names is complete, so the copier may be killed at any moment: it goes on where the state ends.
+Only what is durable is copied. New bytes become a new piece. Pieces of similar size are merged, so a segment has few
+pieces however often something is copied, and each byte is written a few times at most. Everything that the copy's state
+names is complete, so the copier may be killed at any moment: it continues where the state ends.
 """
 
 from pathlib import Path
@@ -16,16 +16,16 @@ from .copied import CopyState, index_path, piece_path, read_marks, read_state, r
 from .view import SpoolView
 
 PIECE_BYTES = 32 << 20
-"""About as many bytes of blocks are copied at a time; a single larger block is one piece."""
+"""About this many bytes of blocks are copied at a time; a single larger block is one piece."""
 
 
 class Copier:
     """Copies the spool of one collector; as a context manager it keeps others from copying it.
 
     :param view: the spool.
-    :param root: where the copies are, :class:`copied.CopiedSpools` reads them there.
-    :param keep_s: seconds that a copied segment stays in the spool's folder; None: for ever. Whoever reads the folder
-        itself may lack it afterwards.
+    :param root: where the copies are; :class:`copied.CopiedSpools` reads them there.
+    :param keep_s: seconds that a copied segment stays in the spool's folder; None: for ever. Readers of the folder
+        itself may miss removed segments.
     """
 
     def __init__(self, view: SpoolView, root: Location, *, keep_s: float | None = None) -> None:
@@ -110,7 +110,11 @@ class Copier:
         return size
 
     def _add(self, state: CopyState, segment: int, durable: Position, start: int, headers: list[BlockHeader]) -> int:
-        """Copy blocks that follow what is copied of a segment, with the pieces before that are no larger."""
+        """Copy the blocks that follow what is copied of a segment; return the number of their bytes.
+
+        The pieces before the blocks are merged with them, from the last one on, as long as a piece is at most twice as
+        large as everything behind it and the merged piece has at most PIECE_BYTES.
+        """
         ends = state.ends[segment]
         end = headers[-1].end
         size, merged = end - start, []
@@ -123,7 +127,7 @@ class Copier:
         piece = piece_path(self._place, spool, segment, start)
         if merged:
             headers = list(self._view.headers(segment, start, end))
-        # The index first: whoever finds the longer piece finds its headers.
+        # Write the index first, so that a reader that finds the longer piece also finds its headers.
         _put(index_path(piece), b"".join(header.encode() for header in headers))
         _put(piece, self._view.read(segment, start, end))
         for before in merged:
@@ -148,7 +152,7 @@ class Copier:
             del state.ends[segment]
         state.write(self._place)
         for segment in gone:
-            # Retention may have been killed before it had removed all of it.
+            # Retention may have been killed before it had removed the whole segment.
             remove_segment(self._place, segment)
 
 

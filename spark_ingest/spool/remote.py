@@ -168,7 +168,7 @@ class RemoteView:
             for at in range(0, max(len(raw), 1), BLOCK_HEADER.size):
                 header = decode_block_header(raw[at : at + BLOCK_HEADER.size], start)
                 if header is None or header.end > end:
-                    raise self._server.wrong_answer("what are no block headers")
+                    raise self._server.wrong_answer("invalid block headers")
                 yield header
                 start = header.end
 
@@ -330,7 +330,8 @@ class _Server:
         except (ValueError, KeyError, TypeError):
             kind, message = "", f"it answered with status {answer.status}"
         if answer.status == 401:
-            return SpoolUnreachable(f"{self.url} refused: {message}; give both sides the same", refused=True)
+            what = f"{self.url} refused: {message}; give the token that the collector was started with"
+            return SpoolUnreachable(what, refused=True)
         return _ERRORS.get(kind, SpoolUnreachable)(f"{self.url}: {message}")
 
 

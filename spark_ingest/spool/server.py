@@ -7,7 +7,7 @@ GET     /spools/NAME                                      ``{"durable": …, "ru
 GET     /spools/NAME/segments/N                           bytes of a segment, selected by a Range header; HEAD: its
                                                           length
 GET     /spools/NAME/segments/N/headers?start=S&end=E     the block headers in [S, E), concatenated in their form on
-                                                          disk; at most ``MOST_HEADERS``: request the rest again
+                                                          disk; at most ``MOST_HEADERS``: then ask from a later S
 DELETE  /spools/NAME/segments?before=N&spool=UUID&read_for_s=S    removal by retention: ``{"removed": COUNT}``
 ======  ================================================  ==========================================================
 
@@ -56,7 +56,7 @@ def server_tls(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without a password callback, OpenSSL would ask on the terminal for that of an encrypted key.
+        # Without a password callback, OpenSSL would ask on the terminal for the password of an encrypted key.
         context.load_cert_chain(cert, key, password=lambda: b"")
     except OSError as error:
         raise UsageError(f"cannot use the certificate {cert} with {key}: {error.strerror or error}") from error
@@ -206,7 +206,7 @@ class SpoolServer:
             return _error(error.status, "SpoolUnreachable", error.reason)
         except (KeyError, ValueError, OverflowError):
             self._counts["malformed"] += 1
-            return _error(400, "SpoolUnreachable", "an argument is missing or cannot be")
+            return _error(400, "SpoolUnreachable", "an argument is missing or invalid")
         except DataLoss as error:
             return _error(404, "DataLoss", str(error))
         except IngestError as error:

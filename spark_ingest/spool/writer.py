@@ -79,8 +79,8 @@ class Spool:
         try:
             made = [path for path in folder.parents if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            # A folder is durable once its parent is synced. That of `folder` is always synced: an interrupted start
-            # may have created it.
+            # A folder is durable once its parent is synced. The parent of `folder` is always synced, because an
+            # interrupted start may have created `folder`.
             for path in (folder, *made):
                 sync_directory(path.parent)
             self._lock()
@@ -258,7 +258,7 @@ class Spool:
             os.close(fd)
 
     def _forget_runs(self, last: int) -> None:
-        """Remove the files of runs without segments: retention removed them, or the start ended before the first."""
+        """Remove the file of each run without segments: retention removed them, or its start was interrupted."""
         runs = marked_runs(self.folder)
         first = min(segment_numbers(self.folder), default=0)
         for run, following in itertools.zip_longest(runs, runs[1:]):

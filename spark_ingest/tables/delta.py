@@ -33,7 +33,11 @@ _NOT_IN_URLS = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 WRITER_ID = "umqtt/writer"
 """Delta application id on an object store that tells who may append; see :mod:`spark_ingest.pipeline.claim`."""
 REMOVED = "umqtt/removed/"
-"""Followed by a spool, a Delta application id of bronze: the position up to which retention has removed rows."""
+"""Prefix of a Delta application id of bronze, which ends with the UUID of a spool.
+
+The application's version is the place, as :func:`places` returns it, up to which retention has removed the rows of
+that spool.
+"""
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 
@@ -103,7 +107,10 @@ class Delta(Table):
         return version is not None and version >= batch_id
 
     def without_removed(self, rows: pa.Table) -> pa.Table:
-        """See :meth:`Table.without_removed`. A spool is read in order, so the removed rows end at one place of it."""
+        """Return `rows` without those that retention removed; see :meth:`Table.without_removed`.
+
+        A spool is read in order, so the removed rows of a spool end at one place.
+        """
         for spool in pc.call_function("unique", [rows["spool"]]).to_pylist():
             if spool not in self._removed_up_to:
                 version = self.delta.transaction_version(REMOVED + spool)

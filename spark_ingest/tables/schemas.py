@@ -11,7 +11,7 @@ EXTRA = pa.map_(pa.string(), pa.string())
 """Top-level fields without a column of their own: the field's JSON text by name."""
 
 PLACE_COLUMNS = ("spool", "segment", "position")
-"""Position of a message in the spool: the key of bronze, quarantine, duplicates, status and logs."""
+"""The place of a message in its spool: the key of bronze, duplicates, status, logs and, with the reason, quarantine."""
 
 _PLACE = [("collector", pa.string()), ("spool", pa.string()), ("segment", pa.int64()), ("position", pa.int64())]
 
@@ -151,7 +151,7 @@ DEVICES_SCHEMA = pa.schema(
 )
 """One row per device. health: see HEALTH. `online` is the newest status, null without one.
 
-missing: number of seqs in gaps whose state is missing; dropped_announced: in those announced. Percentiles are over all
+missing: number of seqs in gaps of the state missing; dropped_announced: of the state dropped. Percentiles are over all
 readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric. quarantined:
 rows of quarantine from its topics. device_group and site: from groups.csv, null where that has none.
 """
@@ -248,13 +248,13 @@ ALERTS_SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-"""rule: its name; kind: see KINDS in spark_ingest/alerts/rules.py; until is null while it lasts."""
+"""One row per alert. kind: see KINDS in spark_ingest/alerts/rules.py; rule: its name; until: null while it lasts."""
 
 HEALTH = ("offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok")
 """Values of health in gold/devices, worst first: the first that applies counts."""
 
 GOODBYES = ("sleeping", "restarting", "stopped")
-"""Reasons in an offline status for which a device leaves on purpose; any other reason is a lost link."""
+"""Reasons in an offline status that mean that the device left on purpose; any other reason is a lost link."""
 
 SCHEMAS = {
     "bronze": BRONZE_SCHEMA,
@@ -270,7 +270,7 @@ SCHEMAS = {
     "gold/traffic": TRAFFIC_SCHEMA,
     "gold/alerts": ALERTS_SCHEMA,
 }
-"""Schemas by folder below --tables, in the order in which a micro-batch writes them."""
+"""Schemas by folder below --tables; commands process the tables in this order."""
 
 PARTITIONED_BY = {
     "bronze": "received_date",

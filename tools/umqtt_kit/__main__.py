@@ -8,6 +8,7 @@ import os
 import pkgutil
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ _ENVIRONMENT = {
     "UMQTT_SPOOL_DELETE_TOKEN": "token to delete there, unless --delete-token-file is given",
     "UMQTT_KEYS": "file of the keys of boards, instead of keys.json in this folder",
     "UMQTT_MICROPYTHON": "command that runs virtual boards' MicroPython",
-    _TRACEBACK: "1 shows where in umqtt a defect is",
+    _TRACEBACK: "1 also prints where in umqtt a defect is",
 }
 _NAME_WIDTH = max(map(len, _COMMANDS))
 _MOST_SHOWN = 200
@@ -141,8 +142,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(_TRACEBACK):
             traceback.print_exc()
         text = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SHOWN]
-        _say(f"umqtt: this is a defect of umqtt ({text}) — please report it with what {_TRACEBACK}=1 shows")
+        _say(f"umqtt: this is a defect of umqtt ({text}) — please report it with {_saved_traceback()}")
         return EXIT_DEFECT
+
+
+def _saved_traceback() -> str:
+    """Write the traceback of the current exception into a new file; return its name, or how else to get it."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="umqtt-", suffix=".traceback")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(traceback.format_exc())
+        return name
+    except OSError:
+        return f"what {_TRACEBACK}=1 shows"
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -92,7 +92,7 @@ def _group(where: str, name: str, group: Any) -> Group:
         raise KitError(f"{where}: settings must be a table", EXIT_USAGE)
     for key in _NOT_DESIRED:
         if key in settings:
-            raise KitError(f"{where}: {key} is set over the cable alone — umqtt provision", EXIT_USAGE)
+            raise KitError(f"{where}: {key} can be set only over the cable — umqtt provision", EXIT_USAGE)
     firmware = settings_module()
     try:
         firmware.check_settings({"brokers": ["mqtt://any"], **settings}, where)

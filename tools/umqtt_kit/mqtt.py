@@ -500,7 +500,8 @@ def explain(problem: BaseException, timeout_s: float) -> str:
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem} — correct the address"
     if problem.args == ("id in use elsewhere, or topic forbidden?",):
-        return "it closes each connection at once: this user may have no right to that topic, or another client its id"
+        why = "this user may have no right to that topic, or another client uses its id"
+        return f"it closes each connection at once: {why}"
     if isinstance(problem, LinkLost) and problem.args == ("ping_timeout",):
         return "the broker does not answer any more — see its log"
     return f"{problem} — see the broker's log"

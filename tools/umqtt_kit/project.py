@@ -52,7 +52,7 @@ def read_project(start: Path) -> dict[str, Any]:
         raise KitError(f"{file} is not TOML ({error}) — correct it", EXIT_USAGE) from error
     for key, value in values.items():
         if key == "password":
-            raise KitError(f"{file}: a password lies in no project file — give password_file", EXIT_USAGE)
+            raise KitError(f"{file}: a password does not belong into this file — give password_file", EXIT_USAGE)
         if key not in KEYS:
             raise KitError(f"{file}: there is no key {key!r} — known are: {', '.join(KEYS)}", EXIT_USAGE)
         if key == "broker" and isinstance(value, list) and value and all(isinstance(one, str) for one in value):

@@ -40,7 +40,7 @@ def _check(value: object, depth: int) -> None:
         if any("\ud800" <= character <= "\udfff" for character in value):
             raise ValueError("it holds half of a surrogate pair")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise NoNumber("it holds a number that JSON has not")
+        raise NoNumber("it holds a number that JSON does not have")
     elif isinstance(value, dict):
         for key, entry in value.items():
             _check(key, depth)

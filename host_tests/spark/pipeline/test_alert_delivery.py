@@ -287,7 +287,7 @@ def test_a_destination_that_fails_is_told_of_once_and_tried_ever_more_seldom(tmp
         delivery.step()
     waits = [after - before for before, after in pairwise(attempts)]
     assert waits == sorted(waits) and waits[:3] == [5, 10, 20] and waits[-1] == LONGEST_RETRY_S
-    assert lines == ["alerts: ops cannot be told and is tried again: no route"] and delivery.failing == {"ops"}
+    assert lines == ["alerts: not delivered to ops, tried again: no route"] and delivery.failing == {"ops"}
     inbox.before = lambda: None
     clock.now = 3000
     delivery.step()
@@ -339,7 +339,7 @@ def test_what_waits_for_a_destination_that_is_gone_is_counted_and_a_damaged_jour
     assert (journal.waiting, lines) == (0, ["1 alerts were for destinations that alerts.toml no longer has: not sent"])
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-1])
     journal = Journal(tmp_path, report=lines.append)
-    assert "is damaged: open alerts are told again" in lines[1]
+    assert "is damaged: open alerts are sent again" in lines[1]
     take(journal, config, {"x": {"a"}})
     Delivery(journal, [inbox.destination], 0).step(all_now=True)
     assert [one[1:] for one in inbox.got] == [("firing", "x", "a")]

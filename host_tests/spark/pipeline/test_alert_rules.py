@@ -172,7 +172,7 @@ def test_a_rule_that_cannot_work_is_one_line_with_file_rule_and_key(tmp_path, te
         ("device;group;site\n", "the first line must be device,group,site"),
         ("", "the first line must be device,group,site"),
         ("device,group,site\na,b\n", "line 2: must be device,group,site"),
-        ("device,group,site\na,b,c\n\na,b,c\n", "line 4: 'a' stands there twice"),
+        ("device,group,site\na,b,c\n\na,b,c\n", "line 4: 'a' is listed twice"),
         ('device,group,site\na,"b\x1b",c\n', "line 2: a group or site is at most 64 characters that print"),
         ('device,group,site\na,"b\n', "is not CSV"),
     ],

@@ -174,7 +174,7 @@ def test_a_rebuild_that_was_broken_off_is_repeated_before_a_pipeline_runs(tables
     monkeypatch.setattr("spark_ingest.pipeline.rebuild.judge", lambda *_arguments, **_options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         rebuild(tables)
-    with pytest.raises(UsageError, match="was broken off: run umqtt tables rebuild"):
+    with pytest.raises(UsageError, match="was interrupted: run umqtt tables rebuild"):
         require_whole(tables)
     monkeypatch.undo()
     rebuild(tables)
@@ -216,7 +216,7 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
     command = [*broken.split(), *(["d'1"] if broken == "forget" else [])]
     monkeypatch.setattr(Gold, "update", lambda *_arguments, **_given: 1 / 0)
     assert "ZeroDivisionError" in run(*command, "--tables", tables, code=70)
-    again = "was broken off: run umqtt tables " + ("forget 'd'\"'\"'1'" if broken == "forget" else broken)
+    again = "was interrupted: run umqtt tables " + ("forget 'd'\"'\"'1'" if broken == "forget" else broken)
     with pytest.raises(UsageError, match=re.escape(f"{again} --tables {tables} again")):
         require_whole(tables)
     monkeypatch.undo()

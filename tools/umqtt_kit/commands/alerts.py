@@ -53,7 +53,8 @@ def alerts(file: Path, send: bool, as_json: bool) -> None:
         _show(said)
     if failed:
         names = ", ".join(sorted(failed))
-        raise KitError(f"not told: {printable(names)} — correct the url of each, or try again later", EXIT_NETWORK)
+        what = f"no test message reached {printable(names)}"
+        raise KitError(f"{what} — correct the url of each, or try again later", EXIT_NETWORK)
 
 
 def _said(config: AlertConfig) -> dict[str, Any]:

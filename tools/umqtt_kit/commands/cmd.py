@@ -106,7 +106,7 @@ def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
     least = sum(not name.startswith("[") for name in wanted)
     if not least <= len(given) <= len(wanted):
         usage = " ".join([command, *(name.upper() for name in wanted)])
-        raise click.UsageError(f"{len(given)} arguments after {command} — it is: umqtt cmd DEVICE {usage}")
+        raise click.UsageError(f"{command} with {len(given)} arguments — write: umqtt cmd DEVICE {usage}")
     args: dict[str, Any] = dict(zip((name.strip("[]") for name in wanted), given, strict=False))
     if "value" in args:
         args["value"] = _value(args["value"])

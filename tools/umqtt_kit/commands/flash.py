@@ -159,8 +159,8 @@ def _ask_to_erase(place: str) -> bool:
     # No default: either answer is wrong for half of the boards, and what is erased is gone.
     if not sys.stdin.isatty():
         raise KitError(
-            "say what is to become of the files on it: --erase (a board that had no MicroPython yet needs it; all is "
-            "gone then), or --keep (settings and waiting readings stay)",
+            "choose what happens to the files on it: --erase deletes them all (a board that never had MicroPython "
+            "needs it), --keep leaves settings and waiting readings",
             EXIT_USAGE,
         )
     say("A board that had no MicroPython yet must be erased first. On one that has, settings and waiting readings go.")

@@ -40,7 +40,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--name", default="sim", show_default=True, help="Devices are called NAME-0001 and so on.")
 @click.option("--ground-truth", type=_FOLDER, help="Folder for a file of each device that lists every reading made.")
-@click.option("--status", type=_FILE, help="File rewritten every second with counts.")
+@click.option("--status", type=_FILE, help="File with counts, rewritten twice a second.")
 @click.option("--seconds", type=Finite(0, min_open=True), help="Stop after this time.  [default: at Ctrl-C]")
 @click.option(
     "--drain-seconds",

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 def keys() -> None:
     """Make, rotate and list the keys of boards.
 
-    A board takes reboot, update, rotate and most of set only signed with its key, which the broker has not. Keys lie in
-    keys.json in this folder, or in the file that UMQTT_KEYS names: who has that file owns the boards.
+    A board accepts reboot, update, rotate and most of set only if they are signed with its key, which the broker does
+    not have. The keys are in keys.json in this folder, or in the file that UMQTT_KEYS names. Anyone who has that file
+    can control the boards.
 
     \b
     Example:

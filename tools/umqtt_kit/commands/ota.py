@@ -79,7 +79,8 @@ def ota(
 
     The firmware of this installation is compiled for the device, which fetches what it does not have, verifies it,
     starts it once, and keeps it when it has run well for a minute and delivered a reading; otherwise it goes back by
-    itself. The command waits for that. The board's boot.py, main.py and startup.py are the cable's: umqtt deploy.
+    itself. The command waits for that. The board's boot.py, main.py and startup.py are
+    updated only over the cable, by umqtt deploy.
 
     With --fleet the devices of a stage are updated side by side, and watched: one that restarts meanwhile goes back to
     the version before. Then the next stage begins. A device that has the release already is not touched, so the same

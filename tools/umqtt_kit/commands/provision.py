@@ -172,7 +172,7 @@ def _report(done: list[Provisioned], as_json: bool) -> None:
         return
     print_table(
         ("port", "device id", "written"),
-        ((one.port, one.device_id, ", ".join(one.changed) or "nothing: it was so already") for one in done),
+        ((one.port, one.device_id, ", ".join(one.changed) or "nothing (no change)") for one in done),
     )
     if any(one.deploy for one in done):
         say("The firmware there lacks a module that these settings need: umqtt deploy")

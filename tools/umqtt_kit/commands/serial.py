@@ -27,11 +27,11 @@ _AGAIN_S = 1.0
               help="Authority that signed the broker's certificate. [default: those trusted here]")  # fmt: skip
 @click.option("--baud", type=click.IntRange(1200, 4_000_000), default=115200, show_default=True, help="Speed of PORT.")
 def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
-    """Pass on to a broker what a board says over a serial line.
+    """Connect a board on a serial line to a broker.
 
-    PORT is that line. For a board without a network, whose program uses umqtt_robust.serial. Bytes that the line loses
-    or garbles are sent again. Ctrl-C ends it. User name and password are the board's own. The line itself is not
-    encrypted.
+    PORT is that line. The command is for a board without a network, whose program uses umqtt_robust.serial. Bytes that
+    the line loses or garbles are sent again. Ctrl-C ends the command. User name and password are the board's own. The
+    line itself is not encrypted.
 
     \b
     Example:

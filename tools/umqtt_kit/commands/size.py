@@ -36,8 +36,8 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
     It measures the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
     is that of a 64-bit MicroPython; a 32-bit board needs 0.7 to 0.8 of it. Exits with 1 if a budget is exceeded.
 
-    With --board: firmware and library, file by file, the flash they take of the board's file system, and how many years
-    the rest stands readings that are kept in it.
+    With --board: firmware and library, file by file, the flash they take of the board's file system, and after how many
+    years of readings its free blocks are worn out.
 
     \b
     Example:

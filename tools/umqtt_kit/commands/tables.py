@@ -170,8 +170,8 @@ def retain(folder: Location, days: int) -> Mapping[str, Mapping[str, int]]:
 def forget(device: str, yes: bool, folder: Location, config: Path | None) -> Mapping[str, Mapping[str, int]]:
     """Remove every row of DEVICE, whatever topic it came on, and count gold anew.
 
-    Older versions of the tables keep the rows on the disk, for whoever reads these, until a vacuum removes them: run
-    the second line of the example an hour later, when no version that has them is younger than --keep-hours.
+    Older versions of the tables keep the rows on the disk until a vacuum removes them. Run the second line of the
+    example an hour later, when no version that has the rows is younger than --keep-hours.
 
     Messages of it that the spool still holds are not touched, nor what it publishes from now on. On a terminal it asks
     first. A name of which the tables have no row is exit code 2.

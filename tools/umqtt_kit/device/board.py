@@ -116,8 +116,8 @@ class NotAsked(KitError):
     """A program runs on the board that cannot be asked, and it was left alone."""
 
     def __init__(self, name: str) -> None:
-        self.problem = f"{name}: a program runs there that cannot be asked; only a restart of the board shows more"
-        super().__init__(f"{self.problem} — repeat with --interrupt, which does that", EXIT_DEVICE)
+        self.problem = f"{name}: a program runs there that cannot answer questions"
+        super().__init__(f"{self.problem} — --interrupt interrupts it, and restarts the board at the end", EXIT_DEVICE)
 
 
 def look(port: Port | str, *, interrupt: bool = False) -> Board:
@@ -129,7 +129,8 @@ def look(port: Port | str, *, interrupt: bool = False) -> Board:
     try:
         return Board(port, manner=Manner.BESIDE)
     except NotAsked as refused:
-        if not interrupt and not (sys.stdin.isatty() and click.confirm(f"{refused.problem}. Restart it?", err=True)):
+        question = f"{refused.problem}. Interrupt it, and restart the board at the end?"
+        if not interrupt and not (sys.stdin.isatty() and click.confirm(question, err=True)):
             raise
         return Board(port)
 

@@ -119,9 +119,9 @@ def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[F
     board.exec(scripts.CLEAR)
     # More may be there than was reported: a USB port drops what it holds when the power goes.
     if isinstance(there, int) and there >= number:
-        yield Finding("power cut", OK, f"replacement {number} was the last one told, and {there} was there afterwards")
+        yield Finding("power cut", OK, f"replacement {number} was the last reported, and {there} was there afterwards")
     else:
-        text = f"replacement {number} had been told, and {there} was there afterwards"
+        text = f"replacement {number} had been reported, and {there} was there afterwards"
         yield Finding("power cut", FAIL, text, "report it: the board loses what it has written")
 
 
@@ -135,7 +135,8 @@ def _watchdog(board: Board) -> Iterator[Finding]:
     board.reopen(_BACK_WITHIN_S, soft_reset=False)
     cause = board.eval("__import__('machine').reset_cause()")
     board.soft_reset()
-    text = f"it bit after {lived_ms / 1000:.1f} s of {_WATCHDOG_MS / 1000:g} s; machine.reset_cause() is {cause}"
+    text = f"it reset the board after {lived_ms / 1000:.1f} s of {_WATCHDOG_MS / 1000:g} s"
+    text = f"{text}; machine.reset_cause() is {cause}"
     if cause != _BY_WATCHDOG:
         text = f"it did not reset the board; machine.reset_cause() is {cause}"
         yield Finding("watchdog", FAIL, text, f"report it: {_BY_WATCHDOG} was expected")
