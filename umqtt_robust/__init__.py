@@ -14,5 +14,5 @@ from .client import Client, Will
 
 __all__ = ["Client", "MQTTError", "Will"]
 
-# What the import has left behind would otherwise lie for ever between things that stay.
+# Collect the import's garbage before lasting objects are allocated behind it: that would fragment the heap.
 collect()

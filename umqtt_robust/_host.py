@@ -1,4 +1,4 @@
-"""CPython's side of _platform.py and tls.py, with MicroPython's ways: not installed on boards."""
+"""What MicroPython has built in, for CPython: used by _platform, tls, aio and flash, and not installed on boards."""
 
 import asyncio
 import io
@@ -16,7 +16,7 @@ def const(value):
 
 
 def collect():
-    """gc.collect() where memory is short; here it would only take time."""
+    """Does nothing. On MicroPython this is gc.collect(); here that would only take time."""
 
 
 def print_exception(error):
@@ -28,11 +28,14 @@ def ticks_ms():
     return (time.monotonic_ns() // 1000000) & 0x3FFFFFFF
 
 
-_tried = {}  # address: when it was tried last, of those that did not answer
+_tried = {}  # address that did not answer: when it was tried last, in s of time.monotonic()
 
 
 def getaddrinfo(host, port, family, kind):
-    """OSError for every name that cannot be looked up; addresses that did not answer last time come last."""
+    """Looks up a name like socket.getaddrinfo(). Addresses that did not answer last time come last.
+
+    Raises OSError for every name that cannot be looked up.
+    """
     try:
         found = socket.getaddrinfo(host, port, family, kind)
     except UnicodeError as error:  # a label that is empty or too long
@@ -41,7 +44,7 @@ def getaddrinfo(host, port, family, kind):
 
 
 class Socket(socket.socket):
-    """A socket with MicroPython's stream methods: None instead of an exception when nothing can be done now."""
+    """A socket with MicroPython's stream methods, which return None where CPython's raise BlockingIOError."""
 
     _address = None
 
@@ -72,7 +75,7 @@ class Socket(socket.socket):
 
 
 class _SecureSocket(ssl.SSLSocket):
-    """The same over TLS. wants: the only event that matters now, 0: whatever is asked for."""
+    """A Socket over TLS. wants: the only event to poll for, POLLIN or POLLOUT; 0: the events that the caller names."""
 
     wants = 0
 
@@ -98,7 +101,7 @@ class _SecureSocket(ssl.SSLSocket):
 
 
 class _Context(ssl.SSLContext):
-    """ssl.SSLContext with the arguments of MicroPython's: certificates and keys as DER."""
+    """An ssl.SSLContext whose methods take MicroPython's arguments: certificates and keys as DER."""
 
     sslsocket_class = _SecureSocket
 
@@ -106,7 +109,7 @@ class _Context(ssl.SSLContext):
         super().load_verify_locations(cadata=certificate)
 
     def load_cert_chain(self, certificate, key):
-        # ssl reads them from a file only: this one is its owner's alone and gone when the block ends.
+        # ssl reads them from a file only: this one is readable by its owner alone, and removed at the end.
         pem = ssl.DER_cert_to_PEM_cert(certificate)
         label = _key_label(key)
         pem += ssl.DER_cert_to_PEM_cert(key).replace("CERTIFICATE", label)
@@ -120,7 +123,8 @@ class _Context(ssl.SSLContext):
 
 
 def _key_label(der):
-    # After SEQUENCE and its length: version 1 is SEC 1; version 0 and then an INTEGER PKCS #1; else PKCS #8.
+    # The format shows after SEQUENCE and its length: version 1 is SEC 1; version 0 is PKCS #1 if an INTEGER follows,
+    # else PKCS #8.
     i = 2 + (der[1] & 0x7F if der[1] & 0x80 else 0)
     if der[i + 2] == 1:
         return "EC PRIVATE KEY"
@@ -128,14 +132,17 @@ def _key_label(der):
 
 
 class tls:
-    """MicroPython's module of that name."""
+    """Stands in for MicroPython's module tls."""
 
     PROTOCOL_TLS_CLIENT = ssl.PROTOCOL_TLS_CLIENT
     SSLContext = _Context
 
 
 class poll:
-    """select.poll with MicroPython's ipoll(), which looks into a TLS socket too; of those it takes one."""
+    """A select.poll with MicroPython's ipoll(), which also reports data that a TLS socket has already decrypted.
+
+    At most one TLS socket can be registered.
+    """
 
     def __init__(self):
         self._poll = select.poll()
@@ -143,7 +150,7 @@ class poll:
         self.ipoll = self._poll.poll
 
     def register(self, sock, events):
-        if isinstance(sock, ssl.SSLSocket):  # of an SSLContext that the program has made
+        if isinstance(sock, ssl.SSLSocket):  # it may come from the program's own SSLContext
             if not sock.context.check_hostname:
                 raise ssl.SSLCertVerificationError("the SSLContext does not check host names")
             sock.__class__ = _SecureSocket
@@ -165,7 +172,7 @@ class poll:
 
 
 class watch:
-    """For aio.py: sets `wake` when the socket can be read, or with `writing` written, until cancel()."""
+    """Sets the event `wake` when a socket is readable, or with `writing` also writable, until cancel(); for aio.py."""
 
     def __init__(self, sock, writing, wake):
         self._loop = asyncio.get_running_loop()
@@ -190,7 +197,7 @@ class watch:
 
 
 def mkdir_durably(name):
-    """os.mkdir() that is on the disk when it returns."""
+    """Makes a folder, which is on the disk when this returns. Raises OSError."""
     os.mkdir(name)
     _sync_folder(os.path.dirname(name))
 
@@ -204,7 +211,7 @@ def _sync_folder(name):
 
 
 class open_durably(io.FileIO):
-    """open(name, mode) of a file that is on the disk, with its name, once flush() has returned."""
+    """A file like that of open(name, mode): its content and its name are on the disk once flush() has returned."""
 
     def __init__(self, name, mode):
         self._unsynced = mode == "wb"

@@ -16,7 +16,7 @@ try:
         from socket import getaddrinfo
         from socket import socket as Socket
     except ImportError:
-        # A board without a network, where a transport of the program's own carries the bytes.
+        # A board without a network: the program brings its own transport.
         Socket = getaddrinfo = None
 except ImportError:
     from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_ms
@@ -24,22 +24,22 @@ except ImportError:
 __all__ = ("Socket", "collect", "const", "getaddrinfo", "load", "poll", "print_exception", "ticks_diff", "ticks_ms")
 
 TICKS_MASK = const(0x3FFFFFFF)  # times are taken modulo 2**30 ms
-NEVER = const(0x1FFFFFFF)  # ms: the longest span that ticks_diff() can tell
+NEVER = const(0x1FFFFFFF)  # ms: the largest result of ticks_diff()
 
 
 def load(name):
-    """The module of that name in this package, loaded when it is first needed: a board pays only for what it uses.
+    """Returns the module of this package with that name, loaded on first use: a board pays only for what it uses.
 
-    Raises ImportError when it is not installed.
+    Raises ImportError if the module is not installed.
     """
     return __import__("umqtt_robust." + name, None, None, name)
 
 
 def ticks_diff(later, earlier):
-    """`later - earlier` in ms, between -2**29 and 2**29 - 1.
+    """Returns `later - earlier` in ms, between -2**29 and 2**29 - 1.
 
-    The port's own ticks_diff is not used, because its period differs (2**62 on a 64-bit host) and an injected clock
-    wraps where the caller says. No intermediate value leaves a 31-bit small integer, so nothing is allocated.
+    The port's own ticks_diff is not used: its period differs (2**62 on a 64-bit host), and an injected clock may have
+    another one. Every intermediate value fits a 31-bit small integer, so nothing is allocated.
     """
-    # 30 bits, of which the highest becomes the sign.
+    # The highest of the 30 bits becomes the sign.
     return ((later - earlier & 0x3FFFFFFF) ^ 0x20000000) - 0x20000000

@@ -4,13 +4,13 @@
 
     async with aio.Client("pump-7", "mqtt://broker.example", clean_session=False) as client:
         await client.subscribe("fleet/pump-7/cmd", qos=1)
-        await client.publish("fleet/pump-7/telemetry", b"21.4", qos=1)  # the broker has it
+        await client.publish("fleet/pump-7/telemetry", b"21.4", qos=1)  # returns when the broker has it
         async for topic, payload in client:
             ...
 
-It waits for the socket, for the next deadline and for the program, and for nothing else. Any of its calls can be
-cancelled: a message in the outbox is delivered all the same, one that waits for the link (QoS 0) or for room there is
-counted in `discarded`, and none that has arrived is lost.
+The client waits only for the socket, for the next deadline and for the program. Every call can be cancelled. A message
+that is already in the outbox is still delivered; one that waits for the link (QoS 0) or for room in the outbox is
+dropped and counted in `discarded`. No received message is lost.
 """
 
 import asyncio
@@ -40,17 +40,21 @@ except ImportError:
 
 
 class Dropped(MQTTError):
-    """A message left the outbox unsent; args[0]: why, as in policy.py."""
+    """Raised by publish(): the message was dropped from the outbox; args[0]: the reason, a constant of policy.py."""
 
 
 class Client(Inbox):
-    """umqtt_robust.Client, driven by a task of its own inside `async with`; leaving it says DISCONNECT.
+    """A umqtt_robust.Client that a task of its own drives inside `async with`; leaving the block sends DISCONNECT.
 
-    Arguments, counters and callbacks are the Client's, and inbox_size is inbox.py's; on_message, on_large and
-    on_dropped are taken. quiesce_ms: how long leaving without an exception waits for what is in the outbox. A message
-    from `async for` is acknowledged when the loop asks for the next one; a handler set with on() acknowledges by
-    itself; both stop while more than inbox_size waits for the loop. What a callback raises ends the client and comes
-    out of `async with`; LinkLost out of what waits; MessageTooLarge out of the loop, in place of that message.
+    Arguments, counters and callbacks are those of Client, but on_message, on_large, on_dropped and manual_ack are used
+    by this class. inbox_size: see inbox.py. quiesce_ms: ms that the end of the block waits for the outbox to empty;
+    after an exception it does not wait.
+
+    A message from `async for` is acknowledged when the loop asks for the next one. A handler set with on() has to call
+    acknowledge() itself. While more than inbox_size bytes wait for the loop, neither gets further messages.
+
+    An exception from a callback ends the client, and `async with` raises it; calls that wait then raise LinkLost.
+    `async for` raises MessageTooLarge in place of a message for which there is no memory.
     """
 
     def __init__(self, *arguments, **options):
@@ -82,7 +86,7 @@ class Client(Inbox):
     @property
     def awaited(self):
         requests = self.parts.get("request")
-        # pending: before a message at QoS 2 leaves, PUBCOMP may be waited for (resume.py).
+        # pending: a message at QoS 2 may have to wait for a PUBCOMP before it is sent (resume.py).
         return self.pending or self.subscriptions.requests or requests and requests.waiting
 
     async def _drive(self):
@@ -92,12 +96,12 @@ class Client(Inbox):
                 ms = self.tick()
                 if "policy" in self.parts:  # messages expire by the second, also while there is no link
                     ms = min(ms, 1000)
-                self._changed.set()  # whoever waits looks again
+                self._changed.set()  # wakes every _change()
                 self._changed.clear()
                 if self.closed:
                     return
                 await self._rest(ms)
-        except Exception as error:  # noqa: BLE001 - of a callback: it comes out of `async with`
+        except Exception as error:  # noqa: BLE001 - from a callback: `async with` raises it
             self._failure = error
         finally:
             self._running = False
@@ -111,12 +115,12 @@ class Client(Inbox):
         try:
             if self.socket and (self.waits() or not self.pauses()):
                 watches = watch(self.socket, self.waits(), self._wake)
-            # An hour: a board's clock takes less than 2**29 ms, and its float makes that of the number below.
+            # At most an hour: a board's asyncio takes less than 2**29 ms, and its 32-bit float rounds NEVER up to that.
             await asyncio.wait_for(self._wake.wait(), min(ms, 3600000) / 1000)
         except asyncio.TimeoutError:
             pass
         except MemoryError:
-            await asyncio.sleep(0)  # which needs none: other tasks may free some
+            await asyncio.sleep(0)  # needs no memory, and other tasks may free some
         finally:
             for one in watches:
                 one.cancel()
@@ -131,10 +135,11 @@ class Client(Inbox):
             self._awaited[packet_id] = reason
 
     async def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
-        """Publishes; returns when the message is acknowledged, at QoS 0 when the link has taken it.
+        """Publishes a message. Returns when the broker has acknowledged it, or at QoS 0 when the link has taken it.
 
-        Waits while there is no link or no room. Raises Dropped when it expired or the broker refused it (args[0]: the
-        reason, see policy.py), InvalidArgument and LinkLost.
+        Waits while there is no link, or no room in the outbox. Raises Dropped if the message expired or the broker
+        refused it (args[0]: the reason, a constant of policy.py), OutboxFull if it can never fit, StoreError,
+        InvalidArgument, and LinkLost if the client ends.
         """
         while True:
             try:
@@ -145,7 +150,7 @@ class Client(Inbox):
                 if not self.pending:
                     raise
             await self._change()
-            self.discarded -= 1  # not yet
+            self.discarded -= 1  # not dropped: it is tried again
         if packet_id:
             self._awaited[packet_id] = None
             self._wake.set()
@@ -160,7 +165,8 @@ class Client(Inbox):
     async def request(self, topic, payload, timeout_ms=10000, qos=1):
         """Sends a request with MQTT 5 (see request.py) and returns the payload of the answer.
 
-        Raises asyncio.TimeoutError when there is none in time, and what publish() raises at the call.
+        Raises asyncio.TimeoutError if no answer comes within timeout_ms, what request.Request.send() raises, and
+        LinkLost if the client ends.
         """
         answers = []
         self.part("request").send(topic, payload, answers.append, timeout_ms, qos)
@@ -172,17 +178,20 @@ class Client(Inbox):
         return answers[0]
 
     async def subscribe(self, topic_filter, qos=0):
-        """Returns when the broker has agreed. Raises Refused, InvalidArgument and LinkLost."""
+        """Subscribes to a topic filter. Returns when the broker has granted it.
+
+        Raises Refused, InvalidArgument and LinkLost.
+        """
         topic_filter = checked(topic_filter, "check_topic_filter")
         Inbox.subscribe(self, topic_filter, qos)
         await self._answered()
         filters = self.subscriptions.filters
         if not filters.get(topic_filter, 0) & _GRANTED:
-            filters.pop(topic_filter, None)  # the caller knows, and may ask again
+            filters.pop(topic_filter, None)  # the caller is told, and may ask again
             raise Refused("subscribe", topic_filter)
 
     async def unsubscribe(self, topic_filter):
-        """Returns when the broker has confirmed. Raises InvalidArgument and LinkLost."""
+        """Ends a subscription. Returns when the broker has confirmed that. Raises InvalidArgument and LinkLost."""
         Inbox.unsubscribe(self, topic_filter)
         await self._answered()
 

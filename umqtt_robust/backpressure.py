@@ -15,13 +15,13 @@ from .base_errors import LinkLost
 from .packets import DUP, PUBACK, PUBREL, QOS
 from .states import BLOCKED, SKIPPING, WAIT
 
-LIMIT = const(4096)  # bytes, with those that keeping a message costs
+LIMIT = const(4096)  # bytes, including _COST for each message
 _COST = const(64)
 _MOMENT = const(1000)  # ms
 
 
 def fetch(session, what):
-    """Ends the link, so that the broker sends what was not acknowledged again. Raises LinkLost."""
+    """Ends the link, so that the broker sends unacknowledged messages again. what: for the error. Raises LinkLost."""
     session.fetching = True
     session.retry_delay = 0
     session.send_disconnect()
@@ -37,11 +37,11 @@ class Backpressure:
 
     def __init__(self, session):
         self._session = session
-        self._waiting = []  # [first byte, packet id, topic, payload]; a PUBREL: of a message that lies in the store
+        self._waiting = []  # [first byte, packet id, topic, payload]; a PUBREL: its message is in the store
         self._bytes = 0
-        self._limit = NEVER  # a message is handed over while so many are pending
-        self._again = False  # the first of them was handed over once, and waits
-        self._until = NEVER  # until so few are pending
+        self._limit = NEVER  # a message is handed over while at most so many are pending
+        self._again = False  # the first of them was handed over before, and put back
+        self._until = NEVER  # the first of them waits until so few are pending
         self._ready_at = None  # ms: since when there is room for what was skipped
         self.skipped = False  # a message was left for the next link
         self._full = False  # the program has to take messages before it is handed others: see inbox.py
@@ -101,7 +101,7 @@ class Backpressure:
             self._insert(len(self._waiting), message)
 
     def put_back(self, head, packet_id, topic=b"", payload=b""):
-        """Puts a message whose handler found the outbox full back as the first of those that wait."""
+        """Puts back a message whose handler found the outbox full: it is the first of those that wait."""
         session = self._session
         if head & QOS and head != PUBREL and session.manual_ack:
             session.part("manual_ack").let_go(packet_id)
@@ -111,7 +111,7 @@ class Backpressure:
 
     def _insert(self, i, message):
         self._waiting.insert(i, message)
-        # Not summed up anew: what is thrown away between messages that are kept leaves holes in the heap.
+        # Added, not summed up anew: garbage between messages that are kept leaves holes in the heap.
         self._bytes += _size(message)
         self._update()
 
@@ -179,8 +179,8 @@ class Backpressure:
             session.out.put_ack(PUBACK, packet_id)
 
     def _fetch(self):
-        # A new link, as soon as there is room again and what is owed to the broker has left. What is still in flight
-        # would be sent twice: the client waits a moment for its acknowledgements.
+        # Ends the link once there is room again and all acknowledgements are sent. Messages in flight would be sent
+        # twice, so the client waits up to _MOMENT for theirs.
         session = self._session
         store = session.outbox.store
         inbound = store.inbound

@@ -1,4 +1,4 @@
-"""The errors that the smallest client needs; errors.py has the tree of all, and is where programs import them from."""
+"""The errors that every client needs. Programs import them from errors.py, which describes all errors."""
 
 
 class MQTTError(Exception):

@@ -1,11 +1,11 @@
-"""Arguments that are more than the plain ones, or wrong: what the client does not see at a glance is looked at here."""
+"""Checks the arguments that the client does not recognise as valid at a glance; loaded only for those."""
 
 from .errors import InvalidArgument
 from .topics import check_topic_name, check_utf8
 
 
 def connect(session, keep_alive):
-    """Checks what CONNECT says, and encodes the user name and the password. keep_alive: s. Raises InvalidArgument."""
+    """Checks the fields of CONNECT, and encodes user name and password. keep_alive: s. Raises InvalidArgument."""
     username = session.username
     password = session.password
     if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
@@ -28,7 +28,7 @@ def connect(session, keep_alive):
 
 
 def will(topic, payload, qos, retain, properties):
-    """The five, as packets.connect() takes them."""
+    """Returns the checked fields of a will as the tuple for packets.connect(). Raises InvalidArgument."""
     topic = check_topic_name(topic)
     payload = payload.encode() if isinstance(payload, str) else copy(payload)
     if qos not in (0, 1, 2) or len(payload) > 65535:
@@ -37,14 +37,17 @@ def will(topic, payload, qos, retain, properties):
 
 
 def copy(payload):
-    """A payload that is not str, as bytes: a message may wait while its buffer is used again."""
+    """Returns a payload as bytes, because its buffer may be reused while the message waits.
+
+    Raises InvalidArgument unless it is bytes, bytearray or memoryview.
+    """
     if not isinstance(payload, (bytes, bytearray, memoryview)):
         raise InvalidArgument("payload must be bytes, str, bytearray or memoryview")
     return bytes(payload)
 
 
 def publish(size, qos, expires_in=None):
-    """Raises InvalidArgument unless a message may have that QoS, size (of topic and payload) and lifetime."""
+    """Raises InvalidArgument unless a message may have that size (of topic and payload), QoS and lifetime (ms)."""
     if qos not in (0, 1, 2) or size > 268435451:  # 2.2.3
         raise InvalidArgument("qos must be 0, 1 or 2, and the packet at most 268435455 bytes")
     if expires_in is not None and expires_in <= 0:

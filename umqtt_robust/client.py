@@ -1,4 +1,4 @@
-"""The client as programs see it: a Session that makes its links, keeps them, and makes new ones."""
+"""The client that programs use: a Session that connects to its brokers, and reconnects when a link is lost."""
 
 import os
 
@@ -9,7 +9,7 @@ from .states import CLOSED, UP
 
 _LONGEST = const(128000)  # ms between two attempts
 _STABLE = const(10000)  # ms: a link that lasted this long was good
-_SHORT = const(3000)  # ms: a link that ended this soon after CONNACK was thrown off
+_SHORT = const(3000)  # ms: a link that ends this soon after CONNACK was ended by the broker
 
 
 def _random(n):
@@ -17,7 +17,7 @@ def _random(n):
 
 
 def Will(topic, payload, qos=0, retain=False, properties=None):
-    """The message that the broker publishes when this client is lost (3.1.2.5): what Client(will=...) takes.
+    """Returns a will for Client(will=...): the message that the broker publishes when this client is lost (3.1.2.5).
 
     properties: of MQTT 5, see mqtt5.py. Raises InvalidArgument.
     """
@@ -27,16 +27,18 @@ def Will(topic, payload, qos=0, retain=False, properties=None):
 class Client(Session):
     """An MQTT 3.1.1 and MQTT 5 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
-    It works inside poll() and tick() only. After `keep_alive`, all parameters are best given by keyword.
+    It receives, reconnects and calls handlers only inside poll() and tick(). Give all parameters after `keep_alive` by
+    keyword.
 
-    :param client_id: what the broker knows this client by
-    :param servers: a URL, or several, tried in turn; ``{name: URLs}``: the nodes of a cluster, which share sessions
-    :param keep_alive: s after which a silent link is dead at the latest; 0: never
+    :param client_id: the id under which the broker knows this client
+    :param servers: the URL of the broker, or a list of URLs, tried in turn; ``{name: URLs}``: the nodes of a cluster,
+        which share sessions
+    :param keep_alive: s after which a silent link is taken for dead at the latest; 0: never
     :param clean_session: whether the broker forgets this client when the link ends
-    :param store: where messages lie until they are acknowledged: a MemoryStore, unless told otherwise
+    :param store: where messages are kept until they are acknowledged; None: a MemoryStore
     :param will: a Will, which the broker publishes when the link is lost
-    :param username: of this client at the broker
-    :param password: of this client at the broker
+    :param username: the user name at the broker, or None
+    :param password: the password at the broker, or None
     :param window: how many messages may be in flight at once
     :param ack_timeout: ms after which the link is lost if a message is not acknowledged
     :param connect_timeout: ms for a connection and its CONNACK
@@ -45,49 +47,52 @@ class Client(Session):
     :param rx_size: bytes of the receive buffer; larger messages go to on_large
     :param tx_size: bytes of the send buffer
     :param policy: what happens when the outbox is full: a constant of policy.py
-    :param max_bytes: the most bytes of payload in the outbox
+    :param max_bytes: the most bytes of topic names and payloads in the outbox; None: no limit
     :param queue_qos0: whether messages at QoS 0 are kept while they cannot be sent
-    :param manual_ack: whether the program says itself which message is done: acknowledge()
-    :param transports: ``{scheme: factory(host, port, path)}``, beside TCP for mqtt
+    :param manual_ack: whether the program acknowledges each message itself, with acknowledge()
+    :param transports: ``{scheme: factory(host, port, path)}``; without an entry, mqtt uses TCP
     :param allow_plain: whether `servers` may mix mqtts and mqtt
-    :param allow_mqtt31: whether a broker that only knows MQTT 3.1 will do
-    :param handler_retries: how often a handler that raised is called again with its message, whatever it did before
-    :param keep_broker_queue: whether messages that the broker keeps for this client are wanted after a reset; None:
-        where nothing can come twice by it (resume.py)
-    :param protocol: 4 for MQTT 3.1.1, 5, or "auto" for 5 where the broker can
-    :param connect_properties: of CONNECT in MQTT 5 (mqtt5.py)
-    :param ticks: the clock, ``ticks()``: ms that wrap at 2**30
+    :param allow_mqtt31: whether MQTT 3.1 is used with a broker that refuses MQTT 3.1.1
+    :param handler_retries: how often a handler that raised is called again with the same message; what it
+        did before is not undone
+    :param keep_broker_queue: whether a session of the broker that the store does not know is kept, with the messages
+        queued in it; None: if the store is volatile or knows another broker (resume.py)
+    :param protocol: 4 for MQTT 3.1.1; 5 for MQTT 5; "auto" for MQTT 5, or 3.1.1 if the broker knows nothing newer
+    :param connect_properties: the properties of CONNECT in MQTT 5, a dict (mqtt5.py)
+    :param ticks: the clock: ``ticks()`` returns ms that wrap at 2**30
     :param random: ``random(n)``: an int from 0 to n - 1
     :param on_connect: ``on_connect(session_present)``
     :param on_disconnect: ``on_disconnect(error)``
-    :param on_message: ``on_message(topic, payload)``, for what no other handler takes
-    :param on_raw: ``on_raw(buf, topic_start, topic_end, payload_start, payload_end)``, for every message; it
-        allocates nothing
+    :param on_message: ``on_message(topic, payload)``, for messages that no handler of on() takes
+    :param on_raw: ``on_raw(buf, topic_start, topic_end, payload_start, payload_end)``, for every message, in
+        place of all other handlers; topic and payload are not copied
     :param on_large: ``on_large(topic, offset, size, chunk)``, for messages larger than rx_size
     :param on_acknowledged: ``on_acknowledged(packet_id)``
-    :param on_dropped: ``on_dropped(packet_id, topic, payload, reason)``, when the outbox gives up a message
-    :param on_error: ``on_error(error)``, for what goes wrong and does not end the link
-    :param on_dead_letter: ``on_dead_letter(topic, payload, error)``, for a message whose handler raised
+    :param on_dropped: ``on_dropped(packet_id, topic, payload, reason)``, for a message that the outbox drops; reason: a
+        constant of policy.py
+    :param on_error: ``on_error(error)``, for an error that does not end the link, or that comes before `connected`
+    :param on_dead_letter: ``on_dead_letter(topic, payload, error)``, for a message whose handler raised; payload: None
+        if it came in pieces
     :raises InvalidArgument: a parameter has a wrong type or value
     :raises StoreError: the store cannot be read
 
-    Callbacks are attributes too, and may be set later. To read:
+    Callbacks are attributes too, and may be set later. Attributes to read:
 
-    :ivar connected: whether a broker has accepted this client on the present link
+    :ivar connected: whether there is a link on which the broker has accepted this client
     :ivar closed: whether disconnect() is done
     :ivar subscribed: whether the broker has answered every subscribe() and unsubscribe()
     :ivar pending: how many messages are in the outbox
     :ivar in_flight: how many of them were sent on this link
-    :ivar socket: for select and poll, or None
-    :ivar packet_id: of the message, while its handler runs
-    :ivar flags: of its PUBLISH
+    :ivar socket: what select and poll take, or None
+    :ivar packet_id: the packet id of a message, while its handler runs
+    :ivar flags: the flags of its PUBLISH
     :ivar redelivered: whether the broker may have sent it before
     :ivar properties: its properties in MQTT 5
-    :ivar mqtt5: None while the link speaks MQTT 3.1.1
-    :ivar connack_properties: what a broker of MQTT 5 granted
+    :ivar mqtt5: None unless the link speaks MQTT 5
+    :ivar connack_properties: the properties of the last CONNACK in MQTT 5
 
-    Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), downgraded (to QoS 1),
-    reconnects.
+    Counters: sent, received, discarded, unhandled, dead_letters, too_large, unexpected (acknowledgements), downgraded
+    (to QoS 1), reconnects.
     """
 
     connect_timeout = 15000
@@ -98,7 +103,7 @@ class Client(Session):
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
         self.random = _random
-        self.reads = 8  # receive buffers that one tick may take
+        self.reads = 8  # most reads into the receive buffer in one tick
         self.servers = self._rx = self.transport = self.socket = self._closing_at = None
         self.closed = self._busy = False
         self._server = self._attempts = self._short_links = self._back_off_limit = self._rx_end = self.reconnects = 0
@@ -108,32 +113,35 @@ class Client(Session):
         if not clean_session:
             load("resume")  # when a link needs it, the heap may be full
         self._begin(self._back_off())
-        collect()  # what comes now fills the gaps that all this has left, and large pieces find room behind them
+        collect()  # small objects then fill the gaps that this has left, and large ones find room behind them
 
     def is_pending(self, packet_id):
-        """True while the message of that packet id is in the outbox."""
+        """Returns True while the message with that packet id is in the outbox."""
         return packet_id in self.outbox.slot_of
 
     def acknowledge(self, packet_id):
-        """With manual_ack: the message that came under that packet id is done. False: none such waits."""
+        """Acknowledges a received message, with manual_ack. Returns False if no message with that packet id waits."""
         return self.part("manual_ack").acknowledge(packet_id)
 
     def disconnect(self, quiesce_ms=0):
-        """Ends with DISCONNECT, after up to quiesce_ms for what is still in the outbox; tick() until `closed`."""
+        """Asks for the end of the link, by DISCONNECT: once the outbox is empty, or after quiesce_ms at the latest.
+
+        Call tick() or poll() until `closed` is True.
+        """
         self._closing_at = (self.ticks() + quiesce_ms) & TICKS_MASK
         self.wait_ms = 0
 
     def connect(self):
-        """Begins again after disconnect()."""
+        """Connects again after disconnect(), or cancels one that is not done yet."""
         self._closing_at = None
         if self.closed:
             self.closed = False
             self._begin(0)
 
     def poll(self, ms):
-        """Waits up to ms, but no longer than tick() allows, for something to arrive; then calls tick().
+        """Waits until something arrives or tick() is due, for `ms` at most; then returns what tick() returns.
 
-        Raises MQTTError inside a handler: nothing arrives while it runs, so it would wait for ever.
+        Raises MQTTError if a handler calls it: nothing arrives while a handler runs, so it could wait for ever.
         """
         if self._busy:
             raise MQTTError("poll() inside a handler")
@@ -152,15 +160,16 @@ class Client(Session):
         return self.tick()
 
     def waits(self):
-        """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
+        """Returns True if a selector has to wait for `socket` to be writable: it connects, or bytes wait to be sent."""
         writing = self.transport and self.state == CLOSED or self.out.end > 0
         transport_waits = getattr(self.transport, "waits", None)  # WebSocket may have to read before it can write
         return transport_waits(writing) if transport_waits else writing
 
     def tick(self):
-        """Does what is to be done now and never waits. Returns ms after which it must be called again at the latest.
+        """Does all work that is due, and never waits. Returns ms after which it must be called again at the latest.
 
-        Raises nothing for the network: what goes wrong there goes to on_disconnect and on_error.
+        OSError, MQTTError and MemoryError are not raised: they end the link, and go to on_disconnect or on_error. Any
+        other exception, from a callback that is not a message handler, ends the link and is raised.
         """
         if self._busy:  # called by a handler
             return 0
@@ -185,7 +194,7 @@ class Client(Session):
                 if self.transport:
                     raise LinkLost("slept for days")
             self.wait_ms = self._tick(n)
-        except BaseException as error:  # of a callback too: the link is out of step with what was read from it
+        except BaseException as error:  # also from a callback: what was read is then handled in part
             if self.state == UP and not isinstance(error, OSError):
                 try:
                     self.out.flush()  # acknowledgements leave first
@@ -232,7 +241,7 @@ class Client(Session):
             wait = ticks_diff(self._deadline, self.now)
             if wait <= 0:
                 raise LinkLost("connect_timeout")
-        return min(wait, self.wait_ms)  # 0 where what work() called has given it more to do
+        return min(wait, self.wait_ms)  # wait_ms: 0 if a call from work() has left more to do
 
     def _begin(self, limit):
         # Sets the deadline of a connection phase, or the wait for the next one, in ms.
@@ -262,10 +271,10 @@ class Client(Session):
             if not n or n < space:
                 return
             n = None
-            self._pump()  # what was acknowledged makes room for what comes next
+            self._pump()  # the acknowledgements just read make room in the window
 
     def handle_connack(self, session_present, return_code):
-        """CONNACK has come: see Session."""
+        """Handles CONNACK like Session, and tells the transport if the broker has accepted the client."""
         accepted = getattr(self.transport, "accepted", None)
         if accepted and not return_code:
             accepted()
@@ -292,7 +301,7 @@ class Client(Session):
             if self._attempts < len(self.servers):
                 delay = 0  # every server of the list is tried before the wait
             elif delay:
-                # Another time will hardly be better.
+                # The refusal is unlikely to change soon.
                 self._back_off_limit = _LONGEST
                 delay = _LONGEST - self.random(_LONGEST // 4)
         if delay != 0:
@@ -322,7 +331,7 @@ class Client(Session):
 
 
 def _plain_server(url):
-    # [(factory, arguments, name)] of mqtt://host or mqtt://host:port over TCP; None for servers.py to look at.
+    # Returns [(factory, arguments, name)] of mqtt://host or mqtt://host:port over TCP, else None: servers.py parses it.
     if isinstance(url, str) and url[:7] == "mqtt://":
         host, _, port = url[7:].partition(":")
         port = port or "1883"

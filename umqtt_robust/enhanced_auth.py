@@ -8,9 +8,9 @@
     client = Client("pump-7", "mqtts://broker.example", protocol=5, transports=...)
     client.part("enhanced_auth").use("SCRAM-SHA-256", exchange)
 
-exchange() is called at each CONNECT and reauthenticate(). It yields bytes to the broker, and gets what the broker
-answers, b"" where that is nothing. It ends when it has what comes with the broker's yes, and raises an MQTTError where
-that is wrong.
+exchange() is called for each CONNECT and each reauthenticate(). It yields the authentication data (bytes) to send, and
+gets the broker's data, b"" if there is none. The data that comes with the broker's acceptance is the last: exchange()
+returns if it is right, and raises an MQTTError if it is wrong.
 """
 
 from ._platform import const
@@ -31,12 +31,12 @@ class EnhancedAuthentication:
     """The authentication of one session. running: an exchange is under way."""
 
     def __init__(self, session):
-        if session.protocol != 5:  # with "auto" whoever answers could do without it, by refusing MQTT 5
+        if session.protocol != 5:  # with "auto", a false broker could avoid it by refusing MQTT 5
             raise InvalidArgument("enhanced authentication needs protocol=5")
         self._session = session
         self._method = None
         self._exchange = self._run = self._packet = None
-        # This stands before three functions.
+        # Wraps three methods.
         mqtt5 = session.part("mqtt5")
         self._connect_properties = mqtt5.connect_properties
         mqtt5.connect_properties = self.connect_properties
@@ -50,24 +50,24 @@ class EnhancedAuthentication:
         return self._run is not None
 
     def forget(self, session):
-        """The link is gone."""
+        """Ends the exchange of a link that is gone."""
         if not session:
             self._run = self._packet = None
 
     def pump(self):
-        """Sends the AUTH that waits; False while there is no room."""
+        """Sends the AUTH packet that waits. Returns False if there is no room for it."""
         if self._packet and not self._session.out.put(AUTH, self._packet):
             return False
         self._packet = None
         return True
 
     def use(self, method, exchange):
-        """Authenticates on the links to come. method: its name; exchange: see above. Raises InvalidArgument."""
+        """Authenticates on later links. method: its name; exchange: see the module. Raises InvalidArgument."""
         self._method = check_utf8(method, "method")
         self._exchange = exchange
 
     def reauthenticate(self):
-        """Begins a new exchange on this link. Raises MQTTError where there is none, or one is under way."""
+        """Begins a new exchange on this link. Raises MQTTError without a link or a method, or during an exchange."""
         session = self._session
         if not session.connected or not self._exchange or self._run:
             raise MQTTError("there is nothing to authenticate again now")
@@ -86,7 +86,7 @@ class EnhancedAuthentication:
         self.pump()
 
     def connect_properties(self):
-        """Mqtt5.connect_properties(), with the method and the first message."""
+        """Wraps Mqtt5.connect_properties(): adds the method and the first message of an exchange."""
         block, will = self._connect_properties()
         if self._exchange:
             parts = [each[decode_length(each, 0, 4)[1] :] for each in (block, self._properties(self._begin()))]
@@ -94,7 +94,7 @@ class EnhancedAuthentication:
         return block, will
 
     def receive(self, head, buf, j, length):
-        """Mqtt5.receive(), which knows no AUTH."""
+        """Wraps Mqtt5.receive(): handles AUTH as well. Raises ProtocolError."""
         session = self._session
         if session.state << 8 | head not in LINK_AUTH:
             return self._receive(head, buf, j, length)
@@ -114,7 +114,7 @@ class EnhancedAuthentication:
         return None
 
     def handle_connack(self, session_present, return_code):
-        """Session.handle_connack(); a yes without the method is none."""
+        """Wraps Session.handle_connack(). Raises ProtocolError if the broker accepts without the method."""
         if self._run and not return_code:
             self._end(self._data(self._session.connack_properties, True))
         self._handle_connack(session_present, return_code)

@@ -1,22 +1,23 @@
 """FlashStore keeps messages over a power cut: in small files, on littlefs, FAT or a host's file system.
 
-Layout of `path`. Slot N lies in the folder N % 8. A file begins with the CRC-32 of the rest of it; numbers are
+Layout of the folder `path`. Slot N is in its folder N % 8. A file begins with the CRC-32 of the rest of it; numbers are
 little-endian.
     N       slot N: format B, flags B, packet id H, order I, length of the topic name H; in format 2 also lifetime I
-            (seconds, 0: for ever) and bytes in the chunks I; topic and payload. Or one byte, the tombstone: it is free
-    N.1 ..  chunks: the end of a message that is too large for one file
+            (seconds, 0: for ever) and bytes in the chunks I; topic and payload. Or one byte, a tombstone: it is free
+    N.1 ..  chunks: the rest of a message that is too large for one file
     Nr      what change() stored: order I (of the message it belongs to), rank I, flags B
-    iN ..   inbound messages at QoS 2, likewise
-    session the name of the broker, not in a folder
+    iN ..   inbound messages at QoS 2, in the same formats
+    session the name of the broker whose session this is; it lies in `path` itself
 
-Why a cut does no harm at any moment, also where opening a file for writing empties it first: a file is only written
-while nothing depends on what it held. Chunks come before the slot that names them, a slot is written when it is free,
-and a state that changes has a file of its own, which counts for its own message only: orders grow for ever.
+Why power cuts are safe, even where open("wb") truncates first: a file is only written while nothing depends on its old
+content. The chunks of a message are written before its slot, and a slot is written while it is free. A changed state
+has a file of its own, Nr, which counts only for the message with the same order: no order is used twice.
 
-Wear: on littlefs a small file lies in the log of its folder, and a log erases a block when it is full: once in about
-4 KB, less what lives there. So files are rewritten and not removed, and eight folders share the living. A folder takes
-two blocks; those that are not needed are not made. A chunk with blocks of its own (_MOST_CHUNKS) gives them back when
-its slot is free: its file is emptied, or by restore() where the power was cut before that.
+Wear: littlefs keeps a small file in the log of its folder, and erases a block whenever the log is full: once for about
+4 KB written, less the size of the files that are kept. So files are rewritten and not removed, and the kept files are
+spread over eight folders. A folder takes two blocks, so it is made only when it is needed. A chunk with blocks of its
+own (_MOST_CHUNKS) gives them back when its slot becomes free: its file is emptied then, or by restore() if the power
+was cut before.
 """
 
 import os
@@ -43,7 +44,7 @@ _LONG = const(2)
 _HEAD = "<BBHIH"
 _MORE = "<II"
 _CHANGE = "<IIB"
-_MOST_CHUNKS = const(8)  # a message that would need more has all the rest in one
+_MOST_CHUNKS = const(8)  # a message that would need more has one large chunk
 
 
 def _open(name):
@@ -67,7 +68,7 @@ def _make(folder):
 
 
 class Box:
-    """Numbered slots. prefix: of the names of their files."""
+    """Numbered slots in the folder path. prefix: of their files' names; chunk: the most bytes of a file."""
 
     def __init__(self, path, prefix, slots, chunk):
         self._path = path + "/"
@@ -89,7 +90,7 @@ class Box:
         self._write_raw(name, pack("<I", crc), *parts)
 
     def _write_raw(self, name, *parts):
-        # Littlefs replaces the file when it is closed, all at once.
+        # littlefs replaces the file atomically when it is closed.
         name = self._path + name
         try:
             with _open(name) as file:
@@ -101,7 +102,7 @@ class Box:
             raise StoreError("cannot write %s: %s" % (name, error))
 
     def _read(self, name):
-        # What _write() wrote; b"" when there is none or the slot is free; None when it is torn.
+        # Returns what _write() wrote; b"" if there is no file or the slot is free; None if it is torn.
         name = self._path + name
         try:
             with open(name, "rb") as file:
@@ -147,9 +148,9 @@ class Box:
         self._order = self._orders[slot] = order
 
     def message(self, slot):
-        """(flags, packet_id, order, lifetime, topic, payload), or None when the slot is free or torn.
+        """Returns (flags, packet_id, order, lifetime, topic, payload), or None if the slot is free or torn.
 
-        Raises StoreError when it cannot be read, or another version of this library wrote it.
+        Raises StoreError if it cannot be read, or if another version of this library wrote it.
         """
         name = self._name(slot)
         data = self._read(name)
@@ -195,7 +196,7 @@ class Box:
                 pass
 
     def restore(self, names):
-        """names: of the files in all folders."""
+        """Returns what is stored, as in store.py. names: of all files, as FOLDER/FILE. Raises StoreError."""
         found = []
         changes = {}
         i = 2 + len(self._prefix)
@@ -235,10 +236,11 @@ class Box:
 
 
 class FlashStore(Box):
-    """Keeps messages in the folder `path`: `slots` outbound ones, and as many inbound at QoS 2.
+    """Keeps messages in flash, in the folder `path`: up to `slots` outbound ones, and as many inbound ones at QoS 2.
 
-    chunk: bytes that a file may have. On littlefs the limit below which a small file needs no block of its own: 120
-    suits any port, 504 a port whose program size is 256 (rp2). torn: how many broken files were found, and left out.
+    chunk: the most bytes of a file; larger messages take several files. On littlefs, choose the largest size at which
+    a file needs no block of its own: 120 suits any port, 504 a port whose program size is 256 (rp2). torn: number of
+    damaged files that were found and ignored. Its methods raise StoreError.
     """
 
     def __init__(self, path, slots=32, chunk=120):
@@ -273,7 +275,7 @@ class FlashStore(Box):
 
 
 class Inbound:
-    """See qos2.MemoryInbound: inbound messages in a Box."""
+    """Keeps inbound messages at QoS 2 in a Box, with the methods of qos2.MemoryInbound."""
 
     def __init__(self, box, names=()):
         self._box = box

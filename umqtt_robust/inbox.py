@@ -32,7 +32,7 @@ class Inbox(Client):
         self._large = None
         options.update(manual_ack=True, on_message=self._arrived, on_large=self._piece)
         Client.__init__(self, *arguments, **options)
-        self.reads = 1  # what one read brings is the most by which inbox_size is passed
+        self.reads = 1  # so inbox_size is exceeded by one read at most
 
     def pauses(self):
         """Returns True if the socket is not to be read now."""
@@ -42,7 +42,7 @@ class Inbox(Client):
             self.part("backpressure").set_full(full)
         if not pauses:
             return False
-        # What the broker says is not looked at, so nothing is late; but it must hear PINGREQ.
+        # Nothing is read, so no packet counts as late; but PINGREQ must still be sent.
         self.heard_at = self.now
         self.restart_ack_timer()
         if self.ping == PING_SENT:
@@ -81,8 +81,8 @@ class Inbox(Client):
     def forget(self, session, unsure=True):
         Client.forget(self, session, unsure)
         self._large = None  # it comes again from the beginning, or not at all
-        # On another link the id may be that of another message, and if it is the same one, it comes again. At QoS 2
-        # it comes once in a session.
+        # On another link, an id at QoS 1 may belong to another message, so it is forgotten: the message comes again. At
+        # QoS 2 a message comes once in a session, so its id stays valid as long.
         for messages in (self.inbox, self._taken):
             for message in messages:
                 if session or not message[3]:

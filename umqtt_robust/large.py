@@ -1,46 +1,47 @@
-"""An inbound PUBLISH larger than the receive buffer: handed over in pieces, or skipped, but always acknowledged.
+"""Hands over an inbound PUBLISH larger than the receive buffer in pieces, or skips it; then acknowledges it.
 
-Left unacknowledged it would come back at every reconnect.
+A skipped message is acknowledged too: otherwise it would come back at every reconnect. Only if there is no room to
+handle it now, it is left unacknowledged, to come again on the next link (backpressure.py).
 """
 
 from ._platform import const, print_exception
 from .errors import MQTTError, ProtocolError
 from .packets import DUP, PUBACK, QOS, QOS_2, decode_length
 
-_SHOWN = const(64)  # bytes of a topic name that there is no memory for
+_SHOWN = const(64)  # bytes kept of a topic name for which there is no memory
 _MOST_PROPERTIES = const(65535)  # bytes
 
 
 class MessageTooLarge(MQTTError):
-    """args[0]: the topic name, or the beginning of one that there is no memory for; args[1]: the payload's bytes."""
+    """An inbound message was skipped. args[0]: its topic name, or the beginning of it; args[1]: bytes of payload."""
 
 
 class LargeMessages:
-    """Takes one message at a time."""
+    """Receives the large messages of one session, one at a time."""
 
     def __init__(self, session):
         self._session = session
 
     def forget(self, session):
-        """The link is gone, and the message with it."""
+        """Drops the message of a link that is gone."""
         self._topic = self._handler = None
 
     def pump(self):
         return True
 
     def begin(self, head, length):
-        """A PUBLISH begins; feed() gets what follows its fixed header. length: its remaining length."""
+        """Begins a PUBLISH and returns self. length: its remaining length, for feed(). Raises ProtocolError."""
         self._head = head
         self._left = length
         self._topic = bytearray()
         self._topic_left = -2  # below 0: bytes of the topic's length that are missing
         self._topic_length = 0
-        self._whole = True  # there is memory for the topic name
+        self._whole = True  # there is memory for topic name and properties
         self._id_left = 2 if head & QOS else 0
         self._packet_id = 0
         self._properties = bytearray()
         self._properties_left = -1 if self._session.mqtt5 else 0  # -1: their length is missing
-        self._offset = -1  # into the payload; -1: not there yet
+        self._offset = -1  # in the payload; -1: it has not begun
         self._size = 0
         self._handler = None
         self._skipped = False
@@ -49,8 +50,8 @@ class LargeMessages:
         return self
 
     def feed(self, buf, i, n):
-        """Takes what it needs from buf[i:n], which is not empty; returns the index of what it left."""
-        # No acknowledgement can come before the end of it.
+        """Takes bytes from buf[i:n], which is not empty. Returns the index of the first one left. Raises LinkLost."""
+        # No acknowledgement can arrive before its end.
         session = self._session
         session.restart_ack_timer()
         session.ping = 0

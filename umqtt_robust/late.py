@@ -1,14 +1,14 @@
-"""Late storing: a message reaches the flash only when its acknowledgement does not come soon. Less wear, a known loss.
+"""Late storing: writes a message to flash only if its acknowledgement is late. Less wear, but a power cut loses some.
 
     client = Client("pump-7", "mqtt://broker.example", clean_session=False, store=FlashStore("/mqtt"))
     client.part("late").after_ms = 5000
 
-While the link is up a message at QoS 1 stays in RAM for after_ms, or until `window` others came after it; it is stored
-after that, and when the link goes down. A live link wears out nothing.
+While the link is up, a message at QoS 1 stays in RAM. It is written to flash after after_ms, when `window` newer
+messages wait, or when the link goes down. As long as acknowledgements come in time, nothing is written.
 
-What is lost when the power fails: messages that were published in the last after_ms (and the time by which tick()
-is called late) and not acknowledged. Without this module: none. At QoS 2 publish() raises InvalidArgument, since a
-packet id that is forgotten could not promise exactly once.
+A power cut loses messages that were published in the last after_ms (plus the time by which tick() is called late) and
+not acknowledged. Without this module it loses none. At QoS 2 publish() raises InvalidArgument, because exactly-once
+delivery needs a packet id that survives a power cut.
 """
 
 from ._platform import NEVER, ticks_diff
@@ -18,9 +18,10 @@ from .states import UP
 
 
 class LateStore:
-    """A store that stands before the one of the outbox.
+    """A store in front of the outbox's own store.
 
-    failures: how often what waits could not be stored; it stays in RAM then, and is tried again.
+    after_ms: how long a message stays in RAM while the link is up. failures: how often messages could not be stored;
+    they stay in RAM then, and are tried again.
     """
 
     after_ms = 5000
@@ -31,13 +32,13 @@ class LateStore:
         session.outbox.store = self
         self.slots = store.slots
         self.inbound = store.inbound
-        self._waiting = {}  # slot: (when, arguments of put())
+        self._waiting = {}  # slot: (ms when it was put, arguments of put())
         self._order = []  # slots, the oldest message first
         self._tried_at = None
         self.failures = 0
         session.timers.append(self.due)
 
-    # What a store has
+    # Methods of a store
 
     @property
     def session(self):
@@ -51,7 +52,7 @@ class LateStore:
         session = self._session
         if flags & QOS_2:
             raise InvalidArgument("late storing is for QoS 1")
-        # In the order of publish(): what is older goes first.
+        # In the order of publish(): older messages are stored first.
         while self._order and (session.state != UP or len(self._order) >= session.window):
             self._store_first()
         if session.state == UP:
@@ -66,7 +67,7 @@ class LateStore:
         return self._store.load(slot)
 
     def change(self, slot, flags, rank):
-        self._store.change(slot, flags, rank)  # of a message from before this start
+        self._store.change(slot, flags, rank)  # at QoS 2, from before this start
 
     def tombstone(self, slot):
         if slot in self._waiting:
@@ -82,10 +83,10 @@ class LateStore:
     def _drop(self, i):
         del self._waiting[self._order.pop(i)]
 
-    # What a part has
+    # Methods of a part
 
     def forget(self, session):
-        """The link is gone."""
+        """Stores all messages that wait, because the link is gone."""
         self._store_older(0)
 
     def pump(self):
@@ -93,7 +94,7 @@ class LateStore:
         return True
 
     def due(self):
-        """ms until pump() has something to store."""
+        """Returns the ms until pump() has something to store."""
         if not self._order:
             return NEVER
         return max(1, self.after_ms - ticks_diff(self._session.now, self._waiting[self._order[0]][0]))

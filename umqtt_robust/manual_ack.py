@@ -1,4 +1,4 @@
-"""Manual acknowledgement: the program says when a message is done, in any order; PUBACKs keep theirs [MQTT-4.6.0-2]."""
+"""Manual acknowledgement, in any order; PUBACKs are still sent in the order of arrival [MQTT-4.6.0-2]."""
 
 from .packets import PUBACK
 
@@ -8,18 +8,18 @@ class ManualAck:
 
     def __init__(self, session):
         self._session = session
-        self._held = []  # packet ids at QoS 1 in the order of arrival; negative: done
+        self._held = []  # packet ids at QoS 1 in the order of arrival; negative: acknowledged
 
     def forget(self, session):
-        """The link is gone: the broker sends again what was not acknowledged."""
+        """Forgets all messages: the broker sends unacknowledged ones again on the next link."""
         self._held = []
 
     def hold(self, packet_id):
-        """A message has come."""
+        """Records a message at QoS 1 that is handed to the program."""
         self._held.append(packet_id)
 
     def let_go(self, packet_id):
-        """It is put off, and will come again."""
+        """Forgets a message that will be handed over again later."""
         if packet_id in self._held:
             self._held.remove(packet_id)
 
@@ -36,7 +36,7 @@ class ManualAck:
         return True
 
     def pump(self):
-        """Sends the PUBACKs that may go; False while there is no room for all of them."""
+        """Sends the PUBACKs whose turn it is. Returns False if there is no room for all of them."""
         while self._held and self._held[0] < 0 and self._session.out.has_room():
             self._session.out.put_ack(PUBACK, -self._held.pop(0))
         return not (self._held and self._held[0] < 0)

@@ -1,14 +1,14 @@
 """MQTT 5: what it adds to MQTT 3.1.1, for Client(protocol=5).
 
-The session is the same. This module makes and reads what version 5 adds to the packets, properties and reason codes,
-and turns it into what the core knows: a smaller window, a refusal, a link that is lost.
+The session is the same. This module encodes and decodes what version 5 adds to the packets, properties and reason
+codes, and maps it to what the core knows: a smaller window, a refusal, a lost link.
 
 Properties are a dictionary: {"content_type": "text/plain", "user_property": [("site", "north")]}. Names are those of
-the standard (2.2.2.2) in lower case; a value is an int, or str or bytes, and bytes when it was received. What may stand
-more than once is a list; a user property is a pair.
+the standard (2.2.2.2) in lower case; a value is an int, str or bytes; received text is bytes. A property that
+may occur more than once is a list; a user property is a pair.
 
-In the outbox, and where messages wait, the properties of a message lie behind its topic name and a NUL, which no topic
-name may hold [MQTT-1.5.4-2].
+In the outbox, and where messages wait, the properties of a message follow its topic name and a NUL, which no topic name
+may contain [MQTT-1.5.4-2].
 """
 
 from ._platform import NEVER, const, load
@@ -72,18 +72,18 @@ _TABLE = (
     ["retain_available", 0x25, 1, _CONNACK],
     ["user_property", 0x26, _PAIR, _EVERYWHERE],
     ["maximum_packet_size", 0x27, 4, _CONNECT | _CONNACK],
-    # Whether the broker has wildcards, subscription identifiers and shared subscriptions: it refuses what it has not,
-    # so these are only skipped, and their numbers are their names.
+    # Whether the broker has wildcards, subscription identifiers and shared subscriptions. It refuses what it does not
+    # have, so the client needs no names for these: their numbers are their names.
     [0x28, 0x28, 1, _CONNACK],
     [0x29, 0x29, 1, _CONNACK],
     [0x2A, 0x2A, 1, _CONNACK],
 )
 _REPEAT = ("user_property", "subscription_identifier")
 
-# First bytes of packets that have a reason code here, beside that of LINK_5.
+# First bytes of the packets that have a reason code here, besides DISCONNECT (LINK_5).
 _HEADS = (CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK)
 
-# Reason codes (2.4) that mean more here than yes (below 0x80) or no.
+# Reason codes (2.4) with a meaning of their own here; of others only success (below 0x80) or failure counts.
 _REFUSED = const(0x80)
 _NO_SUBSCRIPTION_EXISTED = const(0x11)
 _OLD = const(1)  # the return code of a broker that knows nothing newer than MQTT 3.1.1
@@ -92,11 +92,11 @@ _UNSUPPORTED_VERSION = const(0x84)
 _PASSING = const(b"\x88\x89\x97\x9c\x9d\x9f")
 _QUOTA_EXCEEDED = const(0x97)
 
-_MOST_INBOUND = const(64)  # messages that the broker may send before the first is acknowledged; what qos2.py keeps
+_MOST_INBOUND = const(64)  # messages that the broker may send unacknowledged; qos2.py keeps as many
 
 
 def variable(n):
-    """A variable byte integer (1.5.5)."""
+    """Encodes a variable byte integer (1.5.5)."""
     encoded = b""
     while n > 127:
         encoded += bytes((n & 127 | 128,))
@@ -105,14 +105,14 @@ def variable(n):
 
 
 def with_length(block):
-    """Bytes with their length before them."""
+    """Returns bytes with their length, a variable byte integer, before them."""
     return variable(len(block)) + block
 
 
 def encode(properties, place):
-    """Properties, which are a dictionary or None, with their length before them.
+    """Encodes properties, a dictionary or None, with their length before them.
 
-    place: where they are to stand. Raises InvalidArgument.
+    place: the packet that they are for, such as _PUBLISH. Raises InvalidArgument.
     """
     block = b""
     for name in properties or ():
@@ -144,9 +144,9 @@ def _encode_value(kind, value):
 
 
 def decode(buf, i, end, place):
-    """The properties at buf[i], in a packet that goes up to `end`: (dictionary, index of what follows them).
+    """Decodes the properties at buf[i] of a packet that ends at `end`. Returns (dictionary, index of what follows).
 
-    place: where they stand. Raises ProtocolError.
+    place: the packet that they are in, such as _MESSAGE. Raises ProtocolError.
     """
     properties = {}
     length, i = decode_length(buf, i, end) or (end + 1, i)
@@ -179,7 +179,7 @@ def decode(buf, i, end, place):
 
 
 def _decode_field(buf, i):
-    # Beyond the end slices are short; who calls this sees the index.
+    # Slices beyond the end are short; the caller checks the index.
     end = i + 2 + int.from_bytes(buf[i : i + 2], "big")
     return bytes(buf[i + 2 : end]), end
 
@@ -197,7 +197,7 @@ class Mqtt5:
         self.connect_properties()
 
     def forget(self, session):
-        """The link is gone: open() comes before the next one."""
+        """Does nothing: open() resets the state for the next link."""
 
     def pump(self):
         return True
@@ -205,7 +205,7 @@ class Mqtt5:
     # Sending
 
     def open(self):
-        """A link is there: chooses its version, before CONNECT."""
+        """Chooses the protocol version of a new link, before CONNECT."""
         session = self._session
         session.window, session.keep_alive_ms, session.ping_after = self._configured
         session.level = min(session.level, 4) if session.broker in self._old else 5
@@ -213,21 +213,21 @@ class Mqtt5:
         session.connack_properties = {}
 
     def connect_properties(self):
-        """The properties of CONNECT and those of its will, encoded. Raises InvalidArgument."""
+        """Returns the properties of CONNECT and those of its will, encoded. Raises InvalidArgument."""
         session = self._session
         properties = dict(session.connect_properties or {})
         if session.purge:
             properties["session_expiry_interval"] = 0
         elif not session.clean_session:
             properties.setdefault("session_expiry_interval", 0xFFFFFFFF)  # for ever, as in MQTT 3.1.1
-        # What can be kept until it is handed over, in RAM or in the store.
+        # As many messages as can be kept until they are handed over, in RAM or in the store.
         properties.setdefault("receive_maximum", min(_MOST_INBOUND, session.outbox.store.slots))
         if "topic_alias_maximum" in properties:
             session.part("topic_alias")
         return encode(properties, _CONNECT), encode((session.will or (None,))[-1], _WILL)
 
     def publish(self, topic, payload, qos, expires_in, properties):
-        """The topic name of a message, with its properties behind it. Raises InvalidArgument."""
+        """Returns the topic name of a message, followed by its properties. Raises InvalidArgument."""
         session = self._session
         if session.protocol == 4:
             raise InvalidArgument("properties need protocol=5")
@@ -242,7 +242,7 @@ class Mqtt5:
         return topic
 
     def load(self, head, topic, packet_id):
-        """First byte, topic name and properties of a PUBLISH, as they leave on this link."""
+        """Returns (first byte, topic name, properties) of a PUBLISH, as they are sent on this link."""
         session = self._session
         topic, _, block = topic.partition(b"\0")
         policy = session.parts.get("policy")
@@ -257,14 +257,14 @@ class Mqtt5:
         return head, topic, block
 
     def is_too_large(self, head, topic, packet_id, payload):
-        """Whether the broker of this link takes no PUBLISH that is as large."""
+        """Returns True if a PUBLISH is larger than the broker of this link accepts."""
         head, topic, block = self.load(head, topic, packet_id)
         n = len(topic) + len(block) + len(payload) + (4 if head & QOS else 2)
         n += 2 if n < 128 else 3 if n < 16384 else 4 if n < 2097152 else 5
         return n > self._session.connack_properties.get("maximum_packet_size", n)
 
     def subscribe(self, body, topic_filter):
-        """SUBSCRIBE or UNSUBSCRIBE without its fixed header: `body` with what MQTT 5 adds."""
+        """Returns `body`, of a SUBSCRIBE or UNSUBSCRIBE without its fixed header, with what MQTT 5 adds."""
         return body[:2] + b"\0" + body[2:]
 
     # Receiving
@@ -272,7 +272,7 @@ class Mqtt5:
     def handle_publish(self, buf, t, k, p, end):
         """Reads the properties of a PUBLISH at buf[p]; buf[t:k] is its topic name. Raises ProtocolError.
 
-        Returns the index of its payload, and what to keep behind the topic name if it has to wait.
+        Returns the index of its payload, and the bytes to keep after the topic name if the message has to wait.
         """
         session = self._session
         session.properties, i = decode(buf, p, end, _MESSAGE)
@@ -281,20 +281,21 @@ class Mqtt5:
         return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
 
     def hand_over(self, topic):
-        """A message that was kept is handed over: its topic name; its properties are set."""
+        """Sets the properties of a kept message that is handed over. Returns its topic name."""
         topic, _, block = topic.partition(b"\0")
         self._session.properties = decode(block or b"\0", 0, len(block) or 1, _MESSAGE)[0]
         return topic
 
     def receive(self, head, buf, j, length):
-        """Any packet but PUBLISH: what MQTT 5 adds is dealt with, and taken off.
+        """Handles what MQTT 5 adds to any packet but PUBLISH.
 
-        Returns the length that the packet has in MQTT 3.1.1, or None: it is done with. Raises LinkLost and StoreError.
+        Returns the length that the packet has in MQTT 3.1.1, or None if it is completely handled. Raises LinkLost and
+        StoreError.
         """
         session = self._session
         closes = session.state << 8 | head in LINK_5
         if not closes and ((session.state == UP) == (head == CONNACK) or head not in _HEADS):
-            return length  # the core knows it, or that it breaks the protocol
+            return length  # the core handles it, or rejects it
         answers_filter = head == SUBACK or head == UNSUBACK
         i = j if closes else j + 1 if head == CONNACK else j + 2
         end = j + length
@@ -353,14 +354,14 @@ class Mqtt5:
         if not session.window or properties.get("maximum_packet_size") == 0:
             raise ProtocolError("malformed")
         if properties.get("maximum_qos") == 0:
-            session.window = 0  # what waits at QoS 1 and 2 waits for another broker
+            session.window = 0  # messages at QoS 1 and 2 wait for another broker
             session.report(Downgraded("the broker takes QoS 0 alone"))
         if properties.get("retain_available") == 0:
             session.report(Downgraded("the broker keeps no retained messages"))
         session.handle_connack(session_present, 0)
 
     def _handle_refusal(self, packet_id, reason, told):
-        # PUBACK or PUBREC says that the broker does not take a message.
+        # By PUBACK or PUBREC the broker refuses a message.
         session = self._session
         outbox = session.outbox
         slot = outbox.slot_of.get(packet_id)
@@ -370,13 +371,13 @@ class Mqtt5:
             return
         refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, *told)
         if reason == _QUOTA_EXCEEDED:
-            raise refused  # this passes: it goes again on another link
+            raise refused  # temporary: the message is sent again on another link
         session.report(refused)
         session.part("policy").drop(packet_id, load("policy").REFUSED)
 
 
 def _with_lifetime(block, seconds):
-    # Properties with a message expiry interval, which comes first, in place of the one that they had.
+    # Returns the properties with this message expiry interval first, in place of an earlier one.
     block = block[decode_length(block, 0, len(block))[1] :]
     if block[:1] == b"\2":
         block = block[5:]

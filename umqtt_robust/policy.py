@@ -22,7 +22,7 @@ class Policy:
 
     def __init__(self, session):
         self._session = session
-        self._uptime = self._ms = 0  # seconds, and what has not made a second yet
+        self._uptime = self._ms = 0  # seconds, and the rest in ms
         self._then = session.now
         self._deadline = {}  # packet id: seconds of uptime
         self._size = {}  # packet id: bytes
@@ -36,7 +36,7 @@ class Policy:
     def tick(self):
         """Counts the seconds, with or without a link. A gap of 2**29 ms (6.2 days) or more counts as 2**29 ms.
 
-        Returns NEVER: it needs no call of its own, beside those when the client runs anyway.
+        Returns NEVER: it needs no further calls, besides those when the client runs anyway.
         """
         elapsed = ticks_diff(self._session.now, self._then)
         self._then = self._session.now

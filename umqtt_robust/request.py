@@ -1,23 +1,24 @@
-"""Request and response with MQTT 5 (4.10): asks another client, and hands its answer over.
+"""Request and response with MQTT 5 (4.10): sends requests to other clients, and hands over the answers.
 
     client.part("request").send("fleet/pump-7/cmd", b"status", print, timeout_ms=5000)
 
-Who answers publishes to the response topic of the request, with its correlation data: see docs/client.md.
+The other client publishes its answer to the response topic of the request, with the correlation data of the request:
+see docs/client.md.
 """
 
 import os
 
 from ._platform import NEVER, const, ticks_diff
-from .client import Client  # its calls, which those of aio only wait for
+from .client import Client  # its own methods: those of aio.Client have to be awaited
 from .errors import InvalidArgument
 from .packets import QOS
 from .topics import check_topic_name
 
-_DATA = const(8)  # random bytes: the answer to a request from before a reset is none to a new one
+_DATA = const(8)  # random bytes, so that the answer to a request from before a reset matches no new one
 
 
 class Request:
-    """The requests of one session. topic: where their answers arrive, `reply/` and the client's name unless told."""
+    """The requests of one session. topic: where their answers arrive, by default reply/ and the client id."""
 
     def __init__(self, session):
         self._session = session
@@ -33,9 +34,9 @@ class Request:
         return True
 
     def send(self, topic, payload, on_answer, timeout_ms=10000, qos=1):
-        """Publishes a request. on_answer(payload) is called once: with None when there was no answer in time.
+        """Publishes a request. on_answer(payload) is called once, with None if no answer comes within timeout_ms.
 
-        Nobody is given the request later than that. Raises what publish() raises, and InvalidArgument without MQTT 5.
+        The request expires after the same time. Raises what publish() raises, and InvalidArgument without MQTT 5.
         """
         session = self._session
         if session.protocol == 4 or session.connected and not session.mqtt5:
@@ -45,15 +46,15 @@ class Request:
         wanted = check_topic_name(self.topic)
         if self._subscribed != wanted:
             session.on(wanted, self._handle_answer)
-            # At QoS 0, so that it need not keep the order of acknowledgements.
+            # At QoS 0, so that answers need not keep the order of acknowledgements.
             Client.subscribe(session, wanted)
             self._subscribed = wanted
         Client.publish(session, topic, payload, qos, False, timeout_ms, properties)
         self.waiting[data] = on_answer, session.now, timeout_ms
-        session.wait_ms = 0  # tick() is due: it knows the deadline
+        session.wait_ms = 0  # tick() is due: it returns the new deadline
 
     def takes(self, topic):
-        """Whether that is the topic name of an answer: it need not wait behind other messages."""
+        """Returns True for the topic name of an answer, which need not wait behind other messages."""
         return topic.split(b"\0")[0] == self._subscribed
 
     def _handle_answer(self, topic, payload):
@@ -64,7 +65,7 @@ class Request:
         if found:
             found[0](payload)
         else:
-            session.unhandled += 1  # it came too late, or to another program of that name
+            session.unhandled += 1  # too late, or for another program with this client id
 
     def _tick(self):
         # Returns ms until the next deadline.

@@ -70,7 +70,7 @@ class Resume:
 
     def __init__(self, session):
         self._session = session
-        self._asked = self._free = 0  # packet id whose PUBCOMP is awaited; that the broker does not know
+        self._asked = self._free = 0  # packet id whose PUBCOMP is awaited; one that the broker does not know
         self._asked_at = self._unanswered = 0  # ms; links in a row that ended before PUBCOMP
 
     def forget(self, session):

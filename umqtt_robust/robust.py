@@ -1,4 +1,4 @@
-"""The API of umqtt.robust on this library: MQTTClient of simple.py that makes a new link when one is lost.
+"""The API of umqtt.robust on this library: the MQTTClient of simple.py, which makes a new link when one is lost.
 
 from umqtt_robust.robust import MQTTClient
 """
@@ -9,7 +9,7 @@ from . import simple
 
 
 class MQTTClient(simple.MQTTClient):
-    """See umqtt.robust. reconnect() calls connect(False) until it returns, DELAY seconds apart."""
+    """A client with the API of umqtt.robust. reconnect() calls connect(False) until it returns, DELAY seconds apart."""
 
     DELAY = 2
     DEBUG = False
@@ -41,7 +41,7 @@ class MQTTClient(simple.MQTTClient):
             self.reconnect()
 
     def publish(self, topic, msg, retain=False, qos=0):
-        while True:  # as _insist(), which would take longer than to publish
+        while True:  # like _insist(), whose call would take longer than publishing
             try:
                 return simple.MQTTClient.publish(self, topic, msg, retain, qos)
             except OSError as error:
@@ -49,7 +49,7 @@ class MQTTClient(simple.MQTTClient):
             self.reconnect()
 
     def _wait_for(self, packet_id):
-        # It stays in the outbox over all links, so at QoS 2 it arrives once.
+        # The message stays in the outbox over all links, so at QoS 2 it arrives once.
         self._insist(-1, simple.MQTTClient._wait_for, packet_id)
 
     def wait_msg(self):

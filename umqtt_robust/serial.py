@@ -6,9 +6,9 @@ uart = machine.UART(1, 115200, timeout=0)  # timeout=0: read and write return at
 Client("pump-7", "mqtt://line", transports={"mqtt": lambda host, port, path: Serial(uart)})
 
 A frame is 0x7e, kind (with bit 7 from the computer), link (2 bytes, little endian), number, size (0 to 240), payload,
-CRC-32 of all but the first byte (4 bytes, little endian). One DATA at a time is on its way in each direction; it is
-sent again until ACK has its number, and ACK waits until the payload has been taken: that is the flow control. Without
-RTS and CTS a board that erases flash misses bytes, which costs time only.
+CRC-32 of all but the first byte (4 bytes, little endian). In each direction one DATA frame is unacknowledged at a time:
+it is sent again until an ACK has its number. ACK is sent when the payload has been taken, which is the flow control.
+Without RTS and CTS, a board misses bytes while it erases flash, which only costs time.
 """
 
 import errno
@@ -18,7 +18,7 @@ from binascii import crc32
 
 from ._platform import const, poll, ticks_diff, ticks_ms
 
-# OPEN is answered with OPENED, DATA with ACK. CLOSE: there is no such link, or no longer; of ANY: there is none at all.
+# OPEN is answered with OPENED, DATA with ACK. CLOSE of a link: it does not exist, or no longer; of ANY: no link does.
 OPEN = const(1)
 OPENED = const(2)
 DATA = const(3)
@@ -34,10 +34,10 @@ _LARGEST = const(250)
 
 class Line:
     """Frames over a UART. resend_ms: wait for an answer, at least twice the time that 250 bytes take on the line.
-    on_computer: which end this is; a line that echoes brings frames of the own end too, which are nobody's.
+    on_computer: which end this is; frames of the same end, which a line with echo brings, are ignored.
 
-    link: number of the link, None without one. event: kind of the frame that came for whoever uses this, 0 for none;
-    new_link: whose it is, if that is OPEN.
+    link: number of the link, None without one. event: kind of the last frame that the caller has to handle, 0 for none;
+    new_link: number of the link that an OPEN asks for.
     """
 
     def __init__(self, uart, resend_ms=300, clock=ticks_ms, on_computer=False):
@@ -49,14 +49,14 @@ class Line:
         self._rx = bytearray(_LARGEST)
         self._tx = bytearray(_LARGEST)  # the frame that waits for its answer
         self._got = bytearray(_MOST)  # the payload that came last
-        self._short = bytearray(_HEAD + 4)  # one that nobody answers
-        self._end = 0  # of what came
+        self._short = bytearray(_HEAD + 4)  # a frame that needs no answer
+        self._end = 0  # of the bytes received
         self._came = self._went = clock()
         self.new_link = None
         self.begin(None)
 
     def begin(self, link):
-        """A link of this number, of which nothing has passed."""
+        """Begins a link with this number; None: ends the link."""
         self.link = link
         self.event = 0
         self._size = self._sent = 0  # of the frame that waits; 0: none
@@ -70,7 +70,7 @@ class Line:
         return self._size > 0
 
     def send(self, kind, buf=b"", offset=0, size=0):
-        """Send a frame that is answered; returns how many bytes of buf[offset:][:size] are in it."""
+        """Send a frame that needs an answer. Returns how many bytes of buf[offset:][:size] are in it."""
         size = min(size, _MOST)
         self._tx[_HEAD : _HEAD + size] = memoryview(buf)[offset : offset + size]
         self._size = _seal(self._tx, kind | self._end_bit, self.link, self._out, size)
@@ -80,13 +80,13 @@ class Line:
         return size
 
     def say(self, kind, link, number=0):
-        """Send a frame that nobody answers. Lost while another is on its way: what it answers comes again."""
+        """Send a frame that needs no answer. Dropped while another is being written: what it answers comes again."""
         if self._rest in (0, len(self._short)):
             self._rest = _seal(self._short, kind | self._end_bit, link, number, 0)
             self.flush()
 
     def take(self, buf, offset):
-        """How many bytes of the payload that came were put into buf[offset:]; 0: there are none."""
+        """Copy received payload into buf[offset:]. Returns how many bytes were copied, 0 if there are none."""
         n = min(len(buf) - offset, self._left)
         if n:
             memoryview(buf)[offset : offset + n] = memoryview(self._got)[self._at : self._at + n]
@@ -98,7 +98,7 @@ class Line:
         return n
 
     def pump(self):
-        """Take in what came, up to an event, and write what waits. Raises OSError."""
+        """Read and handle frames until there is an event, and write what waits. Raises OSError."""
         self.flush()
         while not self.event:
             size = self._whole()
@@ -114,12 +114,12 @@ class Line:
                 self._end += n
                 self._came = self._clock()
             elif self._end and ticks_diff(self._clock(), self._came) * 2 >= self._resend:
-                self._drop(1)  # what begins like a frame and does not go on is none
+                self._drop(1)  # a beginning without the rest is no frame
             else:
                 break
 
     def flush(self):
-        """Write what waits, as far as the UART takes it; a frame without an answer again."""
+        """Write what waits, as far as the UART takes it. A frame whose answer is late is sent again."""
         if self._sent >= self._size or not self._sent:
             if self._rest:
                 at = len(self._short) - self._rest
@@ -133,17 +133,17 @@ class Line:
             self._went = self._clock()
 
     def due(self):
-        """ms until something has to be sent again; None: never."""
+        """Return the ms until a frame has to be sent again, or None if no answer is awaited."""
         if self._size:
             return max(self._resend - ticks_diff(self._clock(), self._went), 0)
         return None
 
     def writing(self):
-        """Whether the UART has not taken all of a frame."""
+        """Return True while the UART has not taken all of a frame."""
         return self._rest > 0 or self._sent < self._size
 
     def _whole(self):
-        # The size of the frame that what came begins with; 0: there is none yet. What is no frame is dropped.
+        # Returns the size of the frame at the start of rx, 0 if none is complete. Drops bytes that are no frame.
         rx = self._rx
         while self._end:
             if rx[0] == _START:
@@ -159,7 +159,7 @@ class Line:
         return 0
 
     def _drop(self, count):
-        # And what follows up to the next byte that a frame may begin with.
+        # Drops `count` bytes, and more up to the next possible start of a frame.
         rx = self._rx
         while count < self._end and rx[count] != _START:
             count += 1
@@ -168,7 +168,7 @@ class Line:
 
     def _handle(self):
         rx = self._rx
-        kind = rx[1] ^ self._end_bit ^ _FROM_COMPUTER  # what the own end said is no kind
+        kind = rx[1] ^ self._end_bit ^ _FROM_COMPUTER  # frames of the own end match no kind
         link = rx[2] | rx[3] << 8
         number = rx[4]
         waits = self._size and self._kind
@@ -176,7 +176,7 @@ class Line:
             self.new_link = link
             self.event = kind
         elif kind == CLOSE:
-            # A computer that has just started ends the links to its predecessor; OPEN may still wait for it.
+            # A computer that has just started closes all earlier links, but not one whose OPEN still waits.
             if link == self.link or link == ANY and waits != OPEN:
                 self.event = kind
         elif link != self.link:
@@ -213,7 +213,7 @@ class Serial(Line):
         self.send(OPEN)
 
     def ready(self):
-        """Raises OSError when the other end has no broker."""
+        """Return True once the link is open. Raises OSError if the other end has no broker."""
         if not self._open:
             self.pump()
             if self.event == CLOSE:
@@ -242,7 +242,7 @@ class Serial(Line):
             pass
 
     def close(self):
-        """The UART stays open; the other end is told, and if that is lost, when it sends the next DATA."""
+        """Close the link, not the UART. If CLOSE is lost, the other end gets another one for its next DATA."""
         try:
             self._size = 0
             self.say(CLOSE, self.link)

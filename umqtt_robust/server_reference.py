@@ -3,7 +3,7 @@
     client = Client("pump-7", "mqtts://broker.example", protocol=5, transports=...)
     client.part("server_reference")
 
-Without this part a client stays with its list of servers; it is told of the reference by the error in any case.
+Without this part a client stays with its list of servers. The error contains the reference in either case.
 """
 
 from ._platform import const
@@ -17,9 +17,9 @@ _SERVER_MOVED = const(0x9D)
 class ServerReference:
     """Makes the next attempt, and only that one, at the first server that the broker named.
 
-    The transport stays the one that led to the broker: from mqtts never to mqtt, and the certificate must be that of
-    the server that was named. It names no further one. When its link ends, or cannot be made, the list of servers goes
-    on.
+    The transport is that of the broker that named it: mqtts never becomes mqtt, and the certificate must be that of
+    the server that was named. A reference from that server is not followed. When its link ends, or cannot be made, the
+    client goes on with its list of servers.
     """
 
     def __init__(self, client):
@@ -27,17 +27,17 @@ class ServerReference:
             raise InvalidArgument("a server reference needs protocol=5")
         self._client = client
         self._handle_loss = client._handle_loss
-        client._handle_loss = self.handle_loss  # this stands before it
+        client._handle_loss = self.handle_loss  # wrapped
         self._follows = False
 
     def forget(self, session):
-        """The link is gone: see handle_loss()."""
+        """Does nothing: see handle_loss()."""
 
     def pump(self):
         return True
 
     def handle_loss(self, error):
-        """Client._handle_loss(), with another server to try where the error names one."""
+        """Wraps Client._handle_loss(): a server that the error names is tried next."""
         client = self._client
         if self._follows:
             client.servers.pop(client._server)
@@ -56,8 +56,8 @@ class ServerReference:
 
 
 def _first(reference, port):
-    # (host, port) of the first server in a reference, such as b"host", b"host:port" and b"[::1]:port"; None: it is
-    # none. port: where it names none. A hostile broker wrote it, and not every port looks up any text without harm.
+    # Returns (host, port) of the first server in a reference, such as b"host:port" or b"[::1]:port"; None if it is
+    # malformed. port: the default. It may be hostile, and not every MicroPython port can safely look up any text.
     try:
         text = str(reference, "utf-8").split()[0]
         _, host, found, path = parse_url("mqtt://" + text)
@@ -67,7 +67,7 @@ def _first(reference, port):
         if not 0 < len(label) < 64:
             return None
         for character in label:
-            # Digits, "-" and ":" of an IPv6 address lie between the first two.
+            # "-" to ":" includes the digits, and all of an IPv6 address but its letters.
             if not ("-" <= character <= ":" or "a" <= character.lower() <= "z" or character == "_"):
                 return None
     if path != "/":

@@ -1,10 +1,10 @@
-"""Brokers' URLs other than a plain mqtt://host:port, and lists of them."""
+"""Parses URLs of brokers other than a plain mqtt://host:port, and lists of URLs."""
 
 from .errors import InvalidArgument
 
 
 def parse_url(url):
-    """(scheme, host, port, path) of a broker's URL such as mqtt://broker.example or mqtts://[::1]:8883."""
+    """Returns (scheme, host, port, path) of a URL such as mqtts://[::1]:8883. Raises InvalidArgument."""
     if not isinstance(url, str):
         raise InvalidArgument("a broker is a str like mqtt://host:1883, not " + repr(url))
     scheme, _, rest = url.partition("://")
@@ -26,7 +26,7 @@ def _several(urls):
 
 
 def parse(client, urls):
-    """(factory, its arguments, name) of each broker. urls: as Client takes them. Raises InvalidArgument."""
+    """Returns [(factory, its arguments, name)] of the brokers. urls: as Client takes them. Raises InvalidArgument."""
     clusters = urls.items() if isinstance(urls, dict) else ((None, urls),)
     servers = []
     secure = []
@@ -42,7 +42,7 @@ def parse(client, urls):
             from .transport import TCP as factory
 
             arguments = host, port
-        # Packet ids belong to a broker, and one web server may lead to several; nodes of a cluster share them.
+        # Packet ids belong to this name: one web server may lead to several brokers, nodes of a cluster share theirs.
         servers.append((factory, arguments, cluster or "%s:%d%s" % (host, port, path if path != "/" else "")))
         secure.append(scheme[-1] == "s" and scheme != "ws")
     if not secure or True in secure and False in secure and not client.allow_plain:

@@ -7,8 +7,8 @@
     wait_ms = session.work()     # sends what may go and keeps the link alive
     session.close()              # the link is gone
 
-MQTT 3.1.1; mqtt5.py adds MQTT 5. What stands in brackets is the number of a normative statement. What few programs need
-lies in modules of its own, loaded when it is first needed: see part().
+This is MQTT 3.1.1; mqtt5.py adds MQTT 5. Numbers in brackets are those of normative statements. Features that few
+programs need are in modules of their own, each loaded when it is first needed: see part().
 """
 
 from ._platform import NEVER, TICKS_MASK, const, load, print_exception, ticks_diff, ticks_ms
@@ -39,7 +39,7 @@ _LARGE = const(0xFFFFFF)  # bytes of payload
 
 
 def _is_plain(text):
-    """True when the bytes are neither empty nor more than printable ASCII without wildcards."""
+    """Returns True if the bytes are not empty, and all are printable ASCII without wildcards."""
     for byte in text:
         if not 31 < byte < 127 or byte == 35 or byte == 43:  # "#", "+"
             return False
@@ -47,13 +47,13 @@ def _is_plain(text):
 
 
 def checked(text, check):
-    # A topic as bytes; unless it is plain, it is looked at by the function of topics.py that `check` names.
+    # Returns a topic as bytes. Unless it is plain, the function of topics.py that `check` names validates it.
     plain = text
     if isinstance(text, str):
         try:
             plain = text.encode()
         except UnicodeError:
-            pass  # the check says so
+            pass  # the check raises
     if type(plain) is bytes and _is_plain(plain) and len(plain) < 65536:
         return plain
     return getattr(load("topics"), check)(text)
@@ -76,7 +76,7 @@ class Session:
     def __init__(self, client_id, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
         # Define all attributes now, so the attribute table never has to be reallocated on a fragmented heap. And a
-        # call of a method looks there first, which takes long in a table that is nearly full: test_allocation.py
+        # call of a method searches this table first, which takes long if it is nearly full: test_allocation.py
         # watches it.
         self.ticks = ticks_ms
         self.window = 8
@@ -86,7 +86,7 @@ class Session:
         self.on_raw = self.on_acknowledged = None
         self.mqtt5 = None  # the part of that name, while this link speaks MQTT 5
         for name in options:
-            # Everything else that an instance has so far is a method.
+            # Every other callable attribute so far is a method, not an option.
             if name not in ("ticks", "random") and callable(getattr(self, name, print)):
                 raise load("errors").InvalidArgument("unknown option " + name)
             setattr(self, name, options[name])
@@ -102,18 +102,18 @@ class Session:
         self.broker = ""  # the name of the broker of this link
         self.retry_delay = None  # ms until the next link; None: whoever makes links decides
         self._left = 0  # bytes that receive() left with the caller
-        self.handover_limit = NEVER  # an inbound message is handed over while so many outbound ones are pending
+        self.handover_limit = NEVER  # an inbound message is handed over while at most so many outbound ones are pending
         self.redelivered = self.slept = False
         # The last tick left nothing to do before wait_ms, and nothing has happened since.
         self.idle = False
-        # "~" and the broker's name: its half of the session is not from this start, see resume.py.
+        # "~" and the broker's name, once its half of the session was taken over; see resume.py.
         self.taken_over = False
         self.large = self.broken = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
-        # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
+        # The topic that was received last, its handlers; matches() of topics.py, if a filter needs it.
         self._seen = self._route = self._matches = self._view = None
         self.parts = {}  # by name
-        self._loaded = []  # the same, in a list: a handler may load another one while it is walked through
+        self._loaded = []  # the same, in a list: a handler may load another one during an iteration
         self.timers = []  # functions of parts that every tick calls; each returns ms until it must be called again
         self._handlers = []
         self.subscribed = False
@@ -138,7 +138,7 @@ class Session:
         self.start(Outbox(store or MemoryStore(), self.window))
 
     def start(self, outbox):
-        """Begins with the messages of an outbox."""
+        """Uses an outbox from now on, with the messages in it."""
         self.outbox = outbox
         outbox.report = self.report
         self.pending = len(outbox.queue)
@@ -151,9 +151,9 @@ class Session:
         self.close()
 
     def part(self, name):
-        """The optional part of the library of that name, made when it is first asked for.
+        """Returns the optional part of the library with that name, made at the first call.
 
-        Raises InvalidArgument when it is not installed.
+        Raises InvalidArgument if it is not installed.
         """
         part = self.parts.get(name)
         if not part:
@@ -166,17 +166,17 @@ class Session:
         return part
 
     def report(self, error):
-        """Tells the program of an error that ends nothing."""
+        """Passes an error to on_error, if the program has set that."""
         if self.on_error:
             self.on_error(error)
 
     # The link
 
     def open(self, write, broker=""):
-        """A link is there: sends CONNECT [MQTT-3.1.0-1].
+        """Begins a link: sends CONNECT [MQTT-3.1.0-1].
 
-        write(buf, offset, size) returns how many bytes it took, 0 or None: none now; raises OSError. broker: the name
-        of the broker at its other end, which packet ids in the store belong to.
+        write(buf, offset, size) returns how many bytes it took, 0 or None if it takes none now; it raises OSError.
+        broker: the name of the broker at the other end, to which the packet ids in the store belong.
         """
         self.state = AWAIT_CONNACK
         self.broker = broker
@@ -188,14 +188,14 @@ class Session:
         self.out.flush()
 
     def connect_packet(self):
-        """CONNECT without its fixed header, as open() sends it."""
-        purge = self.purge  # without a will: it would be published
+        """Returns CONNECT without its fixed header, as open() sends it."""
+        purge = self.purge  # without a will: the broker would publish it
         more = self.mqtt5.connect_properties() if self.mqtt5 else ()
         return connect(self.client_id, self.keep_alive_ms // 1000, purge or self.clean_session,
                        None if purge else self.will, self.username, self.password, self.level, *more)  # fmt: skip
 
     def close(self):
-        """The link is gone: what was not acknowledged goes again on the next one."""
+        """Handles the end of the link: unacknowledged messages are sent again on the next one."""
         # A broker that took CONNECT may have begun a new session, even where its CONNACK was lost.
         unsure = self.state == AWAIT_CONNACK
         self.state = CLOSED
@@ -206,16 +206,19 @@ class Session:
         self.forget(False, unsure)
 
     def forget(self, session, unsure=True):
-        """Drops the state that died with the link, or with `session` also the broker's session."""
+        """Drops the state that died with the link (`session`: with the broker's session).
+
+        unsure: the broker may have forgotten the subscriptions.
+        """
         self.outbox.rewind(session)
         self.in_flight = 0
         self.subscriptions.forget(unsure)
-        self.handover_limit = NEVER  # a message that was to be put back comes again; backpressure.py knows of others
+        self.handover_limit = NEVER  # a message that was to be put back comes again; backpressure.py keeps others
         for part in self._loaded:
             part.forget(session)
 
     def handle_connack(self, session_present, return_code):
-        """CONNACK has come: goes on with the broker's session, or begins a new one. Raises Refused and LinkLost."""
+        """Handles CONNACK: continues the broker's session, or begins a new one. Raises Refused and LinkLost."""
         if return_code:
             load("resume").refuse(self, return_code)
         if self.purge:
@@ -225,7 +228,7 @@ class Session:
         if not (resumes and self.part("resume").check()):
             self.begin_session()
         self.belong_to(self.taken_over or self.broker, False)
-        self.state = UP  # not before: what a callback publishes must not be sent and then begun anew
+        self.state = UP  # not before: what a callback publishes must not be sent until the session is settled
         if self.outbox.released:
             self.part("qos2").resend_pubrels()
         self.connected = True
@@ -235,20 +238,20 @@ class Session:
             self.on_connect(bool(session_present))
 
     def begin_session(self, broker=None):
-        """The broker knows nothing of this client. broker: whose session it is until belong_to() says more."""
+        """Begins a new session: the broker has none. broker: as for belong_to(), until that is called again."""
         self.taken_over = False
         inbound = self.outbox.store.inbound
         half_done = self.outbox.released or inbound and inbound.ids()
-        # A power cut from here on must not leave half of it to be taken for whole.
+        # A power cut from here on must not leave half a session that is taken for a whole one.
         self.belong_to(broker, half_done)
         if half_done:
             self.part("qos2")
         self.forget(True)
 
     def belong_to(self, broker, must):
-        """Records that the state of this session is that broker's from now on, or with None nobody's.
+        """Records the broker that the state of this session belongs to from now on; None: it belongs to none.
 
-        Where the store cannot write that, it is reported; with `must` StoreError is raised.
+        If the store cannot write that, the error is reported; with `must` it is raised, as StoreError.
         """
         self.outbox.broker = broker
         store = self.outbox.store
@@ -271,12 +274,12 @@ class Session:
     # Sending
 
     def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
-        """Sends a message, or keeps it until there is a link.
+        """Sends a message, or keeps it in the outbox until it can be sent; at QoS 0 the latter only with queue_qos0.
 
         topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
-        it was never sent; properties: of MQTT 5, see mqtt5.py. Returns 0 at QoS 0, when the message is on its way,
-        which no broker confirms; above that its packet id, as long as it is in the outbox; None when it was dropped,
-        and counted. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
+        it was never sent; properties: of MQTT 5, see mqtt5.py. Returns the packet id of a message in the outbox; 0 if
+        a message at QoS 0 was passed to the link, which no broker confirms; None if the message was dropped, which
+        `discarded` counts. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
         """
         if topic is not self._topic:
             self._topic_bytes = checked(topic, "check_topic_name")
@@ -321,7 +324,7 @@ class Session:
         return packet_id
 
     def new_packet_id(self):
-        """A packet id that is not in use."""
+        """Returns a packet id that is not in use, 1 to 65535. Raises OutboxFull if there is none."""
         packet_id = self.last_id
         for _ in range(65535):
             packet_id = packet_id % 65535 + 1  # never 0 [MQTT-2.3.1-1]
@@ -331,12 +334,12 @@ class Session:
         raise OutboxFull(65535)
 
     def _send(self, head, topic, packet_id, payload, at_once=True):
-        # Puts a PUBLISH, unless there is no room for it even when the link has taken what it takes; False then.
+        # Puts a PUBLISH into the send buffer. Returns False if there is no room, even after a flush.
         if self.taken_over and head & (DUP | QOS_2) == QOS_2 and not self.part("resume").is_free(packet_id):
             return False
         out = self.out
         try:
-            if self.subscriptions.must_send:  # what the program asked for first goes first
+            if self.subscriptions.must_send:  # what the program asked for first is sent first
                 self.subscriptions.send()
             properties = b""
             if self.mqtt5:
@@ -395,7 +398,7 @@ class Session:
     # Receiving
 
     def receive(self, buf, n):
-        """Takes the whole packets from buf[:n] and returns how many bytes that was; the caller keeps the rest.
+        """Handles the complete packets in buf[:n]. Returns how many bytes they take; the caller keeps the rest.
 
         It stops early when the send buffer has no room for an acknowledgement. Raises ProtocolError, and what the
         write function raises.
@@ -443,7 +446,7 @@ class Session:
         return i
 
     def _handle_publish(self, head, buf, j, end):
-        # False: it must wait for room in the send buffer.
+        # Returns False if it must wait for room in the send buffer.
         qos = head & QOS
         t = j + 2
         k = t + (buf[j] << 8 | buf[j + 1]) if t <= end else end + 1
@@ -488,7 +491,7 @@ class Session:
         return True
 
     def handle_puback(self, packet_id):
-        """PUBACK has come. Raises ProtocolError and StoreError."""
+        """Handles PUBACK. Raises ProtocolError and StoreError."""
         outbox = self.outbox
         slot = outbox.slot_of.get(packet_id)
         if slot is None or not outbox.flags[slot] & DUP:
@@ -499,13 +502,13 @@ class Session:
             self.part("qos2").handle_acknowledgement(PUBACK, packet_id)
 
     def complete(self, packet_id):
-        """The broker has acknowledged a message for the last time."""
+        """Completes a message: the broker has sent the last acknowledgement for it. Raises StoreError."""
         self.remove(packet_id)
         if self.on_acknowledged:
             self.on_acknowledged(packet_id)
 
     def _handle_other(self, head, buf, j, length):
-        # Any other packet; False: it must wait for room in the send buffer.
+        # Handles any other packet. Returns False if it must wait for room in the send buffer.
         if self.mqtt5:
             length = self.mqtt5.receive(head, buf, j, length)
             if length is None:
@@ -532,7 +535,10 @@ class Session:
     # Handlers
 
     def on(self, topic_filter, handler):
-        """handler(topic: bytes, payload: bytes) takes the messages that the topic filter selects; None removes it."""
+        """Sets handler(topic: bytes, payload: bytes) for the messages that a topic filter matches; None removes it.
+
+        Raises InvalidArgument.
+        """
         topic_filter = checked(topic_filter, "check_topic_filter")
         if not _is_plain(topic_filter):
             self._matches = load("topics").matches
@@ -542,7 +548,10 @@ class Session:
         self._seen = None
 
     def subscribe(self, topic_filter, qos=0):
-        """Subscribes now, and again whenever the broker has forgotten it. A refusal goes to on_error."""
+        """Subscribes to a topic filter, and again whenever the broker has forgotten it.
+
+        A refusal goes to on_error, and the client asks again after ack_timeout. Raises InvalidArgument.
+        """
         if qos not in (0, 1, 2):
             load("checks").publish(0, qos)
         if qos == 2:
@@ -550,7 +559,7 @@ class Session:
         self.subscriptions.want(checked(topic_filter, "check_topic_filter"), qos)
 
     def unsubscribe(self, topic_filter):
-        """Ends a subscription."""
+        """Ends a subscription. Raises InvalidArgument."""
         self.subscriptions.want(checked(topic_filter, "check_topic_filter"), LEAVING)
 
     def check_inbound(self, topic):
@@ -559,7 +568,7 @@ class Session:
             load("topics").check_inbound(topic)
 
     def describe(self, flags, packet_id, redelivered):
-        """A message is about to be handed over: what handlers may ask of it."""
+        """Sets the attributes that handlers read, of the message that is handed over next."""
         self.received += 1
         self.flags = flags
         self.packet_id = packet_id
@@ -578,7 +587,7 @@ class Session:
             self._deliver(topic, payload)
 
     def _find_route(self, topic):
-        # Which handlers take the messages of that topic.
+        # Finds the handlers for messages of that topic.
         self.check_inbound(topic)
         self._route = route = []
         for topic_filter, handler in self._handlers:
@@ -594,11 +603,11 @@ class Session:
                 self.unhandled += 1
 
     def _call(self, handler, topic, payload, k=0, p=0, end=0):
-        # Calls a handler; with `end` a raw one, which takes (topic, payload, k, p, end) as buffer and offsets.
+        # Calls a handler; with `end` on_raw, which takes (topic, payload, k, p, end) as buffer and offsets.
         # Acknowledgements leave in the order of arrival [MQTT-4.6.0-2], so a message that is put off would hold up
-        # all others: a handler that raises is called again at once if it may be, and then the message is a dead letter.
-        # Not so when it found no room in the outbox, where room will be: see backpressure.py.
-        if self.handover_limit == BLOCKED:  # another handler of the same message was
+        # all others: a handler that raises is called again at once, handler_retries times; then the message is a dead
+        # letter. A message whose handler found the outbox full waits for room instead: see backpressure.py.
+        if self.handover_limit == BLOCKED:  # another handler of this message found no room
             return
         pending = self.pending
         for _ in range(1 + self.handler_retries):
@@ -619,7 +628,7 @@ class Session:
                 try:
                     self.part("backpressure").learn(self.pending - pending)  # as many more would not fit
                 except MemoryError:
-                    pass  # a handler that finds no room is called again, also where none has told how much it needs
+                    pass  # not needed: a handler that finds no room is called again in any case
             return
         self.dead_letters += 1
         if self.on_dead_letter:
@@ -639,7 +648,7 @@ class Session:
             self.slept = True
 
     def restart_ack_timer(self):
-        """Something moves on the link: no acknowledgement is late before another ack_timeout."""
+        """Restarts the acknowledgement timer, because a packet makes progress on the link."""
         self.subscriptions.asked_at = self.now
         self._look_at = (self.now + self.ack_timeout) & TICKS_MASK
 
@@ -663,7 +672,7 @@ class Session:
             self.restart_ack_timer()
         wait = self.keep_alive()
         if self.in_flight:
-            # No message can be due before the one that was due next when they were last looked at.
+            # No message is due before the one that was due first at the last look.
             left = ticks_diff(self._look_at, now)
             if not 0 < left <= self.ack_timeout:
                 left = self.ack_timeout - self.outbox.longest_wait(now)
@@ -674,7 +683,7 @@ class Session:
             left = self.ack_timeout - ticks_diff(now, subscriptions.asked_at)
             if left <= 0 and not subscriptions.requests:
                 subscriptions.forget(False)
-                left = 1  # they are asked for in the next tick
+                left = 1  # refused ones are asked for in the next tick
             wait = min(wait, left)
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
@@ -686,11 +695,11 @@ class Session:
     def keep_alive(self):
         """Sends PINGREQ when it is due (3.1.2.10) and returns ms until the next deadline; raises LinkLost.
 
-        PINGREQ is due when nothing was sent, or nothing arrived, for ping_after: the second finds a link that takes
-        bytes and gives none, even under a steady flow at QoS 0. The link is dead when PINGREQ is outstanding and
-        nothing at all arrived for ping_timeout; that clock starts when it is due, so a link that takes no bytes is
-        found the same way. Another scheduler can stand in for this one: assign or override it. A tick() that
-        finds nothing to do does not call it before the time is over that it returned last.
+        PINGREQ is due when nothing was sent, or nothing arrived, for ping_after: the second condition finds a link that
+        takes bytes and delivers none, even under a steady flow at QoS 0. The link is dead if nothing at all arrives for
+        ping_timeout after PINGREQ is due; whether it was sent does not matter, so this also finds a link that takes no
+        bytes. To replace this scheduler, assign or override the method. A tick() that finds nothing to do does not call
+        it before the time is over that it returned last.
         """
         limit = self.keep_alive_ms
         if not limit:
@@ -705,7 +714,7 @@ class Session:
             self.ping_at = now
         if ticks_diff(self.heard_at, self.ping_at) > 0:
             self.ping_at = self.heard_at
-        # The second: things arrive, but nothing could be written for so long that the broker will give up.
+        # The second limit: packets arrive, but nothing could be written for so long that the broker will give up.
         left = min((self.ping_timeout or min(10000, limit // 2)) - ticks_diff(now, self.ping_at), 2 * limit - quiet)
         if left <= 0:
             raise LinkLost("ping_timeout")

@@ -17,7 +17,7 @@ _Properties = Mapping[str, Any]
 # What Client(will=...) takes, as Will() returns it.
 _Will = tuple[bytes, bytes, int, bool, _Properties | None]
 
-# write(buf, offset, size): how many bytes it took, 0 or None: none now
+# write(buf, offset, size) returns how many bytes it took, 0 or None if it takes none now
 _Write = Callable[[bytes | bytearray, int, int], int | None]
 
 class Session:
@@ -48,7 +48,7 @@ class Session:
     # on_dropped(packet_id, topic, payload, reason): policy.FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED
     on_dropped: Callable[[int, bytes, bytes, int], object] | None
     on_error: Callable[[MQTTError | OSError | MemoryError], object] | None
-    # on_dead_letter(topic, payload, error); payload is None of a message that came in pieces
+    # on_dead_letter(topic, payload, error); payload is None for a message that came in pieces
     on_dead_letter: Callable[[bytes, bytes | None, Exception], object] | None
 
     # Counters.
@@ -65,7 +65,7 @@ class Session:
     packet_id: int
     flags: int
     redelivered: bool
-    # With MQTT 5; likewise, and of the last CONNACK.
+    # Properties of MQTT 5: of the message at hand, and of the last CONNACK.
     properties: dict[str, Any]
     connack_properties: dict[str, Any]
     # Not None while the link speaks MQTT 5.
@@ -76,10 +76,10 @@ class Session:
     in_flight: int
     subscribed: bool
 
-    # What the parts of the library use among themselves is left out, as are the modules without a stub.
+    # Attributes that only modules of the library use are left out, as are the modules without a stub.
     outbox: Any
 
-    # options: those of Client but for the links, likewise by keyword
+    # options: those of Client that do not concern its links, by keyword
     def __init__(
         self,
         client_id: str | bytes,
@@ -91,14 +91,14 @@ class Session:
         password: str | bytes | None = None,
         **options: Any,
     ) -> None: ...
-    # The link: made, driven and lost by the caller.
+    # The link, which the caller makes, drives and ends.
     def open(self, write: _Write, broker: str = "") -> None: ...
     def advance(self) -> None: ...
     def receive(self, buf: bytearray, n: int) -> int: ...
     def work(self) -> int: ...
     def close(self) -> None: ...
     def send_disconnect(self) -> None: ...
-    # For clients that say more in their CONNECT, such as bridges.
+    # For clients that change their CONNECT, such as bridges.
     def connect_packet(self) -> bytes: ...
     def publish(
         self,

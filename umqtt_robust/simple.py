@@ -2,9 +2,9 @@
 
     from umqtt_robust.simple import MQTTClient
 
-What is different: no call waits for ever on a link that is dead, a message is acknowledged after its callback returned,
-keepalive is kept while a call waits, QoS 2 works, and TLS is never unverified: ssl is an SSLContext that verifies, what
-umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in ssl_params["cadata"].
+What is different: no call waits for ever on a dead link, a message is acknowledged after its callback has returned, the
+client pings while a call waits, QoS 2 works, and TLS always verifies the broker: ssl is an SSLContext that verifies,
+what umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in ssl_params["cadata"].
 """
 
 from errno import ENOTCONN
@@ -18,12 +18,12 @@ from .states import PING_SENT
 
 
 class MQTTException(Exception):
-    """The broker said no; args[0]: the return code of CONNACK, or 0x80 of SUBACK."""
+    """The broker refused the connection or a subscription; args[0]: the return code of CONNACK, or 0x80."""
 
 
 class _Client(Inbox):
     def _read(self, n):
-        # No more than one packet: the others stay in the socket, where a selector sees them. n: None, never idle.
+        # Reads at most one packet: the others stay in the socket, where a selector sees them. n is always None.
         if self.pauses():
             return
         buf = self._rx
@@ -35,7 +35,7 @@ class _Client(Inbox):
                 n = 2
             else:
                 n = sum(decode_length(buf, 1, end) or (end, 1))
-            whole = min(n, len(buf)) <= end  # it waits for room in the send buffer
+            whole = min(n, len(buf)) <= end  # the packet waits for room in the send buffer
             if not whole:
                 n = self.transport.read(memoryview(buf)[:n], end)
                 if n == 0:
@@ -55,7 +55,7 @@ class _Client(Inbox):
 
 
 class MQTTClient:
-    """See umqtt.simple. Raises OSError when the link is lost; connect() makes a new one."""
+    """A client with the API of umqtt.simple. Calls raise OSError when the link is lost; connect() makes a new one."""
 
     def __init__(self, client_id, server, port=0, user=None, password=None, keepalive=0, ssl=None, ssl_params={}):
         self.client_id = client_id
@@ -66,7 +66,7 @@ class MQTTClient:
         self.keepalive = keepalive
         self.ssl = ssl
         self.ssl_params = ssl_params
-        # One client over all links, as long as what it was made of stays the same.
+        # The same client for all links, as long as its arguments stay the same.
         self.cb = self.sock = self._will = self._client = self._made_of = self._error = None
         self._pinged = self._handed_over = False
 
@@ -77,11 +77,14 @@ class MQTTClient:
         self._will = Will(topic, msg, qos, retain)
 
     def connect(self, clean_session=True, timeout=None):
-        """timeout: seconds, 15 unless told. Returns whether the broker remembers this client."""
+        """Connects to the broker. Returns True if the broker has a session of this client.
+
+        timeout: seconds, 15 by default. Raises MQTTException if the broker refuses, and OSError.
+        """
         old = client = self._client
         if old:
             self._close()
-            old.subscriptions.filters = {}  # it is the program that subscribes again, where the broker has forgotten it
+            old.subscriptions.filters = {}  # the program subscribes again, if the broker has forgotten it
         made_of = (self.client_id, self.server, self.port, self.keepalive, self._will, self.user, self.pswd,
                    self.ssl, self.ssl_params)  # fmt: skip
         if made_of != self._made_of:
@@ -141,7 +144,7 @@ class MQTTClient:
         self.sock = None
 
     def _poll(self, ms, hands_over=True):
-        # As umqtt.simple does, every call that reads hands over what comes; in a callback only those that say so.
+        # As in umqtt.simple, calls that read hand over messages; in a callback only wait_msg() and check_msg() do.
         client = self._client
         if not client or client.closed and not self._error and not client.inbox:
             raise OSError(ENOTCONN)
@@ -158,7 +161,7 @@ class MQTTClient:
             if isinstance(error, Refused):
                 if error.args[0] == "connect":
                     raise MQTTException(error.args[1])
-                client.subscriptions.filters.pop(error.args[1], None)  # the program knows, and may ask again
+                client.subscriptions.filters.pop(error.args[1], None)  # the program is told, and may ask again
                 raise MQTTException(0x80)
             if client.closed:
                 raise error if isinstance(error, OSError) else OSError(-1, str(error))
@@ -168,7 +171,7 @@ class MQTTClient:
         return client
 
     def _hand_over(self):
-        # What came while a callback waited for an answer is handed over after it.
+        # Messages that came while a callback waited for an answer are handed over after it.
         client = self._client
         client.resting = True
         try:
@@ -178,7 +181,7 @@ class MQTTClient:
                 try:
                     self.cb(*client.take())
                 except OSError:
-                    # What it was to do needed the link: at QoS 1 it is called again on the next.
+                    # The callback needed the link: up to QoS 1 it is called again on the next one.
                     if client.closed and not message[3]:
                         client.inbox.insert(0, message)
                         client._waiting_bytes += len(message[0]) + len(message[1]) + 64  # _COST in inbox.py
@@ -190,12 +193,12 @@ class MQTTClient:
             client.resting = False
 
     def _is_due(self):
-        # tick() takes longer than to hand a message over, or to publish one.
+        # tick() takes longer than handing over or publishing a message.
         return self._client.ticks() - self._client.now & 0x3FFFFFF0  # 16 ms
 
     def _until_answered(self, packet_id):
-        # Waits for the answers to a message, or with None to subscriptions. They come behind messages; in a callback
-        # these are kept as far as there is room.
+        # Waits for the acknowledgement of a message, or with None of all subscriptions. In a callback, messages that
+        # arrive before it are kept, as far as there is room.
         client = self._client
         before = client.awaited
         client.awaited = client.resting
@@ -260,12 +263,12 @@ class MQTTClient:
     def wait_msg(self):
         """Waits for one message and hands it to the callback; returns None when PINGRESP came first.
 
-        Raises MessageTooLarge for one that found no memory.
+        Raises MessageTooLarge if there is no memory for a message, and OSError.
         """
         return self._receive(1000)
 
     def check_msg(self):
-        """Hands over one message, if one is there. Raises MessageTooLarge for one that found no memory."""
+        """Hands over one message, if one is there. Raises MessageTooLarge if there is no memory for it, and OSError."""
         return self._receive(0)
 
     def _receive(self, ms):

@@ -29,8 +29,8 @@ LINK_5 = {UP << 8 | DISCONNECT: CLOSED}
 # And with enhanced authentication, while an exchange is under way.
 LINK_AUTH = {AWAIT_CONNACK << 8 | AUTH: AWAIT_CONNACK, UP << 8 | AUTH: UP}
 
-# A message to the broker: (state << 8 | acknowledgement): next state. The states are those bits of its flags, in the
-# outbox and in the store, that STATE selects: its QoS, and whether PUBREC came.
+# A message to the broker: (state << 8 | acknowledgement): next state. A state is the bits that STATE selects of
+# the message's flags in the outbox and in the store: its QoS, and whether PUBREC came.
 DONE = 0x00
 AWAIT_PUBACK = 0x02
 AWAIT_PUBREC = 0x04
@@ -57,10 +57,10 @@ INBOUND = {
 }
 
 # Inbound flow control (backpressure.py): values of Session.handover_limit that are no number of messages.
-WAIT = -1  # what comes now waits behind others
+WAIT = -1  # new messages wait behind others
 BLOCKED = -2  # a handler has just found the outbox full: its message is to be put back
 SKIPPING = -3  # a message was left for the next link, so all that come after it are
 
 # Keep-alive: values of Session.ping, 0 where nothing is awaited.
 PING_DUE = 1
-PING_SENT = 2  # PINGRESP, or anything else, is to come
+PING_SENT = 2  # awaits PINGRESP, or any other packet

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import Protocol, type_check_only
 
-# Of messages at QoS 2 that wait for PUBREL; what a method wrote is durable when it returns.
+# Keeps messages at QoS 2 that wait for PUBREL. What a method writes is durable when it returns.
 @type_check_only
 class InboundStore(Protocol):
     def ids(self) -> list[int]: ...

@@ -1,4 +1,4 @@
-"""What a subscription of MQTT 5 can ask for beside its QoS (3.8.2.1.2, 3.8.3.1).
+"""Options and identifiers of subscriptions with MQTT 5 (3.8.2.1.2, 3.8.3.1).
 
     client.part("subscription_options").set("fleet/#", no_local=True, identifier=7)
     client.subscribe("fleet/#", 1)
@@ -23,7 +23,7 @@ class SubscriptionOptions:
         self._chosen = {}  # topic filter: options beside QoS, identifier or 0
         mqtt5 = session.part("mqtt5")
         self._subscribe = mqtt5.subscribe
-        mqtt5.subscribe = self.subscribe  # this stands before it
+        mqtt5.subscribe = self.subscribe  # wrapped
 
     def forget(self, session):
         """Options outlive the link: they are sent again with their subscription."""
@@ -32,12 +32,13 @@ class SubscriptionOptions:
         return True
 
     def set(self, topic_filter, no_local=False, retain_as_published=False, retain_handling=0, identifier=0):
-        """Sets the options with which a topic filter is subscribed to, from the next SUBSCRIBE on.
+        """Sets the options of the subscription to a topic filter, from the next SUBSCRIBE on.
 
-        no_local: not what this client publishes itself. retain_as_published: RETAIN stays as the publisher set it.
-        retain_handling: retained messages come 0: with each SUBSCRIBE, 1: only where the subscription is new, 2: never.
-        identifier: 1 to 268435455, 0 for none; client.properties["subscription_identifier"] lists those that select
-        the message at hand. Raises InvalidArgument.
+        no_local: the broker does not send what this client publishes itself. retain_as_published: RETAIN stays as the
+        publisher set it. retain_handling: the broker sends retained messages 0: at each SUBSCRIBE, 1: only if the
+        subscription is new, 2: never. identifier: 1 to 268435455, 0 for none; in a handler,
+        client.properties["subscription_identifier"] lists the identifiers of the subscriptions that match the message.
+        Raises InvalidArgument.
         """
         topic_filter = check_topic_filter(topic_filter)
         if retain_handling not in (0, 1, 2) or not isinstance(identifier, int):
@@ -49,7 +50,7 @@ class SubscriptionOptions:
         self._chosen[topic_filter] = bits, identifier
 
     def subscribe(self, body, topic_filter):
-        """Mqtt5.subscribe(), with the options of that topic filter."""
+        """Wraps Mqtt5.subscribe(): adds the options of that topic filter."""
         bits, identifier = self._chosen.get(topic_filter, (0, 0))
         body = self._subscribe(body, topic_filter)
         if len(body) > 5 + len(topic_filter):  # SUBSCRIBE

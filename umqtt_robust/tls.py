@@ -1,10 +1,10 @@
-"""TLS for mqtts://, and no connection whose certificate was not verified.
+"""TLS for mqtts://, always with a verified certificate.
 
     from umqtt_robust.tls import TLS
 
     Client("pump-7", "mqtts://broker.example", transports={"mqtts": TLS("/ca.pem")})
 
-The handshake goes on in read() and write(), which take and give nothing until it is done.
+read() and write() carry out the handshake, and transfer nothing until it is done.
 """
 
 import select
@@ -22,25 +22,25 @@ except ImportError:
     from ._host import tls
 
 
-# The year of this release. A clock that was never set says 1970, 2000 or, on rp2, 2021; it cannot be before this.
+# The year of this release: an earlier one is wrong. A clock that was never set says 1970, 2000 or, on rp2, 2021.
 _BUILT = const(2026)
 
 
 class ClockNotSet(LinkLost):
-    """Nobody can tell whether a certificate has expired: set the clock first, for instance by ntptime.settime()."""
+    """The clock is not set, so an expired certificate would pass: set it first, for instance by ntptime.settime()."""
 
 
 class CertificateRefused(LinkLost):
-    """args[0]: why the broker's certificate is not trusted, in the words of the port."""
+    """The broker's certificate is not trusted; args[0]: why, in the words of the TLS library."""
 
 
 def TLS(ca, cert=None, key=None, server_name=None):
-    """What Client(transports={"mqtts": ...}) takes.
+    """Returns a factory of TLS transports, for Client(transports={"mqtts": ...}).
 
     ca: the certificates that are trusted to sign a broker's. cert, key: a client's certificate and its private key,
     for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. Or ca is an SSLContext that
-    has them, with verify_mode CERT_REQUIRED. server_name: whom the broker's certificate must name, where that is not
-    the host of the URL.
+    has them, with verify_mode CERT_REQUIRED. server_name: the name that the broker's certificate must have, if it is
+    not the host of the URL.
 
     Raises InvalidArgument.
     """
@@ -63,7 +63,7 @@ def TLS(ca, cert=None, key=None, server_name=None):
 
 
 def _der(source):
-    # Not every port can read PEM: here it is taken apart. The private key is the last block of its file.
+    # Returns the blocks as DER, because not every port reads PEM. A private key is the last block of its file.
     if isinstance(source, str):
         with open(source, "rb") as file:
             source = file.read()
@@ -91,12 +91,12 @@ class _Secure(TCP):
 
     def read(self, buf, offset):
         n = 0 if self._ended else self._verified(TCP.read, buf, offset)
-        self._ended = n == 0  # after close_notify the ports say None
+        self._ended = n == 0  # after close_notify the ports return None
         return n
 
     def write(self, buf, offset, size):
-        # What did not go is already encrypted, so the next write must be of the same bytes and no more: mbedTLS would
-        # take the rest for sent.
+        # Bytes that were not sent are already encrypted, so the next write must be of the same bytes and no more:
+        # mbedTLS would count the rest as sent.
         size = self._owed or size
         n = self._verified(TCP.write, buf, offset, size)
         self._owed = size - (n or 0)
@@ -106,7 +106,7 @@ class _Secure(TCP):
         try:
             return do(self, *arguments)
         except (OSError, ValueError) as error:
-            # -0x2700 is mbedTLS's code, where it has no room for the reason.
+            # -0x2700 is mbedTLS's code for this, if it has no memory for the reason.
             if error.args[0] != -0x2700 and not isinstance(error, ValueError):
                 raise
             raise CertificateRefused(str(error).strip())

@@ -4,9 +4,9 @@
     client.part("topic_alias")
 
 To the broker: the topic names that were used last have aliases, as many as the broker and `most` allow.
-From the broker: none, unless it is told with connect_properties={"topic_alias_maximum": 20} how many it may use.
+From the broker: none, unless connect_properties={"topic_alias_maximum": 20} says how many it may use.
 
-An alias is known to one link: each begins without any. What is sent again carries its topic name in full.
+Aliases are valid on one link only. A message that is sent again carries its topic name in full.
 """
 
 from ._platform import const
@@ -24,8 +24,8 @@ _TOPIC_ALIAS_INVALID = const(0x94)
 class TopicAliases:
     """The aliases of one link.
 
-    most: how many topic names to the broker have one. max_bytes: of topic names from the broker; where they need more
-    the link ends, and the broker may use no aliases on those to come.
+    most: how many topic names to the broker have an alias, at most. max_bytes: limit for all topic names from the
+    broker together; if they need more, the link ends, and the broker may use no aliases on later links.
     """
 
     most = 16
@@ -35,7 +35,7 @@ class TopicAliases:
         if session.protocol == 4:
             raise InvalidArgument("topic aliases need protocol=5")
         self._session = session
-        # This stands before two functions: what passes them is known to have been put, or is looked at first.
+        # Wraps two methods: of packets that are put, and of each PUBLISH that arrives.
         self._put = session.out.put
         session.out.put = self.put
         self._handle_publish = session._handle_publish
@@ -43,16 +43,16 @@ class TopicAliases:
         self.forget(False)
 
     def forget(self, session):
-        """The link is gone."""
+        """Drops all aliases: they were valid on the last link only."""
         self._sent = {}  # topic name: alias
-        self._recent = []  # the same topic names; the one that was used last is the last
+        self._recent = []  # the same topic names, in the order of their last use
         self._received = {}  # alias: topic name
 
     def pump(self):
         return True
 
     def put(self, head, payload, topic=b"", packet_id=0, properties=b""):
-        """SendBuffer.put(), with an alias where there is one. Only a packet that was put defines an alias."""
+        """Wraps SendBuffer.put(): uses or defines an alias. Only a packet that was put defines one."""
         granted = self._session.connack_properties
         most = min(self.most, granted.get("topic_alias_maximum", 0))
         alias = self._sent.get(topic)
@@ -62,7 +62,7 @@ class TopicAliases:
             if size <= granted.get("maximum_packet_size", size):
                 full = len(self._sent) >= most
                 alias = self._sent[self._recent[0]] if full and most else len(self._sent) + 1
-        # Of the other packets none has properties here.
+        # No other packet than PUBLISH has properties here.
         if not most or not alias or not properties or head & DUP or len(topic) < _SHORTEST:
             return self._put(head, payload, topic, packet_id, properties)
         rest = properties[decode_length(properties, 0, len(properties))[1] :]
@@ -78,7 +78,7 @@ class TopicAliases:
         return True
 
     def handle_publish(self, head, buf, j, end):
-        """Session._handle_publish(), for which the topic name is in the packet in any case."""
+        """Wraps Session._handle_publish(): puts the topic name in place of an alias."""
         session = self._session
         t = j + 2
         k = t + (buf[j] << 8 | buf[j + 1]) if t <= end else end
@@ -98,7 +98,7 @@ class TopicAliases:
             session._view = view
 
     def resolve(self, topic, properties):
-        """The topic name of a PUBLISH that came with that one, which may be empty. Raises ProtocolError."""
+        """Returns the topic name of a PUBLISH. topic: as received, empty with an alias alone. Raises ProtocolError."""
         alias = properties.get("topic_alias")
         if alias is None:
             return topic

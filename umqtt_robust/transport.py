@@ -1,13 +1,15 @@
-"""TCP without blocking.
+"""TCP without blocking, and what a transport is.
 
 A transport is an object with
-    ready()                   True when it can carry bytes, False while it is being made
-    read(buf, offset)         how many bytes it put into buf[offset:], None when there are none now, 0 at the end
-    write(buf, offset, size)  how many bytes it took, None or 0 when it takes none now
-    close()                   raises nothing
-    wait(ms, writing)         waits for something to read, or to write, for at most so long
-    accepted()                may be missing: the broker at the other end has accepted the client
-The others raise OSError when the link is broken, and none but wait() waits.
+    socket                    what select and poll take, or None
+    ready()                   returns True once it can carry bytes, False while it is being made
+    read(buf, offset)         returns how many bytes it put into buf[offset:], None if there are none now, 0 at the end
+    write(buf, offset, size)  returns how many bytes it took, None or 0 if it takes none now
+    close()                   closes the link; raises nothing
+    wait(ms, writing)         waits until it can read, or with `writing` write, for at most ms
+    accepted()                optional: called when the broker at the other end has accepted the client
+    waits(writing)            optional: returns whether the socket must be writable next; writing: the client wants to
+The others raise OSError if the link is broken, and only wait() waits.
 """
 
 import errno
@@ -24,9 +26,9 @@ good_addresses = {}
 class TCP:
     """A TCP connection.
 
-    Looking up the name is the one thing here that can block: the ports have no other way. So the address that was good
-    last is tried first. When that fails the next attempt looks the name up, and the one after that, should it come to
-    that, tries the old address again: while the network is away at most every other attempt blocks.
+    Only the look-up of the name can block: the ports have no other way. So the address that was good last is tried
+    first. If that fails, the next attempt looks the name up, and the one after it tries the old address again: while
+    the network is away, at most every other attempt blocks.
     """
 
     def __init__(self, host, port):
@@ -40,7 +42,7 @@ class TCP:
         self._next(OSError(errno.ECONNABORTED))
 
     def _next(self, failure):
-        # The next address; failure: of the last one, raised when there is none.
+        # Tries the next address. failure: the error of the last one, raised if there is no next.
         self.close()
         if not self._addresses:
             raise failure
@@ -64,7 +66,7 @@ class TCP:
             for event in self._poller.ipoll(0):
                 if event[1] & (select.POLLERR | select.POLLHUP):
                     try:
-                        self.socket.readinto(bytearray(1))  # names the error
+                        self.socket.readinto(bytearray(1))  # raises the error
                         self._next(OSError(errno.ECONNABORTED))
                     except OSError as error:
                         self._next(error)

@@ -1,7 +1,7 @@
 from typing import Any, Protocol, type_check_only
 
-# What a factory in Client(transports=...) returns: see the module's docstring. Each method may raise OSError, but
-# close(); none but wait() waits.
+# What a factory in Client(transports=...) returns: see the module's docstring. Each method but close()
+# may raise OSError; only wait() waits.
 @type_check_only
 class Transport(Protocol):
     # What select and poll take, or None.

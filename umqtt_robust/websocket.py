@@ -28,11 +28,14 @@ _REQUEST = (
 
 
 class UpgradeRefused(LinkLost):
-    """The server does not speak MQTT over WebSocket at this path; args[0]: what it said."""
+    """The server does not speak MQTT over WebSocket at this path; args[0]: its status line, or "no answer …"."""
 
 
 def WebSocket(secure=None):
-    """What Client(transports={"ws": ...}) takes; for wss: over the transport that `secure` makes, such as TLS()."""
+    """Returns a factory of WebSocket transports, for Client(transports={"ws": ...}).
+
+    secure: for wss, the factory of the transport below, such as tls.TLS() returns; None: TCP.
+    """
     return lambda host, port, path: _WebSocket(
         secure(host, port, path) if secure else TCP(host, port), host, port, path
     )
@@ -50,7 +53,7 @@ class _WebSocket:
         self._accept = _base64(sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest())
         host = "[%s]" % host if ":" in host else host
         self._out = (_REQUEST % (path, host, port, key)).encode()  # what the link has not taken yet
-        self._taken = 0  # bytes of the program's that are in it
+        self._taken = 0  # bytes of the caller's that are in _out
         self._answer = bytearray()  # to the handshake; None: it is done
         self._head = bytearray()  # of the frame that arrives
         self._left = 0  # bytes of its payload to come
@@ -62,7 +65,7 @@ class _WebSocket:
         self.socket = self._link.socket
         if not done or not self._flush():
             return False
-        byte = bytearray(1)  # one by one, so that what follows the answer stays where it is
+        byte = bytearray(1)  # one by one, so that what follows the answer stays in the link
         while self._answer is not None:
             n = self._link.read(byte, 0)
             if n is None:
@@ -113,7 +116,7 @@ class _WebSocket:
             self._taken = min(size, _FRAME)
             self._put(0x80 | _BINARY, memoryview(buf)[offset : offset + self._taken])
         if not self._flush():
-            return None  # and whoever writes comes again with the same bytes
+            return None  # the caller writes the same bytes again
         n = self._taken
         self._taken = 0
         return n
@@ -154,7 +157,7 @@ class _WebSocket:
             return
         kind = head[0]
         n = head[1]
-        control = kind > 0x87  # and only whole
+        control = kind > 0x87  # and not fragmented
         if (
             n > (125 if control else 127)
             or not control
@@ -179,11 +182,11 @@ class _WebSocket:
         if control[0] == _CLOSE:
             self._ended = True
             self._put(_CLOSE, control[1:3])
-        elif control[0] == _PING and len(self._out) < _FRAME:  # a server that asks and asks gets fewer answers (5.5.3)
+        elif control[0] == _PING and len(self._out) < _FRAME:  # a server that floods PINGs gets fewer answers (5.5.3)
             self._put(_PONG, control[1:])
 
     def waits(self, writing):
-        """What to wait for: True for the link to take bytes; while the server upgrades it, there are none."""
+        """Returns True if the link has to take bytes next; during the handshake the caller's bytes wait."""
         return bool(self._out) or writing and self._answer is None
 
     def wait(self, ms, writing):
@@ -195,6 +198,6 @@ class _WebSocket:
             try:
                 self._flush()
             except OSError:
-                pass  # the link is gone: there is nobody to say it to
+                pass  # the link is gone
         self._link.close()
         self.socket = None

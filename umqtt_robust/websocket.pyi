@@ -5,7 +5,7 @@ from .transport import Transport
 
 class UpgradeRefused(LinkLost): ...
 
-# secure: over what it makes instead of TCP, for wss://
+# secure: for wss://, makes the transport below, in place of TCP
 def WebSocket(
     secure: Callable[[str, int, str], Transport] | None = None,
 ) -> Callable[[str, int, str], Transport]: ...

@@ -62,7 +62,7 @@ class Actions:
             self._board.updater(name).recover(args, order)
             raise Later
         if name not in _NAMES:
-            raise CommandError("begun by a version that knew it, and cut short")
+            raise CommandError("interrupted, and this version does not know the command")
         return self.run(name, args, order)
 
     def step(self):

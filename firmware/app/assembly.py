@@ -37,7 +37,7 @@ def assemble(folder, settings, secrets, store_error=None):
         start_watchdog(settings["watchdog_ms"])
     board = Board(folder.rstrip("/"), settings, boots, VERSION)
     board.wake = _wake(boots)
-    # The boot count in it is durable before anything is read, sent or retried.
+    # The boot count in the identity is durable before anything is read, sent or retried.
     device_id = settings["device_id"] or _hardware_id()
     board.identity = identity = Identity(device_id, boots.count, board.wake and board.wake.random_bits)
     board.clock = clock = Clock(time.ticks_ms, time.ticks_diff, system_clock(time, sys.platform))
@@ -79,7 +79,7 @@ def _wake(boots):
 
 
 def _client(board, settings, secrets, store_error):
-    # Returns (client, None), or, if the flash fails, a client with its store in RAM, and why: it must stay reachable.
+    # Returns (client, None), or, if the flash fails, one with its store in RAM, and why: the board must stay reachable.
     identity, status, state_folder, clock = board.identity, board.status, board.state_folder, board.clock
     options = {
         "keep_alive": settings["keep_alive"],

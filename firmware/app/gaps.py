@@ -64,7 +64,7 @@ class Gaps:
     def add(self, boot, first, last=None):
         """Note in flash that the readings from seq `first` to `last` (default: only `first`) were dropped."""
         if boot not in self._gaps and len(self._gaps) == _MOST_BOOTS:
-            # The oldest boot has the smallest count before the hyphen. It is lost if the outbox has no room now.
+            # The oldest boot has the smallest count before the hyphen. Its note is lost if the outbox has no room now.
             oldest = min(self._gaps, key=lambda name: int(name.partition("-")[0]))
             self._tell(oldest)
             del self._gaps[oldest]

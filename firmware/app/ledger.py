@@ -1,4 +1,4 @@
-"""Stores the commands that this board has begun in flash, so that a repeated one is known even after a reboot.
+"""Stores in flash the commands that this board has begun, so that a repeated one is known even after a reboot.
 
 The folder `path` holds a ring of `size` commands, each in two small files. Numbers are little-endian; each file
 begins with the CRC-32 of the rest:
@@ -20,8 +20,8 @@ from binascii import crc32
 from struct import pack, unpack_from
 
 SIZE = 16
-# A broker may send what was carried out again after a failure, and more than SIZE commands of it. So the ids of more
-# are known, at no additional write.
+# After a failure, a broker may send again more than SIZE commands that were carried out. So the ids of older ones are
+# kept too, at no additional write.
 _OLDER = 3
 _NONE = b"\0" * (4 * _OLDER)
 
@@ -206,8 +206,8 @@ class Ledger:
 
 
 def _checksum(command_id):
-    # 0 stands for no id; one in 2**32 has it, and is forgotten a little sooner.
-    return pack("<I", crc32(str(command_id).encode()) & 0xFFFFFFFF)
+    # 0 stands for no id.
+    return pack("<I", crc32(str(command_id).encode()) & 0xFFFFFFFF or 1)
 
 
 def _split(data):

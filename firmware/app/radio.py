@@ -7,7 +7,7 @@ _DRIVER_TRIES = 2
 
 
 def prepare(network, settings, call):
-    """Return the WLAN of the station, or None. call(function, *arguments): None if that raises, which it reports."""
+    """Return the WLAN of the station, or None. call(function, *arguments) reports an exception and returns None."""
     # Both take effect when the radio is switched on.
     if settings["country"]:
         call(network.country, settings["country"])

@@ -92,7 +92,7 @@ class Updater:
             text = str(error)
         except OSError as error:
             text = "the flash refused: %r" % error
-        except Exception as error:  # noqa: BLE001 - raised here it would come again after every restart: recover()
+        except Exception as error:  # noqa: BLE001 - if raised, recover() would meet it after every restart
             text = "failed: %r" % error
         self._work = None
         if self._source:

@@ -151,5 +151,5 @@ def page(status, title, body):
 
 
 def redirect(address):
-    """Yield a redirect from any other address to the page, by which a phone sees that it has to show one."""
+    """Yield a redirect from any other address to the page. It makes a phone show the page by itself."""
     yield (_HEAD % ("302 Found", "Location: http://%s/\r\n" % address)).encode()

@@ -62,7 +62,9 @@ PLACES = {
     "spark/test_spool.py": 0,
     "spark/test_wire.py": 0,
     "bench": 3,
+    "bench/test_size.py": 1,
     "typechecks": 3,
+    "typechecks/test_stubs.py": 1,
 }
 
 _PLACES = {tuple(Path(place).parts): tier for place, tier in PLACES.items()}
