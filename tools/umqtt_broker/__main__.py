@@ -44,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokerError as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
-    # The packet loop creates tuples that live for microseconds and no cycles: collecting after every 700 of
-    # them, and looking through every module each time, is wasted.
+    # The packet loop creates short-lived tuples and no reference cycles: a collection after every 700 of them, which
+    # also scans every module, is wasted work.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -122,7 +122,7 @@ def _configuration(options: argparse.Namespace) -> Configuration:
 
 
 def _report(configuration: Configuration) -> int:
-    """Print the result of a successful check; errors have raised before."""
+    """Check what the configuration names, print warnings and the result. Returns 0. Raises ConfigFileError."""
     if problems := problems_of(configuration):
         raise ConfigFileError(problems)
     for warning in configuration.warnings:

@@ -21,15 +21,15 @@ from .stats import Stats
 from .store import open_store
 from .transport.listeners import BoundListener, open_listeners
 
-# Seconds until the last packets must have left when the broker stops.
+# Seconds that connections have to send their last packets when the broker stops.
 _STOP_TIMEOUT = 2.0
 
 
 class Service(Protocol):
-    """Something that runs as long as the broker runs: the observation, the bridges."""
+    """A part that starts and stops with the broker: the observation, the bridges."""
 
     async def start(self) -> None:
-        """Start; the broker is about to serve. Raises BrokerError."""
+        """Start, just before the broker accepts clients. Raises BrokerError."""
 
     async def stop(self) -> None:
         """Stop."""
@@ -38,8 +38,8 @@ class Service(Protocol):
 class Broker:
     """A broker in the running asyncio event loop: an asynchronous context manager, or start() and stop().
 
-    stats: its counters. view: what it holds. host, port: where its first listener listens once started.
-    bound_listeners, connections: for the broker's own modules; others read `view`.
+    stats: its counters. view: reads its sessions, subscriptions and messages. host, port: where its first listener
+    listens once started. bound_listeners, connections: for the broker's own modules; other programs use `view`.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
@@ -82,8 +82,9 @@ class Broker:
     ) -> None:
         """Open the store and listen. Raises ConfigError, StoreError, PortInUse or BrokerError.
 
-        bound: called when the ports are bound and nothing else is done yet: the moment to give up root. A store that
-        several brokers share is waited for before that: see Store.acquire.
+        If several brokers share the store, waits first until no other broker has it: see Store.acquire, also for
+        is_patient. on_standby: called with the reason when that wait begins or its reason changes. bound: called when
+        the ports are bound and before the store is opened: the moment to give up root.
         """
         self.config.validate()
         self.loop = asyncio.get_running_loop()
@@ -107,7 +108,7 @@ class Broker:
 
     async def _start(self, bound: Callable[[], None] | None) -> None:
         """Bind, recover and serve. See start()."""
-        # The ports first: a store is not touched by a broker that cannot serve it.
+        # The ports first: a broker that cannot listen must not change the store.
         self.bound_listeners = open_listeners(self.config, self.stats, self.refusals, self.new_connection, bound)
         first = self.bound_listeners[0]
         self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
@@ -138,19 +139,19 @@ class Broker:
             raise
 
     def addresses(self) -> list[str]:
-        """Return where it listens, one text for each address: `127.0.0.1:1883`, `127.0.0.1:8883 (tls)`."""
+        """Return where the broker listens, one text for each address: `127.0.0.1:1883`, `127.0.0.1:8883 (tls)`."""
         return [address for bound_listener in self.bound_listeners for address in bound_listener.addresses()]
 
     def reload(self, config: BrokerConfig | None = None) -> list[str]:
-        """Read permissions and certificates again, and take over what differs in `config`; drop no connection.
+        """Read permissions and certificates again, and apply the settings that differ in `config`.
 
-        Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if
-        anything is wrong with the new settings.
+        config: the new settings; None: no new settings. No connection is closed. Returns the names of settings that
+        differ and need a restart. Raises ConfigError, and changes nothing, if anything is wrong with the new settings.
         """
         return apply(self.config, config, self.bound_listeners, self.sessions.rights_changed)
 
     async def stop(self) -> None:
-        """Stop listening, publish the wills of those still connected, commit, close. Raises StoreError."""
+        """Stop listening, publish the wills of connected clients, commit, and close. Raises StoreError."""
         if not self.bound_listeners:
             return
         for bound_listener in self.bound_listeners:
@@ -158,7 +159,7 @@ class Broker:
         for service in reversed(self._services):
             await service.stop()
         connections = list(self.connections)
-        # All wills first, so that those who are still connected see them.
+        # All wills first, so that clients that are still connected get them.
         for connection in connections:
             if connection.session is not None:
                 self.sessions.publish_will(connection.session)
@@ -175,7 +176,7 @@ class Broker:
                 permission.close()
 
     async def abandon(self) -> None:
-        """End at once, without any answers: another broker has the store, and the sessions."""
+        """End at once without answering any client: another broker has the store and the sessions."""
         for bound_listener in self.bound_listeners:
             bound_listener.close()
         self.bound_listeners = []
@@ -187,7 +188,7 @@ class Broker:
         await self.store.abandon()
 
     async def _wait_for_connections(self) -> None:
-        """Let the last packets leave; cut the connections that do not take them."""
+        """Wait for the last packets to be sent; abort the connections that do not accept them in time."""
         if not self.connections:
             return
         self._all_gone = asyncio.Event()
@@ -210,7 +211,7 @@ class Broker:
             self._ticking = None
 
     def expire(self) -> None:
-        """Drop what is too old. Called once a second."""
+        """Drop expired messages, wills and sessions. Called once a second."""
         self.context.expiry.tick()
         self.sessions.expire()
         self.router.expire_retained()
@@ -218,7 +219,7 @@ class Broker:
     # Connections
 
     def new_connection(self, listener: Listener) -> Connection:
-        """Make a connection that arrived at a listener. It is counted once it has a transport."""
+        """Return a new connection for a client of `listener`. It is counted once it has a transport."""
         return Connection(self, listener)
 
     def admit(self, connection: Connection) -> bool:

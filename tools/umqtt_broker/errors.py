@@ -4,7 +4,7 @@ BrokerError
 ├── ConfigError      a setting is impossible or unsafe
 ├── PortInUse        another program listens there
 ├── StoreError       the store cannot be opened or belongs to someone else
-│   └── LeaseLost    another broker has taken it over, or may have
+│   └── LeaseLost    another broker has taken the store over, or may have
 └── MalformedPacket  a client sent what the specification forbids: its connection is closed and counted
 """
 
@@ -20,7 +20,7 @@ class ConfigError(BrokerError):
 class PortInUse(BrokerError):
     """Another program listens on the address.
 
-    Attributes: host (str), port (int). where: the line of a file that asks for it.
+    Attributes: host (str), port (int). where: "FILE:LINE" of the setting that asks for the port, "" for none.
     """
 
     def __init__(self, host: str, port: int, where: str = "") -> None:

@@ -1,19 +1,19 @@
-"""Log lines as JSON objects, one a line, for programs that collect logs."""
+"""Formats the log as JSON objects, one per line, for programs that collect logs."""
 
 import json
 import logging
 import time
 from typing import Any
 
-# What every record has by itself; the rest was given as `extra`.
+# The attributes that every record has; any other was given as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as `{"time", "level", "logger", "message"}`, with `extra` fields and `exception` if any.
 
-    time is UTC to the millisecond, ISO 8601. A line is ASCII, so that whatever some program takes for a line break
-    stays inside its JSON string: nobody who can choose a client identifier can forge a line.
+    time is UTC to the millisecond, ISO 8601. A line is ASCII, so that every character that some program takes for a
+    line break is escaped inside its JSON string: a client cannot forge a line by its client identifier.
     """
 
     def format(self, record: logging.LogRecord) -> str:

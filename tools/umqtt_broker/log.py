@@ -1,7 +1,7 @@
 """The broker's log: where it goes, which kinds of message it has, and the lines about clients.
 
-Kinds are mosquitto's log types. Each message has a level of its own, so that one that nobody wants costs a look
-into a dictionary.
+Kinds are mosquitto's log types. Each kind has its own level of the module logging, so that a message that nobody wants
+costs only one lookup.
 """
 
 import logging
@@ -28,7 +28,7 @@ _TYPES = {
     "debug": logging.DEBUG,
 }
 _DEFAULT_TYPES = ("error", "warning", "notice", "information")
-# Lines about refused clients that may come together.
+# Lines about refused clients that may be logged at once, before they are limited to one a second.
 _REFUSALS_AT_ONCE = 20
 _OFF = logging.CRITICAL + 10
 _SYSLOG = "/dev/log"
@@ -48,7 +48,9 @@ class LogConfig:
 
     destinations: kind and path of each: "stderr", "stdout", "syslog", "file", "none".
     types: mosquitto's log types; empty for error, warning, notice and information.
-    timestamp_format: strftime's; empty for ISO 8601 with the zone. connection_messages: who comes and goes.
+    format: of a line. timestamp: lines of text begin with the time. timestamp_format: strftime's; empty for ISO 8601
+        with the time zone.
+    connection_messages: log which clients connect and disconnect, and which are refused.
     """
 
     destinations: tuple[tuple[str, str], ...] = (("stderr", ""),)
@@ -60,12 +62,15 @@ class LogConfig:
 
 
 def start(config: LogConfig) -> None:
-    """Log as `config` says from now on; files are opened anew. Raises ConfigError and changes nothing."""
+    """Log as `config` says from now on; files are opened anew. Raises ConfigError; then nothing changes."""
     put_in_force(config, open_handlers(config))
 
 
 def open_handlers(config: LogConfig) -> list[logging.Handler]:
-    """Open everything that `config` names, for put_in_force() or to be closed. Raises ConfigError."""
+    """Open all destinations of `config`. Raises ConfigError.
+
+    Returns the handlers: pass them to put_in_force(), or close them.
+    """
     handlers: list[logging.Handler] = []
     for kind, path in config.destinations:
         try:
@@ -80,13 +85,13 @@ def open_handlers(config: LogConfig) -> list[logging.Handler]:
 
 
 def put_in_force(config: LogConfig, handlers: list[logging.Handler]) -> None:
-    """Log as `config` says, with the handlers that were opened for it, and close those there were."""
+    """Log as `config` says from now on, with the handlers from open_handlers(); close the previous handlers."""
     levels = _levels(config.types)
     for handler in handlers:
         handler.setFormatter(_formatter(config))
         handler.addFilter(lambda record: _kind(record.levelno) in levels)
     if not handlers:
-        levels = set()  # nothing is made that nobody sees
+        levels = set()  # without a destination no record need be made
     before, _root.handlers = _root.handlers, handlers or [logging.NullHandler()]
     for handler in before:
         handler.close()
@@ -99,14 +104,14 @@ def put_in_force(config: LogConfig, handlers: list[logging.Handler]) -> None:
 
 
 def _levels(types: tuple[str, ...]) -> set[int]:
-    """Return the levels that are logged. As in mosquitto, `none` takes back what was said before it."""
+    """Return the levels that are logged. As in mosquitto, `none` cancels the types before it."""
     wanted: set[str] = set()
     for name in types or _DEFAULT_TYPES:
         if name == "none":
             wanted.clear()
         else:
             wanted |= set(_TYPES) if name == "all" else {name}
-    # What mosquitto calls websockets is not a kind of its own here.
+    # mosquitto's log type websockets is accepted, but has no messages here.
     return {_TYPES[name] for name in wanted if name in _TYPES}
 
 
@@ -132,7 +137,10 @@ def _formatter(config: LogConfig) -> logging.Formatter:
 
 
 class _TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00+0100 notice: text`. What a client chose cannot begin a line."""
+    """Formats a record as `2026-01-31T12:00:00+0100 notice: text`.
+
+    Characters that are not printable are escaped, so that a client cannot forge a line by a name that it chooses.
+    """
 
     def __init__(self, config: LogConfig) -> None:
         super().__init__()
@@ -151,7 +159,7 @@ class _TextFormatter(logging.Formatter):
 def log_connect(
     client_id: bytes, address: str, username: bytes | None, *, clean_session: bool, keep_alive: int
 ) -> None:
-    """A client was let in."""
+    """Log that a client was let in. keep_alive: seconds."""
     if _clients.isEnabledFor(NOTICE):
         fields = {"client_id": client_id, "address": address, "username": username}
         user = "" if username is None else f" as {_text(username)}"
@@ -162,7 +170,7 @@ def log_connect(
 
 
 class RefusalLog:
-    """The lines about those who are not let in: so many at once and one a second from then on.
+    """Logs the clients that are refused: up to 20 lines at once, then at most one a second.
 
     The others are counted, and the next line says how many there were. All times are the event loop's, in seconds.
     """
@@ -173,7 +181,7 @@ class RefusalLog:
         self._left_out = 0
 
     def refused(self, now: float, address: str, reason: str, client_id: bytes | None = None) -> None:
-        """A client at `address` was not let in; client_id: as far as it said one."""
+        """Log that a client at `address` was refused. client_id: None if the client has sent none."""
         if not _clients.isEnabledFor(NOTICE):
             return
         self._credit = min(_REFUSALS_AT_ONCE, self._credit + now - self._since)
@@ -190,7 +198,7 @@ class RefusalLog:
 
 
 def log_disconnect(client_id: bytes, reason: str) -> None:
-    """A client has gone. reason: "" if it said DISCONNECT, else what ended the connection."""
+    """Log that a client has disconnected. reason: "" if it sent DISCONNECT, else what ended the connection."""
     if _clients.isEnabledFor(NOTICE):
         fields = {"client_id": client_id, "reason": reason}
         _clients.log(
@@ -199,7 +207,7 @@ def log_disconnect(client_id: bytes, reason: str) -> None:
 
 
 def log_subscribe(client_id: bytes, topic_filter: bytes, return_code: int) -> None:
-    """A client has subscribed; return_code: the QoS granted, or 0x80 and more."""
+    """Log a subscription. return_code: the QoS granted; 0x80 and above: denied."""
     if _subscriptions.isEnabledFor(SUBSCRIBE):
         granted = "denied" if return_code >= 0x80 else f"QoS {return_code}"
         fields = {"client_id": client_id, "topic_filter": topic_filter, "return_code": return_code}
@@ -207,7 +215,7 @@ def log_subscribe(client_id: bytes, topic_filter: bytes, return_code: int) -> No
 
 
 def log_unsubscribe(client_id: bytes, topic_filter: bytes) -> None:
-    """A client has unsubscribed."""
+    """Log that a client has unsubscribed."""
     if _subscriptions.isEnabledFor(UNSUBSCRIBE):
         fields = {"client_id": client_id, "topic_filter": topic_filter}
         _subscriptions.log(UNSUBSCRIBE, "%s %s", _text(client_id), _text(topic_filter), extra=fields)

@@ -25,7 +25,10 @@ _log = logging.getLogger(log.ROOT)
 
 
 class Process:
-    """One broker from start to end. path: its configuration file, "" if there is none."""
+    """The process of one broker, from start to end.
+
+    path: its configuration file, "" if there is none. lenient: unknown keys in it are warnings, also at a reload.
+    """
 
     def __init__(self, configuration: Configuration, path: str = "", *, lenient: bool = False) -> None:
         self._configuration = configuration
@@ -70,13 +73,13 @@ class Process:
         return 0
 
     async def _serve(self, broker: Broker, stop: asyncio.Event, reload: asyncio.Event) -> bool:
-        """Serve until a signal stops it (returns False) or its store is lost (returns True)."""
+        """Serve until a signal stops the broker or its store is lost. Returns True if the store is lost."""
         for address in broker.addresses():
             print(f"listening on {address}", flush=True)
         if broker.observation.link is not None and sys.stderr.isatty():
-            # The link contains the token: show it only to who started the broker, never in a log.
+            # The link contains the token: show it only on the terminal that started the broker, never in a log.
             print(f"live page: {broker.observation.link}", file=sys.stderr)
-        # After the ready line, which is the first on standard output even if the log goes there too.
+        # Log only after the `listening on` line, which must be the first on standard output even if the log goes there.
         self._warn(self._configuration.warnings)
         _log.log(NOTICE, "running, %s", ", ".join(broker.addresses()))
         reloading = asyncio.create_task(self._reload_when_told(broker, reload))
@@ -97,7 +100,7 @@ class Process:
         _log.log(NOTICE, "standby: does not listen, and takes over when that ends: %s", reason)
 
     def _when_bound(self) -> None:
-        """Write the pid file and give up root; the last step as root. Raises ConfigError."""
+        """Write the pid file, then give up root. Raises ConfigError."""
         path = self._configuration.pid_file
         if path:
             try:
@@ -123,7 +126,7 @@ class Process:
             await told.wait()
             told.clear()
             try:
-                # Not a task of its own: what is still being read when the broker stops is not taken over.
+                # Awaited here, not in a separate task, so that a reload is cancelled when the broker stops.
                 await self._reload(broker)
             except ConfigError as error:
                 for problem in error.problems if isinstance(error, ConfigFileError) else [error]:
@@ -137,7 +140,7 @@ class Process:
             broker.reload()
             _log.log(NOTICE, "reloaded")
             return
-        # Files may be large and disks slow: clients do not wait for them.
+        # In a thread: files may be large and disks slow, and clients must not wait for them.
         new = await asyncio.to_thread(load, self._path, lenient=self._lenient)
         # Steps that can fail come first: either all of the new settings apply, or none.
         handlers = log.open_handlers(new.log)
@@ -148,7 +151,7 @@ class Process:
                 handler.close()
             raise
         old, self._configuration = self._configuration, new
-        # Settings that the process uses only at its start stay until its end.
+        # The process uses these settings only at its start: keep the old values.
         for name in ("pid_file", "user"):
             if getattr(new, name) != getattr(old, name):
                 needs_restart.append(name)
@@ -167,7 +170,7 @@ class Process:
 
 
 async def _until(stop: asyncio.Event, task: asyncio.Task[Any]) -> bool:
-    """Wait for a task, but not longer than until `stop`: then it is cancelled. Returns whether the task was done."""
+    """Wait until a task is done or `stop` is set; then cancel the task. Returns True if the task was done."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([stopping, task], return_when=asyncio.FIRST_COMPLETED)
     is_done = task.done()
@@ -179,7 +182,7 @@ async def _until(stop: asyncio.Event, task: asyncio.Task[Any]) -> bool:
 
 
 def check_user(name: str) -> pwd.struct_passwd:
-    """Return the account of a user. Raises ConfigError."""
+    """Return the account of a user. Raises ConfigError if there is none."""
     try:
         return pwd.getpwnam(name)
     except KeyError:
@@ -187,7 +190,7 @@ def check_user(name: str) -> pwd.struct_passwd:
 
 
 def become_user(name: str) -> None:
-    """Give up root for good. Does nothing if not started as root. Raises ConfigError."""
+    """Give up root permanently and become the user `name`. Does nothing if not started as root. Raises ConfigError."""
     if os.geteuid() != 0:
         return
     account = check_user(name)

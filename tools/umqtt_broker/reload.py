@@ -10,9 +10,9 @@ from .settings.broker import BrokerConfig, Listener
 from .transport.listeners import BoundListener
 from .transport.tls import make_context
 
-# Settings read only at the start. Every other setting is read when it is needed.
+# Settings that are read only at the start. Every other setting is read when it is needed.
 _AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})
-# Seconds until a permission that was replaced lets go of its threads.
+# Seconds until a permission that was replaced is closed.
 _RETIRE_AFTER = 60.0
 _LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode", "mount_point")
 
@@ -23,12 +23,11 @@ def apply(
     bound_listeners: Sequence[BoundListener],
     rights_changed: Callable[[], None],
 ) -> list[str]:
-    """Let `config`, of a broker that runs, take over `new`; None: the same settings, with their files read again.
+    """Apply the settings `new` to a running broker; with None, read the files of its settings again.
 
-    rights_changed: called when they are in force.
-
-    Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if the
-    new settings are impossible.
+    config: the broker's settings, which are changed in place. bound_listeners: its listeners, in the order of `config`.
+    rights_changed: called when the settings are in force. Returns the names of settings that differ and need a restart.
+    Raises ConfigError, and changes nothing, if the new settings are impossible.
     """
     if new is None:
         contexts = _contexts(config.all_listeners())
@@ -45,7 +44,7 @@ def apply(
         for bound_listener, listener in zip(bound_listeners, listeners, strict=True):
             needs_restart += _take_over_listener(bound_listener.listener, listener)
         for permission in retired:
-            # A check of a password that has begun may end.
+            # Password checks that have begun get time to end.
             asyncio.get_running_loop().call_later(_RETIRE_AFTER, permission.close)
     for bound_listener, context in zip(bound_listeners, contexts, strict=True):
         if bound_listener.context is not None and context is not None:
@@ -68,7 +67,11 @@ def _contexts(listeners: Sequence[Listener]) -> list[ssl.SSLContext | None]:
 
 
 def _match(bound_listeners: Sequence[BoundListener], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
-    """Find the new settings of each bound listener, and what cannot be done with them while the broker runs."""
+    """Find the new settings of each bound listener by its address.
+
+    Returns them, in the order of `bound_listeners` (the old settings for a listener that was removed), and the names of
+    listeners that were removed or are new, which needs a restart.
+    """
     left = list(listeners)
     found: list[Listener] = []
     needs_restart: list[str] = []
@@ -99,7 +102,10 @@ def _take_over(old: BrokerConfig, new: BrokerConfig) -> list[str]:
 
 
 def _take_over_listener(old: Listener, new: Listener) -> list[str]:
-    """In place: the connections of the listener know this very object."""
+    """Change the settings of a listener in place, because its connections refer to this object.
+
+    Returns the names of settings that differ and need a restart.
+    """
     if old is new:
         return []
     needs_restart = [f"{_name(old)}: {name}" for name in _LISTENER_AT_START if getattr(old, name) != getattr(new, name)]

@@ -1,6 +1,6 @@
 """Finds what would stop a start, without starting: nothing is created or changed.
 
-The broker may be running meanwhile: that its ports and its store are in use is no mistake.
+The broker may be running meanwhile: ports and a store that are in use are not reported as problems.
 """
 
 import contextlib
@@ -55,7 +55,10 @@ def _check_log(config: LogConfig) -> None:
 
 
 def _check_ports(listeners: tuple[Listener, ...]) -> None:
-    """Have each port for a moment, to learn whether this machine has the address and this user may have the port."""
+    """Bind each port for a moment. Raises ConfigError or BrokerError if an address or a port cannot be used.
+
+    A port that another program uses is accepted.
+    """
     opened: dict[int, Listener] = {}
     with contextlib.ExitStack() as sockets:
         for listener in listeners:
@@ -94,7 +97,7 @@ def _check_http(config: BrokerConfig) -> None:
 
 
 def _check_file(key: str, path: str) -> None:
-    """Raise ConfigError unless a file can be written, or made if there is none."""
+    """Raise ConfigError unless the file at `path` can be written, or created if there is none. key: for the message."""
     if os.path.isdir(path):
         raise ConfigError(f"{key} {path} is a folder — name a file in it")
     folder = os.path.dirname(path) or "."

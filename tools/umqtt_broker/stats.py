@@ -7,23 +7,26 @@ from collections.abc import Callable
 class Stats:
     """The counters of a broker since its start.
 
-    Counters only rise; `connections`, `sessions`, `subscriptions`, `shared_subscriptions` (those of them that
-    are shared), `retained` and `queued` are gauges.
+    Counters only rise. Gauges are `connections`, `sessions`, `subscriptions`, `shared_subscriptions` (the subscriptions
+    that are shared), `retained` and `queued`.
 
     connections_accepted / connections_refused: network connections opened / CONNECTs answered with a return
-        code other than 0 or turned away at a limit. connections_max: the most there were at once.
+        code other than 0 or turned away at a limit. connections_max: the most network connections at once.
     messages_in / messages_out: PUBLISH packets received / handed to a connection (DUP resends included).
     bytes_in / bytes_out: read from / handed to network connections.
     denied: messages a client may not publish; acknowledged as the specification asks, and not routed.
     resent: PUBLISH packets sent again with DUP. takeovers: connections closed by a newer one of the same client.
-    wills: published. sessions_of_others: discarded because a client of another user came under their identifier.
-    sessions_expired: forgotten because their client stayed away for session_expiry.
-    wrong_passwords: CONNECTs answered with return code 4. told_to_wait: with 3: too many passwords wait to be
-        checked, or were wrong before.
+    wills: wills published. sessions_of_others: sessions discarded because a client of another user connected with their
+        client identifier.
+    sessions_expired: sessions discarded because their client stayed away for session_expiry.
+    wrong_passwords: CONNECTs answered with return code 4, or after an enhanced authentication with reason code 0x87.
+    told_to_wait: CONNECTs answered with return code 3 (0x88): too many passwords wait to be checked, or were wrong
+        before.
     keep_alive_timeouts, connect_timeouts: connections closed for silence.
     unknown_acknowledgements: PUBACK, PUBREC or PUBCOMP for a packet identifier that is not in use.
     publishers_held: times a publisher was not read from because a queue was full, or the disk too slow.
-    publishers_let_through: times one was read from all the same, because the broker waited for its acknowledgements.
+    publishers_let_through: times a publisher's messages were processed although a queue was full, because the broker
+        waited for its acknowledgements.
     rate_limited: times a client was read from more slowly for max_receive_rate.
     commits / commit_failures: transactions of the store.
     malformed: connections closed for a broken packet, by reason.
@@ -32,10 +35,10 @@ class Stats:
     dropped_qos0_slow: QoS 0, the subscriber does not read fast enough.
     dropped_qos0_offline: QoS 0, for a persistent session without a connection [MQTT-3.1.2-5].
     dropped_queue_full: for a session at its limit, with at_queue_limit "drop".
-    dropped_share_ended: waited for a group of shared subscriptions that its last member left.
-    dropped_damaged: lost or garbled by the disk under the store.
+    dropped_share_ended: waited in a shared subscription that its last member left.
+    dropped_damaged: lost or garbled in the store.
     dropped_denied: waited for a client that may not read the topic any more.
-    dropped_disk: QoS 0, waited for a disk that failed when its client went.
+    dropped_disk: QoS 0, waited for the disk when the connection of the publisher ended.
     dropped_expired: waited longer than message_expiry. dropped_too_large: payload and properties are
         above max_payload_size, or the packet above what the client of MQTT 5 takes.
     """

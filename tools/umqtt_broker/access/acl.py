@@ -1,4 +1,4 @@
-"""What clients may publish and read, in the syntax and with the meaning of mosquitto's acl_file.
+"""Access control lists: what clients may publish and read, with the syntax and meaning of mosquitto's acl_file.
 
     topic read weather/#            # until the first `user`: for clients without a user name
     user ada
@@ -6,15 +6,15 @@
     topic deny home/safe/#
     pattern write fleet/%c/telemetry
 
-The order of lines does not matter beyond the `user` a `topic` stands under. First the section of the client's user name
-decides, or the one before the first `user` for a client without a name: a `deny` that matches refuses, else a grant
-that matches allows. Only if it says nothing do the patterns decide, in the same way, for every client: %c is its client
-identifier, %u its user name. What nobody allows is refused. Topics that begin with $SYS cannot be written, ones that
-begin with $share are no topics.
+The order of lines matters only in one way: a `topic` line belongs to the `user` line above it. An access is decided in
+two steps. First, by the section of the client's user name; for a client without a user name, by the lines before the
+first `user`. A matching `deny` refuses; otherwise a matching grant allows. Second, if no line of the section matches,
+by the patterns, in the same way, for every client: %c is its client identifier, %u its user name. What no line allows
+is refused. No client may publish to topics that begin with $SYS; names that begin with $share are not topics.
 
-A client identifier or user name with + or # never reaches the patterns: everything its section does not allow is
-refused. So is one with / if a pattern has a place for it, unlike in mosquitto: the client `pump-7/cmd` could otherwise
-reach what the pattern fleet/%c means for `pump-7`.
+Patterns do not apply to a client whose client identifier or user name contains + or #: only its section can allow
+something. Unlike in mosquitto, the same holds for a name that contains /, if a pattern has a placeholder for that name:
+the client `pump-7/cmd` could otherwise reach what the pattern fleet/%c means for `pump-7`.
 """
 
 import re
@@ -29,7 +29,7 @@ from ..protocol.topic_filters import Effort, Levels, TooHard, intersection, is_c
 from ..protocol.topics import MAX_LENGTH, MAX_REMEMBERED, has_wildcard, is_topic_filter, is_topic_name
 from .permission import Rights
 
-# The access that a rule grants; DENY refuses it.
+# The access that a rule grants, as bits; DENY refuses any access.
 DENY = 0
 READ = 1
 WRITE = 2
@@ -38,17 +38,17 @@ _ACCESS = {b"read": READ, b"write": WRITE, b"readwrite": READ | WRITE, b"deny": 
 _PLACE = re.compile(rb"%[cu]")
 _WILDCARD = re.compile(rb"[+#]")
 
-# Answers remembered: of one client, of all together. Past a limit the memory starts afresh: who publishes to ever new
-# topics makes the broker slower for himself, not larger.
+# Decisions kept in the cache: for one client, and for all clients together. A full cache is emptied: a client that
+# publishes to ever new topics slows the broker down only for itself, and does not fill the memory.
 _MAX_ANSWERS = 1024
 _MAX_ANSWERS_TOTAL = 262_144
 
-# Effort for the check of one subscription: about 2 ms.
+# Steps that the check of one subscription may take: about 2 ms.
 _EFFORT = 10_000
 
 
 class Rule(NamedTuple):
-    """One line: which access to which filter. In a pattern, the filter has placeholders for names."""
+    """One line of the file: an access and a topic filter, which contains %c or %u in a pattern."""
 
     access: int
     topic_filter: bytes
@@ -114,7 +114,7 @@ class Acl:
         return rules
 
     def remembered(self) -> bool:
-        """Count one more remembered answer. If there are too many, forget them all and return False."""
+        """Count one more cached decision. If there are too many, forget them all and return False."""
         self._answers += 1
         if self._answers < _MAX_ANSWERS_TOTAL:
             return True
@@ -125,7 +125,7 @@ class Acl:
 
 
 class _Rules(NamedTuple):
-    """Rules by the access they give, in the order of evaluation: deny first."""
+    """Filters by the access of their rules, in the order of evaluation: deny first."""
 
     deny: tuple[Levels, ...]
     read: tuple[Levels, ...]
@@ -160,7 +160,10 @@ class AclRights(Rights):
         self._may_read: dict[bytes, bool] = {}
 
     def may_publish(self, topic_name: bytes) -> bool:
-        """Say whether the client may publish. Yes for what is no topic name: that ends the connection later."""
+        """Return True if the client may publish to `topic_name`.
+
+        Also True for an invalid topic name, which closes the connection later.
+        """
         allowed = self._may_publish.get(topic_name)
         if allowed is None:
             if not is_topic_name(topic_name):
@@ -170,7 +173,7 @@ class AclRights(Rights):
         return allowed
 
     def may_read(self, topic_name: bytes) -> bool:
-        """Say whether the client may receive messages of `topic_name`."""
+        """Return True if the client may receive messages of `topic_name`."""
         allowed = self._may_read.get(topic_name)
         if allowed is None:
             allowed = not topic_name.startswith(b"$share") and self._decide(READ, topic_name)
@@ -180,8 +183,8 @@ class AclRights(Rights):
     def grant(self, topic_filter: bytes, qos: int) -> int:
         """Return `qos`, or 0x80 if there is no topic name that the filter matches and the client may read.
 
-        Of a shared subscription, $share/GROUP/FILTER, the filter behind the group counts. What takes too long to find
-        out is granted: each message is asked for anyway.
+        For a shared subscription, $share/GROUP/FILTER, only FILTER counts. A filter whose check takes too long is
+        granted: may_read() decides about its messages anyway.
         """
         if topic_filter.startswith(b"$share/"):
             topic_filter = topic_filter.partition(b"/")[2].partition(b"/")[2]
@@ -202,7 +205,7 @@ class AclRights(Rights):
         return qos if readable else SUBSCRIPTION_FAILURE
 
     def forget(self) -> None:
-        """Forget the remembered answers."""
+        """Forget the cached decisions."""
         self._may_publish.clear()
         self._may_read.clear()
 
@@ -216,7 +219,7 @@ class AclRights(Rights):
         return False
 
     def _own_rules(self) -> _Rules:
-        """The patterns' rules for this client, made at the first use, because many clients connect at once."""
+        """Return the patterns' rules for this client, made at the first use, because many clients connect at once."""
         if self._patterns is None:
             self._patterns = _compile(self._acl.substitute(self._client_id, self._username))
         return self._patterns
@@ -271,7 +274,7 @@ def parse_acl(text: bytes, path: str) -> Acl:
 
 
 def _rule(text: bytes, where: str) -> Rule:
-    """Parse what follows `topic` or `pattern`: an access, unless there is but one word, and a filter."""
+    """Parse what follows `topic` or `pattern`: an access and a filter, or a filter alone. Raises ConfigError."""
     word, _, rest = text.partition(b" ")
     access = READ | WRITE
     topic_filter = text

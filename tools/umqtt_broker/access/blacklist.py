@@ -6,8 +6,8 @@
     username demo
     address 192.0.2.0/24
 
-`*`, `?` and `[...]` in client identifiers and user names stand for any text, any character, one of these. An address is
-one of IPv4 or IPv6, or a network.
+In client identifiers and user names, `*` stands for any text, `?` for any character, `[...]` for one of the characters
+listed. An address is an IPv4 or IPv6 address, or a network.
 """
 
 import ipaddress
@@ -85,6 +85,6 @@ class Blacklist:
         except ValueError:
             return False  # the path of a Unix socket
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            # The form in which an IPv6 listener sees an IPv4 client.
+            # An IPv6 listener sees an IPv4 client as ::ffff:192.0.2.1.
             address = address.ipv4_mapped
         return any(address in network for network in self._networks)

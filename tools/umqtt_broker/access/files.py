@@ -1,4 +1,4 @@
-"""Permission by files, as a configuration names them: passwords, an ACL, a blacklist; and a program's own rules."""
+"""Permission by the files that a configuration names (passwords, an ACL, a blacklist), and by a program's own rules."""
 
 import asyncio
 import importlib
@@ -27,12 +27,13 @@ _log = logging.getLogger(__name__)
 class FilePermission(Permission):
     """Lets clients in by password or certificate, and gives them the rights of an ACL.
 
-    password_file: see `passwords`; "" for none: then only certificates and, if allowed, clients without credentials.
-    acl_file: see `acl`; "" for none: who is let in may do everything.
+    password_file: see `passwords`. "" for none: only clients with a certificate are let in, and clients without
+        credentials where that is allowed.
+    acl_file: see `acl`. "" for none: every client that is let in may do everything.
     allow_anonymous: let clients in that show no credentials. A listener may allow it for its own clients.
-    client_id_pattern: what client identifiers look like: `*`, `?`, `[...]` as in file names, %u for the user name.
-        "%u-*" keeps the clients of one user from taking over the sessions of another. "" for any. A client without an
-        identifier gets one from the broker and is not asked.
+    client_id_pattern: the pattern that client identifiers must match: `*`, `?`, `[...]` as in file names, %u for the
+        user name. "%u-*" keeps the clients of one user from taking over the sessions of another. "" for any. A client
+        without an identifier gets one from the broker, to which the pattern does not apply.
     blacklist_file: see `blacklist`; "" for none.
 
     Raises ConfigError, here and in prepare_reload(), that names the file and the line.
@@ -58,7 +59,7 @@ class FilePermission(Permission):
         self.reload()
 
     def prepare_reload(self) -> Callable[[], None]:
-        """Read all files again."""
+        """Read all files again; return a function that puts them in force. Raises ConfigError."""
         passwords = PasswordFile.read(self._password_file) if self._password_file else None
         acl = read_acl(self._acl_file) if self._acl_file else None
         blacklist = Blacklist.read(self._blacklist_file) if self._blacklist_file else Blacklist()
@@ -78,7 +79,10 @@ class FilePermission(Permission):
         return take_over
 
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
-        """Check blacklist, client identifier and credentials, in this order: what is cheap first."""
+        """Check blacklist, client identifier and credentials, the cheapest check first.
+
+        Returns the CONNACK return code, or a future of it while a password is being checked.
+        """
         username = peer.username(packet)
         refused = self._refuse(packet, username, peer)
         if refused:
@@ -87,7 +91,7 @@ class FilePermission(Permission):
             # The listener has verified the certificate.
             return NOT_AUTHORIZED if username is None else ACCEPTED
         if username is None or not self._password_file:
-            # As in mosquitto: a name that cannot be proved counts as none.
+            # As in mosquitto: without a password file, a user name counts as none.
             may_enter = self._allow_anonymous or peer.listener.allow_anonymous
             return ACCEPTED if may_enter else NOT_AUTHORIZED
         if packet.password is None:
@@ -95,7 +99,10 @@ class FilePermission(Permission):
         return self._passwords.check(username, packet.password, peer.address)
 
     def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin SCRAM-SHA-256, if the password file has users for it."""
+        """Begin SCRAM-SHA-256 if the password file has users for it.
+
+        Returns the exchange, or BAD_AUTHENTICATION_METHOD.
+        """
 
         def check(username: bytes) -> int:
             if packet.user_name not in (None, b"", username):
@@ -111,7 +118,7 @@ class FilePermission(Permission):
         return ReasonCode.BAD_AUTHENTICATION_METHOD if exchange is None else exchange
 
     def _refuse(self, packet: Connect, username: bytes | None, peer: Peer) -> int:
-        """Return why a client is refused whatever its credentials are; ACCEPTED if nothing is known against it."""
+        """Return the return code that refuses a client whatever its credentials are, else ACCEPTED."""
         if self._blacklist.refuses(packet.client_id, username, peer.address):
             return NOT_AUTHORIZED
         if packet.client_id and not self._may_be_called(packet.client_id, username):
@@ -142,9 +149,9 @@ class FilePermission(Permission):
 
 
 class PermissionHook(Permission):
-    """What `permission_hook` names derives from this: it answers as the files do, until a method is overridden.
+    """The base class of a `permission_hook`: each method answers as the files do until it is overridden.
 
-    files: the FilePermission of the settings beside it.
+    files: the FilePermission that the other settings make.
     """
 
     def __init__(self, files: Permission) -> None:
@@ -155,14 +162,14 @@ class PermissionHook(Permission):
         return self.files.connect(packet, peer)
 
     def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin as the files do, but refuse if connect() is overridden: override this method as well then."""
+        """Begin as the files do; refuse every method if connect() is overridden and this method is not."""
         # connect() is not called for clients that authenticate by a method.
         if type(self).connect is not PermissionHook.connect:
             return super().authenticate(method, packet, peer)
         return self.files.authenticate(method, packet, peer)
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
-        """Return what a client may do."""
+        """Return what a client may do; None for everything."""
         return self.files.rights(client_id, username)
 
     def prepare_reload(self) -> Callable[[], None]:
@@ -170,7 +177,7 @@ class PermissionHook(Permission):
         return self.files.prepare_reload()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads that check passwords."""
         self.files.close()
 
 
@@ -183,9 +190,9 @@ def file_permission(
     blacklist_file: str = "",
     permission_hook: str = "",
 ) -> Permission:
-    """Return a FilePermission, within the class that `permission_hook` names as MODULE:CLASS if it is given.
+    """Return a FilePermission; with `permission_hook`, MODULE:CLASS, an object of that class which wraps it.
 
-    Raises ConfigError.
+    The other parameters are those of FilePermission. Raises ConfigError.
     """
     files = FilePermission(
         password_file,

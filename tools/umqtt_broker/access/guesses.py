@@ -1,28 +1,29 @@
-"""Limits guessing of passwords: who was wrong too often waits, but not a fleet with one misconfigured device.
+"""Limits the guessing of passwords, without blocking a fleet in which one device is misconfigured.
 
-- An address that was wrong for one user name waits for that name: a second after a few tries, then twice as long each
-  time.
-- An address that was wrong often, whatever the names were, waits until a second has passed for each.
-- A name that was tried often is not tried again by addresses that were wrong for it before; another may try.
+- Address and user name: after 5 wrong passwords from one address for one name, that address must wait before it tries
+  that name again: 1 s, then twice as long after each further one, 60 s at most.
+- Address: an address with 60 wrong passwords, for whatever names, must wait; one of them is forgotten each second.
+- User name: while a name has 60 wrong passwords, addresses that were wrong for it before must wait; other addresses may
+  try. One of them is forgotten each second.
 
-A client that waits gets return code 3, and its password is not checked. A password that was right before never gets
-here. All times are the event loop's, in seconds.
+A client that must wait gets return code 3, and its password is not checked. A password that was right before is
+accepted without asking here. All times are the event loop's, in seconds.
 """
 
 import logging
 from dataclasses import dataclass
 
-# Wrong passwords of one address for one name without a wait, and the longest wait after further ones.
+# Wrong passwords from one address for one name that cause no wait, and the longest wait after further ones, in seconds.
 _FREE = 5
 _LONGEST_WAIT = 60.0
-# Wrong passwords of one address, or for one name, at once; each is forgotten after a second.
+# Wrong passwords from one address, or for one name, from which on clients must wait; one is forgotten each second.
 _AT_ONCE = 60
-# A pair of address and name is forgotten after this time without a wrong password.
+# Seconds without a wrong password after which a pair of address and name is forgotten.
 _FORGOTTEN_AFTER = 600.0
 # Limit for remembered pairs, addresses and names; the oldest are forgotten first.
 _MOST = 10_000
-# Bytes of a user name that count: a CONNECT may have 65,535, which would be 650 MB of names. Names that begin alike
-# wait for each other.
+# Bytes of a user name that are compared: a CONNECT may have 65,535, and so many of each name would take 650 MB. Names
+# that begin with the same bytes share their limits.
 _MOST_NAME = 64
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Wrong:
-    """count: wrong passwords; of an address or a name less one a second. at: the last. until: whom it makes wait."""
+    """Wrong passwords of an address, of a name, or of a pair of both.
+
+    count: how many; for an address or a name, one is forgotten each second. at: the time of the last one. until: the
+    time up to which a pair must wait.
+    """
 
     count: float
     at: float
@@ -44,7 +49,7 @@ class Guesses:
         self._wrong: dict[tuple[str, bytes] | str | bytes, _Wrong] = {}
 
     def must_wait(self, address: str, username: bytes, now: float) -> bool:
-        """Return True if a password must not be checked now."""
+        """Return True if a password must not be checked now. now: the event loop's time."""
         username = username[:_MOST_NAME]
         of_pair = self._wrong.get((address, username))
         if of_pair is not None and (now < of_pair.until or self._is_full(username, now)):
@@ -52,7 +57,7 @@ class Guesses:
         return self._is_full(address, now)
 
     def wrong(self, address: str, username: bytes, now: float) -> None:
-        """Count a wrong password."""
+        """Count a wrong password. now: the event loop's time."""
         username = username[:_MOST_NAME]
         pair = self._count((address, username), now, 0.0 if self._is_forgotten((address, username), now) else 1.0)
         if pair.count > _FREE:
@@ -78,7 +83,7 @@ class Guesses:
         return found is not None and found.count - (now - found.at) >= _AT_ONCE
 
     def _count(self, key: tuple[str, bytes] | str | bytes, now: float, left: float) -> _Wrong:
-        """Count one more; of the earlier ones only the share `left` still counts."""
+        """Count one more wrong password. left: the share of the earlier ones that still counts, 0 to 1."""
         before = self._wrong.pop(key, None)
         found = self._wrong[key] = _Wrong(1.0 + (before.count * left if before is not None else 0.0), now)
         if len(self._wrong) > _MOST:

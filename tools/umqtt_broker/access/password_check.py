@@ -1,7 +1,7 @@
-"""Checks passwords outside the event loop: a few threads, a bounded queue, and a memory of right ones.
+"""Checks passwords outside the event loop: a few threads, a bounded queue, and a cache of right passwords.
 
-A hash made to be slow takes 0.1 s of a processor. A client whose password was right before is let in without it, so
-that a fleet that comes back together is not kept waiting, nor by someone who floods the broker with wrong passwords.
+A deliberately slow hash takes 0.1 s of CPU time. A password that was right before is accepted without hashing it again,
+so that a fleet that reconnects at once does not wait, not even while someone floods the broker with wrong passwords.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from .guesses import Guesses
 from .passwords import StoredPassword
 from .scram import ScramExchange, ScramKeys, decoy
 
-# Different passwords that may wait for a thread. Further clients are told to come again later.
+# Different passwords that may wait for a thread. Further clients are refused with return code 3.
 MAX_WAITING = 4096
 
 
@@ -30,9 +30,9 @@ class _Check(NamedTuple):
 
 
 class PasswordChecker:
-    """Answers with CONNACK return codes. Belongs to one event loop.
+    """Checks passwords and answers with CONNACK return codes. Belongs to one event loop.
 
-    refused_busy: clients told to come again later, because too many passwords were waiting.
+    refused_busy: clients refused with return code 3, because too many passwords were waiting.
     """
 
     def __init__(self, users: Mapping[bytes, StoredPassword], max_waiting: int = MAX_WAITING) -> None:
@@ -54,9 +54,10 @@ class PasswordChecker:
         self._right: dict[bytes, bytes] = {}
 
     def check(self, username: bytes, password: bytes, address: str = "") -> int | asyncio.Future[int]:
-        """Return the return code, or a future of it where hashing takes time: the same for unknown users.
+        """Return the CONNACK return code, or a future of it if the password must be hashed.
 
-        address: of the client, whom wrong passwords make wait; "": nobody waits.
+        An unknown user's password is hashed too, so that the time of the answer does not tell who is known.
+        address: the client's, for which wrong passwords are counted (see Guesses); "": they are not counted.
         """
         digest = self._digest(username, password)
         right = self._right.get(username)
@@ -76,7 +77,7 @@ class PasswordChecker:
                 return SERVER_UNAVAILABLE
             check = self._checks[digest] = _Check(self._submit(against, password), [])
             check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
-        # The password of a fleet with one shared name is hashed only once.
+        # Clients that share a user name and a password wait for the same check: it is hashed only once.
         future: asyncio.Future[int] = loop.create_future()
         check.waiting.append(future)
         future.add_done_callback(lambda future: self._on_answered(future, digest))
@@ -112,7 +113,7 @@ class PasswordChecker:
                 future.set_result(ACCEPTED if is_right else BAD_USER_NAME_OR_PASSWORD)
 
     def _on_answered(self, future: "asyncio.Future[int]", digest: bytes) -> None:
-        """Cancel the check if nobody waits for it any more, so that a flood of short connections leaves no queue."""
+        """Cancel the check if no client waits for it any more: a flood of short connections must not fill the queue."""
         check = self._checks.get(digest)
         if future.cancelled() and check is not None and all(waiting.cancelled() for waiting in check.waiting):
             del self._checks[digest]
@@ -138,10 +139,10 @@ class PasswordChecker:
         return hashlib.blake2b(size + username + password, key=self._key, digest_size=32).digest()
 
     def _decoy(self, username: bytes) -> StoredPassword | None:
-        """Return a hash to check an unknown user's password by; None without any users.
+        """Return a known user's hash to check an unknown user's password against; None without any users.
 
-        Always the same for the same name, and as often a slow or a fast one as for known users: else the time of the
-        answer would tell who is known.
+        A name always gets the same hash, and slow and fast hashes are as frequent as among the known users. Otherwise
+        the time of the answer would tell who is known.
         """
         if not self._hashes:
             return None

@@ -1,8 +1,8 @@
 """Passwords in the format of mosquitto_passwd: one user per line, `NAME:$7$ITERATIONS$SALT$HASH`.
 
-$7$ is PBKDF2-HMAC-SHA512; $6$, without iterations, one round of salted SHA-512: read, never written. Salt and hash are
-in base64. Who may authenticate by SCRAM too has `NAME:SCRAM-SHA-256$…`, see `scram`. Blank lines, and lines that begin
-with #, are kept and mean nothing.
+$7$ is PBKDF2-HMAC-SHA512. $6$, which has no iterations, is one round of salted SHA-512; it is read, never written. Salt
+and hash are in base64. A user who may also authenticate by SCRAM has the line `NAME:SCRAM-SHA-256$…`, see `scram`.
+Blank lines and lines that begin with # are comments, and are kept.
 """
 
 import base64
@@ -21,22 +21,22 @@ from .scram import METHOD, ScramKeys
 
 # OWASP's recommendation for PBKDF2-HMAC-SHA512 and passwords chosen by people: about 0.1 s.
 ITERATIONS_CHOSEN = 210_000
-# For generate_password(): 120 random bits cannot be guessed, however cheap each guess is; and a fleet that comes back
+# For generate_password(): 120 random bits cannot be guessed, however cheap each guess is; and a fleet that reconnects
 # at once is checked in a second.
 ITERATIONS_RANDOM = 1_000
 
-# mosquitto before 2.1 reads no other size.
+# Bytes. mosquitto before 2.1 reads no other size of salt.
 _SALT_SIZE = 12
 _HASH_SIZE = 64
 _MAX_ITERATIONS = 100_000_000
 
-# Longest name and password that a CONNECT can carry.
+# Bytes of the longest name and password that a CONNECT can carry.
 _MAX_SIZE = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordHash:
-    """What is kept of a password. iterations: of PBKDF2; 0 for the salted hash of the older format."""
+    """The stored hash of a password. iterations: of PBKDF2; 0 for the salted SHA-512 of the older format, $6$."""
 
     iterations: int
     salt: bytes
@@ -50,7 +50,7 @@ class PasswordHash:
 
     @classmethod
     def parse(cls, text: bytes) -> "PasswordHash":
-        """Parse what stands behind the name. Raises ValueError that says what is wrong with it."""
+        """Parse what follows `NAME:` in a line. Raises ValueError that says what is wrong with it."""
         if not text.startswith(b"$"):
             raise ValueError("the password is not hashed — run: mosquitto_passwd -U FILE")
         parts = text.split(b"$")
@@ -73,7 +73,7 @@ class PasswordHash:
         return cls(iterations, salt, digest)
 
     def encode(self) -> bytes:
-        """Return what stands behind the name."""
+        """Return what follows `NAME:` in a line."""
         kind = b"$7$%d" % self.iterations if self.iterations else b"$6"
         return b"$".join((kind, base64.b64encode(self.salt), base64.b64encode(self.digest)))
 
@@ -95,7 +95,7 @@ def generate_password() -> str:
 
 
 def check_username(username: bytes) -> None:
-    """Raise ValueError if a name cannot stand in a password file."""
+    """Raise ValueError if a password file cannot contain this user name."""
     if not username or len(username) > _MAX_SIZE:
         raise ValueError("a user name has 1 to 65,535 bytes")
     if username != username.strip() or username.startswith(b"#"):
@@ -113,9 +113,9 @@ def check_password(password: bytes) -> None:
 
 
 class PasswordFile:
-    """The lines of a password file, and whose they are.
+    """A password file. write() keeps its comments and the order of its lines.
 
-    users: their hashes by name. Comments and the order of lines are kept when it is written again.
+    users: the hash of each user by name.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -161,7 +161,7 @@ class PasswordFile:
         self._line_of[username] = index
 
     def set(self, username: bytes, stored: StoredPassword) -> None:
-        """Add a user or change a password. Raises ValueError for a name that cannot be."""
+        """Add a user or change a password. Raises ValueError for an impossible user name."""
         check_username(username)
         line = username + b":" + stored.encode()
         index = self._line_of.get(username)
@@ -182,9 +182,9 @@ class PasswordFile:
                 self._line_of[other] = line - 1
 
     def write(self) -> None:
-        """Replace the file in one step: a reader finds the old one or the new one, whatever happens. Raises OSError.
+        """Replace the file atomically: a reader finds either the old or the new content. Raises OSError.
 
-        Only its owner may read it, and the owner stays the same.
+        The new file has the owner of the old one, and only the owner may read it.
         """
         # A symbolic link is kept: the file that it points to is replaced.
         target = self.path.resolve()

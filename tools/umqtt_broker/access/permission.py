@@ -25,8 +25,9 @@ class PeerListener(Protocol):
 class Peer:
     """The client at the other end of a network connection.
 
-    address: IP address, or the path of the Unix socket. identity: the common name of the client's certificate, which
-    the listener has verified; None without one. listener: where the connection came in.
+    address: IP address, or the path of the Unix socket. identity: the name in the client's verified certificate, if the
+    listener uses it as user name, else None: the common name, or the whole subject with use_subject_as_username.
+    listener: the listener that accepted the connection.
     """
 
     address: str
@@ -34,9 +35,10 @@ class Peer:
     listener: PeerListener
 
     def username(self, packet: Connect) -> bytes | None:
-        """Return the user name by which rights are looked up: the certificate's, if the listener says so.
+        """Return the user name by which rights are looked up; None without one.
 
-        An empty name is none, as it is in mosquitto.
+        It is the certificate's name if the listener says so, else that of the CONNECT. As in mosquitto, an empty name
+        counts as none.
         """
         if self.listener.use_identity_as_username:
             return self.identity.encode() if self.identity else None
@@ -46,19 +48,25 @@ class Peer:
 class Rights:
     """What one client may do. Allows everything: derive from it and override what must be decided.
 
-    One object for each client identifier and user name; its answers may not change while it lives. A reload makes new
-    objects. Each method runs in the event loop, may_publish for every message, and must return at once.
+    There is one object for each pair of client identifier and user name. Its answers must never change; a reload makes
+    new objects. Each method runs in the event loop and must return at once; may_publish() runs for every message.
     """
 
     __slots__ = ()
 
     def may_publish(self, topic_name: bytes) -> bool:
-        """Return True if the client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
+        """Return True if the client may publish to `topic_name`.
+
+        Otherwise the message is acknowledged and counted as denied, but not routed.
+        """
         del topic_name
         return True
 
     def may_read(self, topic_name: bytes) -> bool:
-        """Return True if the client may receive messages of `topic_name`. Called once per route, not per message."""
+        """Return True if the client may receive messages of `topic_name`.
+
+        Called when the subscribers of a topic name are looked up, not for each message.
+        """
         del topic_name
         return True
 
@@ -71,16 +79,16 @@ class Rights:
 class Exchange(Protocol):
     """An enhanced authentication that has begun (MQTT 5, 4.12).
 
-    user_name: who the client is, once step() has returned SUCCESS.
+    user_name: the authenticated user name, once step() has returned SUCCESS.
     """
 
     user_name: bytes
 
     def step(self, data: bytes, now: float, /) -> tuple[int, bytes]:
-        """Take the client's authentication data. now: the event loop's time. Must return at once.
+        """Process the client's authentication data. now: the event loop's time. Must return at once.
 
-        Returns a reason code and the data for the client: CONTINUE_AUTHENTICATION as long as it has more to say,
-        SUCCESS, or why it is not let in.
+        Returns a reason code and the authentication data to send to the client. The code is CONTINUE_AUTHENTICATION
+        while more data is needed, SUCCESS, or the code that refuses the client.
         """
         ...
 
@@ -92,32 +100,32 @@ class Permission:
     """
 
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
-        """Return the CONNACK return code for a CONNECT: 0 lets the client in, 4 or 5 does not.
+        """Return the CONNACK return code for a CONNECT: 0 lets the client in, any other (4 or 5, say) refuses it.
 
-        A future of the code makes this client wait, and nobody else.
+        If this returns a future of the code, only this client waits for it.
         """
         del packet, peer
         return ACCEPTED
 
     def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin enhanced authentication for a CONNECT that names this method, instead of connect(); or again later.
+        """Begin enhanced authentication. Called instead of connect() for a CONNECT that names a method.
 
-        Returns the exchange, which decides who the client is, or a reason code: BAD_AUTHENTICATION_METHOD for a
-        method that there is not.
+        Called again for each re-authentication, with the same CONNECT. Returns the exchange, which decides who the
+        client is, or the reason code that refuses it: BAD_AUTHENTICATION_METHOD for an unsupported method.
         """
         del method, packet, peer
         return ReasonCode.BAD_AUTHENTICATION_METHOD
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
-        """Return what a client may do; None for everything, which then costs nothing for each message."""
+        """Return what a client may do; None for everything, which needs no check of each message."""
         del client_id, username
         return None
 
     def prepare_reload(self) -> Callable[[], None]:
-        """Read again what the rules come from. Returns what puts them in force; until it is called the old ones stay.
+        """Read the rules again. Returns a function that puts them in force; until it is called the old ones apply.
 
-        In two steps, so that of several permissions all change or none does. Raises ConfigError if the new rules are
-        unusable; the function returned may not fail.
+        There are two steps so that either all of several permissions change or none does. Raises ConfigError if the new
+        rules are unusable. The returned function must not fail.
         """
         return _nothing
 

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 (RFC 5802, RFC 7677): a client proves that it knows a password and never sends it.
 
-What is kept of the password, as RFC 5803 writes it, SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY, also checks a
-password that a client does send.
+The stored form of a password is that of RFC 5803: SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY. A password that
+a client sends in its CONNECT can be checked against it too.
 """
 
 import base64
@@ -19,7 +19,7 @@ from .guesses import Guesses
 
 METHOD = b"SCRAM-SHA-256"
 
-# OWASP's recommendation for PBKDF2-HMAC-SHA256 and passwords chosen by people; the client computes them.
+# OWASP's recommendation for PBKDF2-HMAC-SHA256 and passwords chosen by people; the client computes the iterations.
 SCRAM_ITERATIONS_CHOSEN = 600_000
 # For generate_password(): the minimum of RFC 7677.
 SCRAM_ITERATIONS_RANDOM = 4096
@@ -63,18 +63,18 @@ class ScramKeys:
         return cls(int(iterations), decoded, stored_key, server_key)
 
     def encode(self) -> bytes:
-        """Return what stands behind the name in a password file."""
+        """Return what follows `NAME:` in a password file."""
         salt, stored_key, server_key = map(base64.b64encode, (self.salt, self.stored_key, self.server_key))
         return b"%b$%d:%b$%b:%b" % (METHOD, self.iterations, salt, stored_key, server_key)
 
     def verify(self, password: bytes) -> bool:
-        """Tell whether this is the password. Lets other threads run while it computes."""
+        """Return True if this is the password. Other threads run while it computes."""
         client_key, _ = _keys(password, self.salt, self.iterations)
         return hmac.compare_digest(hashlib.sha256(client_key).digest(), self.stored_key)
 
 
 def decoy(user_name: bytes, known: Sequence[ScramKeys]) -> ScramKeys:
-    """Return keys for a user that does not exist: always the same for a name, and no password has them."""
+    """Return keys for a user that does not exist: always the same for a name, and no password matches them."""
     number = int.from_bytes(hmac.digest(known[0].server_key, user_name, "sha256"), "big")
     like = known[number % len(known)]
     made = hmac.digest(like.server_key, user_name, "sha512")
@@ -82,10 +82,11 @@ def decoy(user_name: bytes, known: Sequence[ScramKeys]) -> ScramKeys:
 
 
 class ScramExchange:
-    """The server's side, once: the client's first message, and its last. See Exchange.
+    """The server's side of one exchange: two steps, for the client's first and its final message. See Exchange.
 
-    find: the keys of a user name, or a decoy; None once nobody has any. check: what else is asked of a user name, a
-    reason code. guesses, address: who has been wrong too often is told to wait.
+    find: returns the keys of a user name, or a decoy for an unknown one; None if no user has keys any more. check:
+    returns the reason code of the other checks of a user name. guesses: limits the wrong proofs of `address`. nonce:
+    the server's, for tests; "" for a random one.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class ScramExchange:
         self._guesses = guesses
         self._address = address
         self._nonce = nonce or secrets.token_urlsafe(18)
-        # The first message without its header, the header in base64, and the answer; the keys that it names.
+        # The client's first message without its header, that header in base64, and the server's answer.
         self._first = self._header = self._challenge = b""
         self._keys: ScramKeys | None = None
 
@@ -118,7 +119,7 @@ class ScramExchange:
     def _begin(self, data: bytes) -> tuple[int, bytes]:
         """Answer gs2-header client-first-message-bare (RFC 5802, 7). Raises ValueError."""
         binding, authorized, first = data.split(b",", 2)
-        # No channel binding, and no client that acts for another user.
+        # Channel binding, and acting for another user, are not supported.
         if binding not in (b"n", b"y") or authorized:
             raise ValueError("channel binding, or another identity")
         name, nonce, *_ = first.split(b",")
@@ -138,7 +139,7 @@ class ScramExchange:
 
     def _finish(self, keys: ScramKeys, data: bytes, now: float) -> tuple[int, bytes]:
         """Answer client-final-message. Raises ValueError."""
-        # Checked only now, because many connections may have begun together.
+        # Checked here and not in _begin(), because many exchanges may have begun before the first wrong proof.
         if self._guesses.must_wait(self._address, self.user_name, now):
             return ReasonCode.SERVER_UNAVAILABLE, b""
         without_proof, found, proof = data.rpartition(b",p=")

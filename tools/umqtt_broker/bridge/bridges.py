@@ -1,7 +1,8 @@
 """Bridges: topics shared with other brokers, with the same delivery guarantee as clients. See docs/broker-bridge.md.
 
-A bridge is two clients back to back, of this broker and of the remote one (relay). A message is acknowledged at
-one end when the other end has acknowledged it. All of it runs in the broker's event loop, in short turns.
+A bridge is two clients, one of this broker and one of the remote broker, between which a Relay passes messages on. A
+message is acknowledged at one end when the other end has acknowledged it. Everything runs in the broker's event loop,
+in short turns.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ class Bridges:
 
 
 class Bridge:
-    """One bridge. It uses relays one after the other, each with one connection to this broker."""
+    """One bridge. It uses one Relay after the other; each has one connection to this broker."""
 
     def __init__(self, state: BridgeState) -> None:
         self._state = state
@@ -58,11 +59,11 @@ class Bridge:
         self._state.context = make_bridge_context(self._state.config)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the task that connects both ends."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End the relay in good order, and start no other."""
+        """Disconnect both ends, and start no other relay."""
         task, self._task = self._task, None
         if self._relay is not None:
             self._relay.say_goodbye()

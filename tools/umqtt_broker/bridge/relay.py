@@ -21,18 +21,18 @@ from .state import BridgeState
 
 _log = logging.getLogger(__name__)
 
-# What umqtt_robust's client passes for the longest wait, after a refusal that will hardly change.
+# The value, in ms, that umqtt_robust's client passes to wait_ms() after a refusal that is unlikely to change.
 _LONGEST_WAIT = 32_000
 
-# Seconds between two checks whether the first address is back, and the timeout of each.
+# Seconds between two checks whether a broker listens at the first address again, and the timeout of each check.
 _PRIMARY_RETRY = 5.0
 _PRIMARY_TIMEOUT = 5.0
 
 
 class Relay:
-    """One connection to the local broker, and over it any number of links to the remote one.
+    """One connection to the local broker, and the links to the remote broker, one after the other, while it lasts.
 
-    `ended` gives the reason of the end, "" to begin again at once.
+    ended: a future of the reason why the relay ended; "" means that the next relay begins at once.
     """
 
     def __init__(self, bridge: BridgeState) -> None:
@@ -44,7 +44,8 @@ class Relay:
         self._client: BridgeClient | None = None
         self._link: RemoteLink | None = None
         self._index = 0
-        # Messages above QoS 0 that the client has no room for yet: with those that it has, one window of the session.
+        # Messages above QoS 0 that the client has no room for yet. Together with those in the client they are at most
+        # one window of the local session.
         self._waiting: deque[tuple[int, int, bytes, bytes, bytes]] = deque()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -59,14 +60,14 @@ class Relay:
 
     @property
     def queued(self) -> int:
-        """Messages that wait for the remote broker."""
+        """The number of messages that wait for the remote broker."""
         if not self._local.is_open or self._client is None:
             return 0
         return self._local.session.queued + len(self._waiting) + self._client.pending
 
     @property
     def subscribed(self) -> bool:
-        """The link is up and the remote broker has answered every subscription."""
+        """True if the link is up and the remote broker has answered every subscription."""
         return self._client is not None and self._client.connected and self._client.subscribed
 
     def close(self) -> None:
@@ -83,7 +84,10 @@ class Relay:
         self._status.connected = False
 
     def say_goodbye(self) -> None:
-        """Send DISCONNECT at both ends; as this publishes no will, publish the notification itself."""
+        """Send DISCONNECT at both ends, and end the relay.
+
+        A DISCONNECT discards the will, so the notification that the will would carry is published before it.
+        """
         client = self._client
         if client is not None and not self.ended.done():
             if client.connected:
@@ -101,29 +105,32 @@ class Relay:
     # The local end
 
     def local_connected(self, session_present: bool) -> None:
-        """Begin when the broker has said what it resends: PUBRELs follow the CONNACK in this turn of the loop."""
+        """Handle CONNACK. The link begins in the next turn: the PUBRELs that the broker resends come in this one."""
         del session_present
         self._bridge.router.bridge_loops.own(self._local.session)
         self._loop.call_soon(self._begin)
 
     def local_closed(self, reason: str) -> None:
-        """Let another relay begin: both halves of every handshake are in the session."""
+        """End, so that another relay begins: the session holds the state of every handshake."""
         self._end(reason)
 
     def local_answered(self) -> None:
-        """Release what waited for the answer."""
+        """Send the bytes to the remote broker that waited for this answer of the local broker."""
         if self._link is not None:
             self._link.flush()
 
     def local_released(self, packet_id: int) -> None:
-        """PUBREL that nothing asked for comes right after the CONNACK, or the two ends do not fit together."""
+        """Handle a PUBREL that answers no PUBREC: expected only right after the CONNACK, later it ends the relay."""
         if self._client is not None:
             self._end(f"its own broker sent PUBREL {packet_id} unasked")
 
     def local_message(
         self, first_byte: int, packet_id: int, topic_name: bytes, properties: bytes, payload: bytes
     ) -> None:
-        """Send a message on. Called from within the broker's routing: nothing is sent to the local end here."""
+        """Pass a message on to the remote broker.
+
+        Called from within the broker's routing, so it must not send anything to the local end.
+        """
         encoded = properties if self._has_properties else b"\0"
         if first_byte & 6:
             self._waiting.append((first_byte, packet_id, topic_name, encoded, payload))
@@ -199,7 +206,7 @@ class Relay:
             if self._forward(client):
                 wait_ms = client.tick()
         except Exception as error:
-            self._end(f"{type(error).__name__}: {error}")  # start again: the session has all that counts
+            self._end(f"{type(error).__name__}: {error}")  # another relay begins; the session holds the state
             raise
         if self._link is not None and self._link.has_more and not self._local.paused:
             self.wake()
@@ -208,9 +215,9 @@ class Relay:
         self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
 
     def _forward(self, client: "BridgeClient") -> bool:
-        """Give the client what it has room for. Returns True if that was anything.
+        """Give the client the messages that it has room for. Returns True if there was any.
 
-        Not before the subscriptions are answered: the packet identifier of one could be that of a message.
+        Gives none before every subscription is answered: the packet identifier of a SUBSCRIBE could be a message's too.
         """
         waiting = self._waiting
         if not waiting or not client.connected or not client.subscribed:
@@ -225,13 +232,14 @@ class Relay:
                 self._leave_out(first_byte, packet_id)
                 continue
             if encoded != b"\0":
-                mapped = b"\0".join((mapped, encoded))  # as umqtt_robust keeps them
+                mapped = b"\0".join((mapped, encoded))  # the form in which umqtt_robust keeps properties
             flags = first_byte & 7 if self._config.outgoing_retain else first_byte & 6
             if first_byte & DUP:
-                flags |= 0x18  # may have been sent, to any broker, and to the one that knows this session
+                # Flags of umqtt_robust: it may have been sent before, and to the broker that has this session.
+                flags |= 0x18
             outbox.put(packet_id, flags, mapped, payload)
             client.pending += 1
-            # An attribute that Client's stub does not show: tick() is due.
+            # tick() is due. Client's stub does not show this attribute.
             client.wait_ms = 0  # pyrefly: ignore[missing-attribute]
             self._status.messages_out += 1
             moved = True
@@ -254,7 +262,10 @@ class Relay:
         return self._link
 
     def wait_ms(self, n: int) -> int:
-        """Say how long the client waits before it connects again; `n` is what it would choose below."""
+        """Return how many ms the client waits before it connects again.
+
+        Given to the client as its source of random numbers: n is the limit below which it would choose the wait.
+        """
         if n == _LONGEST_WAIT:
             return random.randrange(n)
         if self._client is None:  # it is just being made
@@ -262,7 +273,7 @@ class Relay:
         return int(self._bridge.next_wait() * 1000)
 
     def connected(self, session_present: bool) -> None:
-        """Handle the link: the remote broker has accepted the bridge."""
+        """Handle a new link: the remote broker has accepted the bridge."""
         del session_present
         self._status.connected = True
         self._status.connects += 1
@@ -274,7 +285,8 @@ class Relay:
         if self._client.remote_origin is not None:
             self._lead_to(self._client.remote_origin)
         elif self._bridge.remote_private:
-            # First of all: from then on a broker of ours sends nothing back that came from here.
+            # Before all other messages: from then on a remote broker of this project sends nothing back that came from
+            # here.
             self._client.publish(self._origin_topic, self._bridge.router.bridge_loops.broker_id, 0)
         self._notify_remote(b"1")
         self._notify_local(b"1")
@@ -311,7 +323,10 @@ class Relay:
             self._bridge.report(f"cannot connect to {self._status.remote}: {error}")
 
     def dropped(self, packet_id: int, topic_name: bytes, payload: bytes, reason: int) -> None:
-        """The remote broker does not take a message; where it said why, failed() has reported that."""
+        """Handle a message that the remote broker does not accept.
+
+        Reports only messages that are too large: if the broker gave a reason code, failed() has reported it.
+        """
         del packet_id
         if reason == TOO_LARGE:
             self._status.refused += 1
@@ -322,7 +337,7 @@ class Relay:
         self._deliver_described(bytes(buffer[topic:topic_end]), bytes(buffer[payload:end]))
 
     def _deliver_described(self, topic_name: bytes, payload: bytes) -> None:
-        """Deliver the message that the client has just described."""
+        """Deliver a message whose flags, packet identifier and properties are in the client's attributes."""
         client = self._client
         assert client is not None
         if self._has_properties and client.properties:
@@ -346,7 +361,10 @@ class Relay:
                 self._deliver_described(topic_name, payload)
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
-        """Publish a received message at the local broker, under the packet identifier that it came with."""
+        """Publish a received message at the local broker, under the packet identifier that it came with.
+
+        topic_name: followed by NUL and the encoded properties of MQTT 5, if the message has any.
+        """
         topic_name, _, encoded = topic_name.partition(b"\0")
         encoded = encoded or b"\0"
         if topic_name == self._origin_topic:
@@ -365,7 +383,7 @@ class Relay:
             self._local.publish(PUBLISH | flags & 15, packet_id, mapped, payload, encoded)
 
     def _lead_to(self, broker_id: bytes) -> None:
-        """Note which broker the remote one is."""
+        """Record the identifier of the remote broker."""
         if not is_broker_id(broker_id):
             self._bridge.report(f"{self._status.remote} gives itself a name that no broker has; it is ignored")
             return
@@ -391,7 +409,7 @@ class Relay:
         if not self._config.notifications:
             return
         topic_name = self._config.notification_topic
-        if topic_name.startswith(b"$SYS/"):  # where clients, and so the local end, may not publish
+        if topic_name.startswith(b"$SYS/"):  # clients, and so the local end, may not publish there
             router = self._bridge.router
             router.publish_own(topic_name, state)
             router.flush()
@@ -400,8 +418,8 @@ class Relay:
 
     def _notify_remote(self, state: bytes) -> None:
         if self._client is not None and self._config.notifications and not self._config.notifications_local_only:
-            # At QoS 0, which takes no packet identifier: they are the local session's. If the link does not bring it,
-            # the link is lost, and the will says so.
+            # At QoS 0, which needs no packet identifier: all identifiers belong to the local session. If the message
+            # does not arrive, the link is lost, and the will reports that.
             self._client.publish(self._config.notification_topic, state, 0, retain=True)
 
 

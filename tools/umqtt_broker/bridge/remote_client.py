@@ -15,28 +15,29 @@ from .state import BridgeState
 
 # Messages in flight to the remote broker.
 _WINDOW = 100
-# At QoS 2: mosquitto cuts off a client that has more than 20 of them unfinished.
+# The same if some are at QoS 2: mosquitto disconnects a client that has more than 20 of those unfinished.
 _WINDOW_QOS2 = 20
 
-# Buffers of the client: the longest topic name fits into the first.
+# Bytes of the client's buffers for receiving and sending. The longest topic name fits into the first.
 _RX_SIZE = 66_000
 _TX_SIZE = 16_384
 
-# Set in the protocol level: what this client publishes does not come back to it, and the retain flag stays.
+# Bit of the protocol level in CONNECT that marks a bridge: the broker does not send back what this client publishes,
+# and keeps the retain flag.
 _PRIVATE = 0x80
 
 
-# What umqtt_robust calls properties, and their identifiers on the wire.
+# The names that umqtt_robust gives to properties, with their identifiers on the wire; and the reverse.
 _IDENTIFIERS = {known.name.lower().replace(" ", "_"): identifier for identifier, known in properties.TABLE.items()}
 _NAMES = {identifier: name for name, identifier in _IDENTIFIERS.items()}
 
 
 class NotPrivate(LinkLost):
-    """The remote broker refuses a CONNECT that says it is a bridge's."""
+    """The remote broker refuses a CONNECT whose protocol level marks it as a bridge's."""
 
 
 class Owner(Protocol):
-    """The receiver of the remote end's events: the relay."""
+    """The receiver of the remote client's events: the relay."""
 
     def open_link(self, host: str, port: int, path: str) -> RemoteLink:
         """Make a link."""
@@ -65,13 +66,17 @@ class Owner(Protocol):
         """Handle a piece of a large message."""
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
-        """A message at QoS 2 has come. topic_name: behind it and a NUL are the properties of MQTT 5, if it has any."""
+        """Handle a message at QoS 2.
+
+        topic_name: followed by NUL and the encoded properties of MQTT 5, if the message has any.
+        """
 
 
 class BridgeClient(Client):
     """A client that says in its CONNECT that it is a bridge, by a bit of the protocol level or a property of MQTT 5."""
 
-    # Of Session, which its stub does not show: the level in CONNECT, and ms until the next link.
+    # Attributes of umqtt_robust's Session that its stub does not show: the protocol level in CONNECT, and the ms until
+    # the next link.
     level: int
     retry_delay: int | None
 
@@ -104,8 +109,8 @@ class BridgeClient(Client):
             rx_size=_RX_SIZE,
             tx_size=_TX_SIZE,
             transports={scheme: owner.open_link},
-            # A remote session that is not known keeps what it has queued, unless a message at QoS 2 could meet an
-            # identifier there that was never released, and be taken for a duplicate.
+            # An unknown remote session keeps its queued messages. Not with QoS 2: a packet identifier that was never
+            # released there would make a new message look like a duplicate.
             keep_broker_queue=not sends_qos2,
             random=owner.wait_ms,
             on_connect=owner.connected,
@@ -117,12 +122,12 @@ class BridgeClient(Client):
         )
 
     def connect_packet(self) -> bytes:
-        """Return CONNECT with the level of the configuration, and the bit of a bridge."""
+        """Return CONNECT with the configured protocol level, and the bit of a bridge if the remote broker takes it."""
         self.level = self._bridge.config.protocol_level | (_PRIVATE if self._bridge.remote_private else 0)
         return super().connect_packet()
 
     def publish_qos0(self, topic_name: bytes, payload: bytes, retain: bool, encoded: bytes) -> bool:
-        """Publish at QoS 0, with properties as on the wire. Returns whether it was sent."""
+        """Publish at QoS 0. encoded: properties as on the wire. Returns True if the message was sent."""
         options: dict[str, Any] = {}
         if encoded != b"\0":
             decoded, _ = properties.decode(encoded, 0, len(encoded), properties.PUBLISH)
@@ -131,18 +136,18 @@ class BridgeClient(Client):
             options["properties"] = {_NAMES[identifier]: value for identifier, value in decoded.items()}
         try:
             return self.publish(topic_name, payload, 0, retain, **options) is not None
-        except InvalidArgument:  # the remote broker takes none as large
+        except InvalidArgument:  # larger than the remote broker accepts
             return False
 
     @property
     def remote_origin(self) -> bytes | None:
-        """Which broker this is linked to, where it said so in a CONNACK of MQTT 5."""
+        """The identifier of the remote broker, if its CONNACK of MQTT 5 has one, else None."""
         if self._bridge.config.protocol_level != 5:
             return None
         return dict(self.connack_properties.get("user_property", ())).get(BRIDGE)
 
     def subscribe_as_bridge(self, topic_filter: bytes, qos: int) -> None:
-        """Subscribe; with MQTT 5, to what this bridge has not published itself, and with its retain flag."""
+        """Subscribe. With MQTT 5, no-local (except shared subscriptions) and retain-as-published."""
         if self._bridge.config.protocol_level == 5:
             # [MQTT-3.8.3-4] does not let a shared subscription be no-local.
             no_local = not topic_filter.startswith(b"$share/")
@@ -153,14 +158,15 @@ class BridgeClient(Client):
         """Handle CONNACK."""
         if return_code == 1 and self._bridge.remote_private:
             self._bridge.remote_private = False
-            self.retry_delay = 0  # at once, without the bit
+            self.retry_delay = 0  # connect again at once, without the bit
             raise NotPrivate("the remote broker does not know bridges")
         if self._bridge.config.protocol_level == 3 and not self._bridge.config.clean_session:
-            session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
-        # An attribute of the layer below Client, which Client's stub does not show.
+            # MQTT 3.1 does not say whether there is a session: resume as if there were, as umqtt_robust does.
+            session_present = 1
+        # A method of the layer below Client, which Client's stub does not show.
         super().handle_connack(session_present, return_code)  # pyrefly: ignore[missing-attribute]
 
 
 def encode_named(named: Mapping[str, Any]) -> bytes:
-    """Encode the properties of a message as umqtt_robust has them, with their length before them."""
+    """Encode the properties of a message, given by umqtt_robust's names, with their length before them."""
     return properties.encode({_IDENTIFIERS[name]: value for name, value in named.items()})

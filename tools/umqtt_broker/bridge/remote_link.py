@@ -1,6 +1,7 @@
-"""The remote link of a bridge: a transport for umqtt_robust's Client over asyncio, which holds bytes back.
+"""The remote link of a bridge: a transport for umqtt_robust's Client over asyncio.
 
-Looking up the name runs in the event loop's executor, the TLS handshake in the event loop without blocking it.
+It sends bytes only when the local broker has committed what they promise. The host name is looked up in the event
+loop's executor; the TLS handshake runs in the event loop without blocking it.
 """
 
 import asyncio
@@ -12,23 +13,23 @@ from umqtt_robust.errors import LinkLost
 
 from ..clients.internal_client import LocalEnd
 
-# Bytes that may wait for the remote broker before the link takes no more from the client.
+# Bytes that may wait for the remote broker before the link accepts no more from the client.
 _MAX_UNSENT = 1 << 20
 
-# Bytes that were read and not yet processed before the socket is not read from, and bytes processed at a time, so that
-# a fast remote broker does not hold up this one's other clients.
+# Bytes that may be read and not yet processed before reading pauses; and bytes processed in one turn, so that a fast
+# remote broker does not delay this broker's other clients.
 _MAX_UNREAD = 1 << 18
 _READ_AT_A_TIME = 1 << 15
 
-# Seconds until the last bytes must have left.
+# Seconds that a closed link has for its last bytes.
 _CLOSE_TIMEOUT = 2.0
 
 
 class RemoteLink(asyncio.Protocol):
-    """What transport.py of umqtt_robust asks for: ready, read, write, close.
+    """The transport interface of umqtt_robust (its transport.py): ready, read, write, close.
 
-    No byte leaves before the local broker has answered everything that was sent to it before the byte was written:
-    that is what makes an acknowledgement, in either direction, follow the commit that it stands for.
+    A byte is sent only after the local broker has answered everything that was sent to it before the byte was written.
+    So an acknowledgement, in either direction, is sent only after the commit that it promises.
     """
 
     socket = None
@@ -45,7 +46,7 @@ class RemoteLink(asyncio.Protocol):
         self._received: deque[memoryview] = deque()
         self._unread = 0
         self._budget = 0
-        # (number of the local packet whose answer it waits for, bytes)
+        # Pairs of the number of a local packet and the bytes that wait for its answer.
         self._awaiting_answer: deque[tuple[int, bytes]] = deque()
         self._unsent = 0
         self._flushing = False
@@ -61,13 +62,13 @@ class RemoteLink(asyncio.Protocol):
     # What the client calls
 
     def ready(self) -> bool:
-        """Tell whether the link is made. Raises OSError or LinkLost when it cannot be."""
+        """Return True if the link is connected. Raises OSError or LinkLost if the connection fails."""
         if self._error is not None:
             raise self._error
         return self._transport is not None
 
     def read(self, buffer: bytearray, offset: int) -> int | None:
-        """Put bytes into `buffer`; return how many, None for none now, 0 at the end."""
+        """Copy received bytes into `buffer` from `offset` on. Returns how many, None for none now, 0 at the end."""
         if not self._received:
             if self._error is not None:
                 raise self._error
@@ -91,7 +92,7 @@ class RemoteLink(asyncio.Protocol):
         return at - offset
 
     def write(self, buffer: bytes | bytearray, offset: int, size: int) -> int | None:
-        """Take bytes; return how many, None for none now."""
+        """Accept `size` bytes of `buffer` from `offset` on. Returns how many, None for none now."""
         if self._error is not None:
             raise self._error
         if self._unsent > _MAX_UNSENT or self._congested:
@@ -99,13 +100,13 @@ class RemoteLink(asyncio.Protocol):
         self._awaiting_answer.append((self._local.sent, bytes(memoryview(buffer)[offset : offset + size])))
         self._unsent += size
         if not self._flushing:
-            # Once for all that this turn of the loop writes.
+            # One flush for everything that is written in this turn of the loop.
             self._flushing = True
             self._loop.call_soon(self.flush)
         return size
 
     def close(self) -> None:
-        """Close the link, after it has sent the bytes that may leave."""
+        """Close the link after the bytes that no longer wait for an answer; drop the others."""
         self._connecting.cancel()
         if self._transport is not None:
             self.flush()
@@ -121,7 +122,7 @@ class RemoteLink(asyncio.Protocol):
     # What the bridge calls
 
     def flush(self) -> None:
-        """Write the bytes that no longer have to wait."""
+        """Write the bytes that no longer wait for an answer."""
         self._flushing = False
         waiting, answered = self._awaiting_answer, self._local.answered
         ready: list[bytes] = []
@@ -147,7 +148,7 @@ class RemoteLink(asyncio.Protocol):
     # What the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start using the link, which is made, including TLS."""
+        """Start using the link: it is connected, including TLS."""
         assert isinstance(transport, asyncio.Transport)
         if self._ended:
             transport.abort()
@@ -157,7 +158,7 @@ class RemoteLink(asyncio.Protocol):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came for the client's next turn."""
+        """Keep received data for the client's next turn."""
         if self._ended:
             return
         self._received.append(memoryview(data))

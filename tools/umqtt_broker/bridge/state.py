@@ -17,17 +17,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class BridgeStatus:
-    """What a bridge does and has done, for those who watch it.
+    """The state and the counters of one bridge, for operators.
 
-    connected: the link to `remote`, HOST:PORT, is up. subscribed: and every subscription is answered there.
-    queued: messages that wait for the remote broker. The others are only counted up:
-    messages_in, messages_out: accepted from, and given to, the remote broker; QoS 0 counts when it is written.
-    connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
-    unmatched: messages of a topic name that no rule has, or that would be too long or have too many levels at the other
-    end; left out.
-    refused: messages that the remote broker did not take, of which only one of MQTT 5 tells. too_large: came and were
-    larger than this broker takes; left out. purges: times the remote broker was made to forget this bridge.
-    last_error: what went wrong last, in one line.
+    connected: the link to `remote`, HOST:PORT, is up. subscribed: it is, and every subscription is answered there.
+    queued: messages that wait for the remote broker. last_error: the last problem, in one line.
+
+    The others are counters, which only rise. messages_in, messages_out: messages accepted from the remote broker, and
+    given to it; a QoS 0 message counts when it is written. connects: times the link came up.
+    dropped_qos0: QoS 0 messages not sent, since the link was down or too slow.
+    unmatched: messages left out because no rule matches their topic name, or because the name would be too long or have
+    too many levels at the other end.
+    refused: messages that the remote broker did not accept, which only a broker of MQTT 5 reports.
+    too_large: incoming messages left out because they are larger than this broker accepts.
+    purges: times the remote broker was made to discard this bridge's session.
     """
 
     name: str
@@ -47,9 +49,10 @@ class BridgeStatus:
 
 
 class BridgeState:
-    """One bridge, whether it is connected or not. broker_config: the settings of the broker it belongs to.
+    """The state of one bridge, whether it is connected or not.
 
-    router: that broker's. new_connection: makes a connection to it.
+    config: the bridge's settings. broker_config, router: the settings and the router of its own broker. new_connection:
+    makes a connection to its own broker.
     """
 
     def __init__(
@@ -67,22 +70,23 @@ class BridgeState:
         self.context: ssl.SSLContext | None = None
         self.outward = TopicMap(config.topics, outward=True)
         self.inward = TopicMap(config.topics, outward=False)
-        # Whether the remote broker takes a protocol level that says "bridge"; with MQTT 5 a user property says it.
+        # True while CONNECT marks this client as a bridge by a bit of the protocol level. With MQTT 5 a user property
+        # does that.
         self.remote_private = config.try_private and config.protocol_level != 5
         self._wait = 0.0
 
     def report(self, problem: str) -> None:
-        """Report an error; a repeated one only once until the link has been up."""
+        """Log a problem as a warning; log the same problem again only at debug level until the link has been up."""
         level = logging.DEBUG if problem == self.status.last_error and self._wait else logging.WARNING
         self.status.last_error = problem
         _log.log(level, "bridge %s: %s", self.config.name, problem)
 
     def next_wait(self) -> float:
-        """Return the seconds before the next attempt: random, and longer each time, between base and cap."""
+        """Return the seconds before the next attempt: random, growing, between base and cap of restart_timeout."""
         base, cap = self.config.restart_timeout
         self._wait = min(cap, random.uniform(base, max(base, self._wait * 3)))
         return self._wait
 
     def reset_wait(self) -> None:
-        """Begin with the shortest wait again, because the link came up."""
+        """Let the next wait be short again, because the link came up."""
         self._wait = 0.0

@@ -7,15 +7,15 @@ from umqtt_robust.topics import matches
 from ..protocol.topics import MAX_LENGTH, MAX_REMEMBERED, is_topic_name
 from ..settings.bridge import TopicRule
 
-# Names remembered; past it the memory starts afresh, since a client may invent a new one for every message.
+# Names kept in the cache. A full cache is emptied, since a client may invent a new name for every message.
 _MAX_KNOWN = 4096
 
 
 class TopicMap:
-    """From names at one end to names at the other; b"" where a name is none of the bridge's, or cannot be mapped.
+    """Maps topic names of one end to topic names of the other; b"" if no rule selects a name or it cannot be mapped.
 
-    Among the rules that select a name, the first with a prefix counts: prefixes are taken away and put before. A rule
-    without one changes nothing, wherever it stands.
+    Among the rules that select a name, the first with a prefix counts: one end's prefix is replaced by the other's. If
+    no such rule has a prefix, the name stays as it is. get(): looks only into the cache; None: use find().
     """
 
     def __init__(self, rules: Iterable[TopicRule], outward: bool) -> None:
@@ -30,7 +30,7 @@ class TopicMap:
         self.get: Callable[[bytes], bytes | None] = self._known.get
 
     def find(self, topic_name: bytes) -> bytes:
-        """Return the name at the other end."""
+        """Return the name at the other end, b"" for none, and keep it in the cache."""
         mapped = self._map(topic_name)
         if len(topic_name) <= MAX_REMEMBERED:
             if len(self._known) >= _MAX_KNOWN:

@@ -1,7 +1,7 @@
 """PUBACK, PUBREC, PUBREL and PUBCOMP: a client sends many in a row, so a run of one kind is processed at once.
 
-Functions of a session. What they append to `acknowledgements` leaves, in order, when the read is
-processed; after the commit if they recorded anything.
+These functions work on a session. The packets that they append to `acknowledgements` are sent, in order, when the whole
+read is processed; if anything was recorded, after its commit.
 """
 
 import struct
@@ -14,15 +14,16 @@ from ..sessions.entry import OPEN, SHARED
 from ..sessions.session import Session
 from ..stats import Stats
 
-# All four are four bytes: first byte, remaining length 2, packet identifier.
+# Each of the four kinds takes four bytes: first byte, remaining length 2, packet identifier.
 _SIZE = 4
 _packet_ids = struct.Struct(">xxH").iter_unpack
 
 
 def process_run(session: Session, stats: Stats, data: bytes, at: int, acknowledgements: list[bytes]) -> int:
-    """Process the acknowledgements at `at`, one at least, as far as they are of the same kind.
+    """Process the acknowledgement at `at` and those of the same kind that follow it directly.
 
-    Returns the index behind the last of them. Raises MalformedPacket for one that fits another kind of message.
+    Returns the index behind the last of them. Raises MalformedPacket for an acknowledgement that does not fit its
+    message: PUBACK for QoS 2, PUBREC for QoS 1, PUBCOMP before PUBREC.
     """
     first_byte, end = data[at], at + _SIZE
     if len(data) > end:
@@ -59,11 +60,11 @@ def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: li
         for (packet_id,) in _packet_ids(run):
             entry = in_flight.get(packet_id)
             if entry is None or entry[2] != 2:
-                # PUBREL is sent anyway: without it the client could not release the identifier.
+                # Answer with PUBREL anyway: without it the client could not release the identifier.
                 count_unknown(stats, entry is not None, "PUBREC for a QoS 1 message")
                 unknown.append(answered)
             elif entry[3] is not None:
-                # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
+                # Move it to the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
                 del in_flight[packet_id]
                 in_flight[packet_id] = (entry[0], packet_id, 2, None, b"", OPEN, 0)
                 if store is not None:
@@ -121,7 +122,10 @@ ACKNOWLEDGEMENTS = frozenset(_PROCESS)
 
 
 def _answer(session: Session, run: bytes, first_byte: int, unknown: list[int]) -> bytes:
-    """Return a run of another kind with the same packet identifiers. unknown: indices of the unknown ones."""
+    """Return acknowledgements of the kind `first_byte` with the packet identifiers of `run`.
+
+    unknown: indices in `run` of the packets whose identifier is not in use: a client of MQTT 5 is told so.
+    """
     if unknown and session.protocol_level == 5:
         codes = dict.fromkeys(unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
         starts = range(0, len(run), _SIZE)
@@ -132,7 +136,7 @@ def _answer(session: Session, run: bytes, first_byte: int, unknown: list[int]) -
 
 
 def count_unknown(stats: Stats, is_known: bool, reason: str) -> None:
-    """Count an acknowledgement that fits no message. Raises MalformedPacket if its identifier is in use."""
+    """Count an acknowledgement of an unused packet identifier. Raises MalformedPacket(reason) if it is in use."""
     if is_known:
         raise MalformedPacket(reason)
     stats.unknown_acknowledgements += 1

@@ -15,10 +15,10 @@ from .ports import PacketClient
 
 
 class Authentication:
-    """The proof of a client's identity by its method: at CONNECT, and again whenever the client wants.
+    """Enhanced authentication of one client: at CONNECT, and again whenever the client re-authenticates.
 
-    method: what the CONNECT names. user_name: who it is, once proved. begin: makes an Exchange, or says why not by a
-    reason code.
+    method: the authentication method that the CONNECT names. user_name: the authenticated user name; None until then.
+    begin: returns a new Exchange, or the reason code that refuses the client.
     """
 
     __slots__ = ("_begin", "_exchange", "method", "user_name")
@@ -30,7 +30,7 @@ class Authentication:
         self._exchange: Exchange | None = None
 
     def start(self, data: bytes, now: float) -> tuple[int, bytes]:
-        """Begin, with the client's first data. Returns a reason code and the data for the client, as step() does."""
+        """Begin with the client's first authentication data. now: the event loop's time. Returns as Exchange.step()."""
         exchange = self._begin()
         if isinstance(exchange, int):
             return exchange, b""
@@ -38,7 +38,7 @@ class Authentication:
         return self._step(exchange, data, now)
 
     def receive(self, packet: bytes, now: float) -> tuple[int, bytes]:
-        """Take the body of an AUTH. Returns as start() does. Raises MalformedPacket."""
+        """Process the body of an AUTH. now: the event loop's time. Returns as start(). Raises MalformedPacket."""
         code, found = decode_reason(packet, properties.AUTH)
         if found.get(properties.AUTHENTICATION_METHOD) != self.method:
             # [MQTT-4.12.0-5, MQTT-4.12.1-1]
@@ -64,7 +64,7 @@ class Authentication:
 
 
 def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
-    """Process what comes between CONNECT and CONNACK: see packet_loop.process()."""
+    """Process the packets between CONNECT and CONNACK: AUTH and DISCONNECT. See packet_loop.process()."""
     at = 0
     while connection.session is None:
         length = packet_length(data, at, MAX_CONNECT_LENGTH)

@@ -1,17 +1,19 @@
 """Reads from a client more slowly than it sends, without losing anything and without a deadlock.
 
-Its packets go through here instead of straight into the packet loop while
+A client's packets pass through here, instead of going straight into the packet loop, in four cases:
 
-- it is not decided whether its CONNECT is accepted: everything waits;
-- a queue it publishes to is full: what it publishes waits until there is room;
-- the disk does not keep up, or fails: what it publishes waits until it works;
-- it sends more messages than max_receive_rate: they wait until it is their turn.
+- It is not decided yet whether its CONNECT is accepted: everything waits.
+- A queue that it publishes to is full: its messages wait until there is room.
+- The disk is too slow, or fails: its messages wait until what was recorded is written.
+- max_receive_rate is set: messages above it wait for their turn.
 
-Acknowledgements and PINGREQ never wait: they are taken out of turn. Were they left unread behind a message that waits
-for room, and that room could only come from these very acknowledgements, nothing would ever move again. When too much
-waits, the socket is not read; but never that of a client that has messages to acknowledge: what it publishes goes
-through then, above the limit, and is counted. The same for a client that acknowledges nothing as long as its own
-messages are not acknowledged. The disk is no such limit: no client can make it work.
+Acknowledgements and PINGREQ never wait: they are processed before the packets in front of them. Otherwise there would
+be a deadlock: a message would wait for room that only the acknowledgements behind it can make.
+
+When too many bytes wait, the socket is not read any more, except from a client that has messages to acknowledge: its
+own waiting messages are then processed above the limit, and that is counted. The same happens after some seconds of
+silence, because some clients acknowledge nothing until their own messages are acknowledged. A wait for the disk is
+never cut short in this way: no acknowledgement of a client makes room there.
 """
 
 import asyncio
@@ -31,23 +33,23 @@ _DISCONNECT = bytes((DISCONNECT, 0))
 # The same in MQTT 5, where a client may write the reason code 0.
 _DISCONNECT_5 = bytes((DISCONNECT, 1, 0))
 
-# Bytes that may wait before reading from the socket stops.
+# Bytes of packets that may wait before the socket is not read any more.
 _MOST_WAITING = 1024 * 1024
-# The same while the disk fails: it may take long, and be the same for all clients.
+# The same for a wait for the disk, which may take long and concern all clients at once.
 _MOST_WAITING_FOR_DISK = 64 * 1024
 
-# Bytes of packets that are looked at in one turn.
+# Bytes of a read that are split into packets in one turn.
 _MOST_AT_ONCE = 16 * 1024
 
-# Bytes of the shortest PUBLISH: its topic name has at least one.
+# Bytes of the shortest PUBLISH, whose topic name has one byte.
 _SHORTEST = 5
 
-# Seconds of silence after which a client that neither acknowledges nor is acknowledged is let through.
+# Seconds without any acknowledgement from the client after which its waiting messages are processed above the limit.
 _STANDSTILL = 5.0
 
 
 class Backpressure:
-    """The packets of one connection that wait. paused: its socket is not read."""
+    """The waiting packets of one connection. paused: its socket is not read."""
 
     __slots__ = (
         "_connection",
@@ -67,7 +69,7 @@ class Backpressure:
         self._connection = connection
         self._loop = loop
         self._deciding = False
-        # Queues, None for all of them together, and the store.
+        # What the messages wait for: full queues, None for the total of all queues, and the store.
         self._full: set[object] = set()
         self._limits: QueueLimits | None = None
         self._rate: ReceiveRate | None = None
@@ -80,14 +82,14 @@ class Backpressure:
     # Reasons to hold back
 
     def decide(self, is_undecided: bool) -> None:
-        """Hold everything back until the CONNECT is decided."""
+        """Hold everything back from decide(True) on, and release it with decide(False): the CONNECT is decided."""
         self._deciding = is_undecided
         self._set_paused(is_undecided)
         if not is_undecided:
             self._connection.feed_pending()
 
     def wait_for_room(self, limits: QueueLimits) -> None:
-        """Hold messages back until all queues that were hit have room."""
+        """Hold messages back until every queue in `limits.hits` has room."""
         self._limits = limits
         full = limits.wait_for_room(self)
         if full and not self._full:
@@ -96,7 +98,7 @@ class Backpressure:
         self._watch()
 
     def wait_for_store(self, store: Store) -> None:
-        """Hold messages back until the store has written what it was given."""
+        """Hold messages back until the store has written what is recorded."""
         if store not in self._full:
             self._connection.stats.publishers_held += 1
             self._store = store
@@ -104,8 +106,8 @@ class Backpressure:
             store.wait_for_room(self)
 
     def room_again(self, full: object) -> None:
-        """Continue: one of these queues, or the store, has room or is gone. None: all queues together."""
-        # Not at once: the session that calls is in the middle of something.
+        """Continue: `full` has room or is gone. full: a queue, None for the total of all queues, or the store."""
+        # Not at once: the caller, a session for instance, has not finished its own change.
         self._loop.call_soon(self._on_room, full)
 
     def _on_room(self, full: object) -> None:
@@ -116,18 +118,18 @@ class Backpressure:
             self._go_on()
 
     def limit_rate(self, rate: int) -> None:
-        """Take at most `rate` messages a second; 0: no limit."""
+        """Process at most `rate` messages a second; 0: no limit."""
         self._rate = ReceiveRate(rate, self._loop.time()) if rate else None
 
     # Input
 
     def feed(self, data: bytes) -> None:
-        """Take what was read, as far as its packets are whole: what may not wait at once, the rest in its turn."""
+        """Process the whole packets in `data`: acknowledgements and PINGREQ at once, the others in their turn."""
         connection = self._connection
         if self._deciding:
             connection.keep_rest(data, 0)
             return
-        # No PUBLISH is shorter: if there is room for so many, none need be looked at by itself.
+        # `data` holds no more messages than this; if the rate allows that many, the packets need not be split up.
         rate = self._rate
         if (
             rate is not None
@@ -162,7 +164,7 @@ class Backpressure:
                     self._waiting_size += length
                 at += length
         except MalformedPacket:
-            # The packet loop will report it after the packets before it.
+            # The packet loop reports the malformed packet after it has processed the packets before it.
             self._waiting.append(data[at:])
             self._waiting_size += end - at
             at = end
@@ -177,10 +179,10 @@ class Backpressure:
         self._advance()
 
     def take_all(self) -> None:
-        """The client has gone after its last packet: take everything it said, whatever the limits; in turns.
+        """Process all waiting packets, whatever the limits, in turns. For a client that has gone after its last packet.
 
-        But not while the disk fails: what nobody was promised is left out, or every client that comes and goes would
-        add to what waits for the disk.
+        While the messages wait for the disk they are left out instead: they were not acknowledged, and otherwise every
+        client that comes and goes would add to what waits for the disk.
         """
         connection = self._connection
         while self._waiting and not connection.closing and self._has_time():
@@ -191,7 +193,7 @@ class Backpressure:
                 connection.process_packets(packet)
 
     def cancel(self) -> None:
-        """Drop what waits: the connection is at its end."""
+        """Drop all waiting packets, because the connection ends."""
         self._waiting.clear()
         self._forget_full()
         if self._store is not None:
@@ -201,7 +203,7 @@ class Backpressure:
 
     @property
     def waiting(self) -> int:
-        """Packets that wait for their turn."""
+        """The number of packets that wait."""
         return len(self._waiting)
 
     # Progress
@@ -211,7 +213,7 @@ class Backpressure:
         self._advance()
 
     def _advance(self) -> None:
-        """Take what may be taken, one packet at a time: a limit may be hit by each."""
+        """Process waiting packets as far as the limits allow, one at a time: each may reach a limit."""
         connection = self._connection
         while self._waiting and not self._full and not connection.closing and self._has_time():
             if self._rate is not None and self._waiting[0][0] & 0xF0 == PUBLISH:
@@ -235,7 +237,7 @@ class Backpressure:
             self._set_timer(self._rate.wait(), self._go_on)
 
     def _has_time(self) -> bool:
-        """Tell whether the next packet may be taken in this turn; if not, another turn follows."""
+        """Return True if the next packet may be processed in this turn. If not, another turn is scheduled."""
         connection = self._connection
         if connection.is_waiting:
             return False
@@ -250,11 +252,11 @@ class Backpressure:
         return packet
 
     def _may_let_through(self) -> bool:
-        """Tell whether the room that a message waits for may have to come from this very client."""
+        """Return True if the room that messages wait for may depend on acknowledgements of this client."""
         return bool(self._full) and self._store is None and self._connection.is_waited_for
 
     def _let_through(self) -> None:
-        """Process what waits although there is no room."""
+        """Process the waiting packets although there is no room."""
         self._connection.stats.publishers_let_through += 1
         self._forget_full()
         self.take_all()
@@ -266,7 +268,7 @@ class Backpressure:
             self._limits.wait_no_more(self)
 
     def _watch(self) -> None:
-        """Restart the timer that notices a standstill."""
+        """Restart the timer that detects a standstill, if messages wait for room."""
         if self._full:
             self._set_timer(_STANDSTILL, self._on_standstill)
 

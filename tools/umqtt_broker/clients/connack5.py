@@ -14,7 +14,7 @@ from ..protocol.properties import NONE
 from ..protocol.reason_codes import ReasonCode
 from ..settings.broker import BrokerConfig
 
-# The return codes of MQTT 3.1.1, with which permissions answer, as reason codes of MQTT 5.
+# From the return codes of MQTT 3.1.1, which permissions return, to the reason codes of MQTT 5.
 _REASONS = {
     UNACCEPTABLE_PROTOCOL_VERSION: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
     IDENTIFIER_REJECTED: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -33,11 +33,14 @@ def accepted(
     authentication_data: bytes = b"",
     broker_id: bytes = b"",
 ) -> bytes:
-    """Return the CONNACK of a client that is let in. broker_id: for a bridge: which broker this is.
+    """Return the CONNACK of a client that is let in.
 
-    keep_alive, session_expiry: seconds, as they count. What the broker does without limits goes without saying: QoS 2,
-    wildcards, shared subscriptions and their identifiers, a Receive Maximum of 65,535. What the client need not know is
-    left out where it would make the packet larger than the client takes.
+    keep_alive, session_expiry: the values in force, in seconds. authentication_data: the last data of an enhanced
+    authentication. broker_id: for a bridge, the identifier of this broker.
+
+    Capabilities that the broker has without limits are left out, since they are the defaults of MQTT 5: QoS 2,
+    wildcards, shared subscriptions, subscription identifiers, a Receive Maximum of 65,535. The properties that are
+    optional for the client are left out if they would make the packet larger than the client accepts.
     """
     version5 = connect.version5
     assert version5 is not None  # it is a client of MQTT 5
@@ -69,7 +72,7 @@ def accepted(
 def refused(limits: Connect5, code: int, reason: str = "", server_reference: str = "") -> bytes:
     """Return the CONNACK of a client that is not let in. code: a return code of MQTT 3.1.1, or a reason code.
 
-    server_reference: where it is sent, if the code says so.
+    limits: the client's. reason: in words, "" for none. server_reference: the other server, with USE_ANOTHER_SERVER.
     """
     code = _REASONS.get(code, code)
     said = _said(limits, reason)
@@ -96,5 +99,5 @@ def _fit(limits: Connect5, whole: bytes, bare: bytes) -> bytes:
 
 
 def _said(limits: Connect5, reason: str) -> properties.Properties:
-    # [MQTT-3.1.2-29] would allow it in these two packets: a client that asks not to be told is not told.
+    # A client that asks for no reason strings gets none, though [MQTT-3.1.2-29] allows them in these two packets.
     return {properties.REASON_STRING: reason.encode()} if reason and limits.wants_reasons else NONE

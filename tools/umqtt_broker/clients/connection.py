@@ -1,6 +1,6 @@
 """One network connection: the callbacks of the event loop, CONNECT, output and the end.
 
-A read is parsed whole by `packet_loop`; what it causes is collected and written once: acknowledgements joined, and one
+`packet_loop` parses all packets of one read; then the results are written: all acknowledgements in one write, and one
 write for each session that got messages.
 """
 
@@ -36,11 +36,11 @@ from .backpressure import Backpressure
 from .framing import fitting
 from .registry import Sessions
 
-# A client that sends but does not read its acknowledgements is not read from while more than this many output buffers
-# wait for it.
+# A client that sends but does not read its acknowledgements is not read from while more than this many times
+# max_output_buffer waits for it.
 _UNREAD_BUFFERS = 8
 
-# Seconds until the last packets must have left before a closing connection is cut.
+# Seconds that a closing connection has for its last packets before it is aborted.
 _CLOSE_TIMEOUT = 5.0
 
 _NO_ALIASES: dict[int, bytes] = {}
@@ -70,14 +70,16 @@ class ConnectionBroker(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """From accept to close. `session` is None before CONNECT and after the end.
+    """One network connection, from accept to close.
 
-    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1, 5 for 5. connected_at, heard_at: when its
-    CONNECT was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none.
-    messages_in, messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too
-    slowly for more output. client_limits, topic_aliases: see Connect5 and packet_loop5. closing:
-    nothing more is read. awaiting_commit: how many lists of its packets wait for the store. backpressure: None as long
-    as the client is read freely. publish: how its messages get to the router.
+    session: None before CONNECT and after the end. peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for
+    3.1.1, 5 for 5. connected_at, heard_at: when its CONNECT was accepted and when data last came, in the event loop's
+    time. keep_alive: seconds, 0: none. messages_in, messages_out: PUBLISH packets received and sent. established: the
+    CONNACK is written. congested: the peer reads too slowly for more output. client_limits: see Connect5.
+    topic_aliases: the names behind the client's aliases, see packet_loop5. closing: nothing more is read.
+    awaiting_commit: how many lists of its packets wait for the store. backpressure: None as long as nothing limits how
+    the client is read. publish: the function that passes its messages to the router. ending: why the connection ends,
+    in the words of the log; "" for DISCONNECT. job: work of one packet that takes more than one turn, or None.
     """
 
     __slots__ = (
@@ -133,24 +135,23 @@ class Connection(asyncio.Protocol):
         self.store = broker.context.store
         self.router = broker.router
         self._loop = broker.loop
-        # Parts of a packet, looked at once, when all are there: it may be a large one.
+        # Parts of an incomplete packet. They are parsed only once, when `_needed` bytes are there: it may be large.
         self._pending: bytearray | None = None
         self._needed = 0
         # Data that was read and waits for the next turn; None if there is none.
         self._rest: list[bytes] | None = None
-        # The end of this turn if others wait, and if nobody waits, in the event loop's time.
+        # When this turn ends, in the event loop's time: if other connections wait, and if none waits.
         self._until = self._latest = 0.0
         self._is_alone: Callable[[], bool] | None = None
-        # The job under way that takes more than one turn.
         self.job: Job | None = None
-        # The network connection is gone, and what it brought has its turns.
+        # True if the network connection is gone, and the data that it left is still being processed, in turns.
         self._is_lost = False
         # The store's count of recorded changes when this read began.
         self._recorded = 0
         self.heard_at = 0.0
         self._deadline: Deadline | None = None
         self._decision: asyncio.Future[int] | None = None
-        # With a method of MQTT 5: who the client is, and the CONNECT until that is known.
+        # With enhanced authentication (MQTT 5): its state, and the CONNECT until the client is authenticated.
         self._authentication: Authentication | None = None
         self._connect: Connect | None = None
         # True while too much output is unread.
@@ -164,11 +165,10 @@ class Connection(asyncio.Protocol):
         self.messages_in = 0
         self.messages_out = 0
         self.peer = ""
-        # Why it ends, in the words of the log; "" for DISCONNECT.
         self.ending = "closed by the client"
         self.protocol_level = 4
         self._process = packet_loop.process
-        # The packet that a client of MQTT 5 gets after everything else.
+        # The DISCONNECT that a client of MQTT 5 gets as the last packet; b"" for none.
         self._disconnect = b""
         self.client_limits = _NO_LIMITS
         self.topic_aliases = _NO_ALIASES
@@ -231,10 +231,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process every whole packet of one read, and keep the rest."""
         self.stats.bytes_in += len(data)
-        # Part of a packet is no silence: a large one takes long on a slow link.
+        # Part of a packet counts too: a large packet takes long on a slow link.
         self.heard_at = now = self._loop.time()
         if self._rest is not None:
-            # Not every transport stops at once.
+            # Not every transport stops reading at once.
             self._rest.append(data)
             return
         self._until, self._latest = now + SLICE, now + LONGEST
@@ -254,11 +254,11 @@ class Connection(asyncio.Protocol):
             return
         self.process_packets(data)
         if self.backpressure is not None:
-            # A packet in this read makes the rest wait.
+            # A packet of this read started the backpressure: the rest goes through it.
             self.feed_pending()
 
     def feed_pending(self) -> None:
-        """Feed the kept data to the backpressure, as far as it has whole packets."""
+        """Feed the kept data to the backpressure, if it has a whole packet."""
         backpressure = self.backpressure
         assert backpressure is not None
         if self._pending is None or len(self._pending) < self._needed:
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
                 self.update_reading()
 
     def _take_last(self) -> None:
-        """Process what a closed connection left, whatever limits it."""
+        """Process the waiting packets of a connection that is gone, whatever the limits."""
         if self.backpressure is not None and self._rest is None and not self.closing:
             self.backpressure.take_all()
 
@@ -335,19 +335,19 @@ class Connection(asyncio.Protocol):
             if not self.has_time():
                 return False
         self.job = None
-        # What it recorded in earlier turns must be safe as well.
+        # The acknowledgement must also wait for what the job recorded in earlier turns.
         self._recorded = min(self._recorded, job.recorded)
         job.finish(acknowledgements)
         return True
 
     def process_packets(self, data: bytes) -> None:
-        """Process packets, and write what they cause."""
+        """Process packets, and write the answers and messages that they cause."""
         if self.closing:
             return
         context = self.context
         limits = context.limits
         if limits is not None:
-            # What the broker itself published meanwhile (wills, $SYS) does not come from this client.
+            # Queues that the broker itself filled meanwhile (wills, $SYS) must not hold this client back.
             limits.hits.clear()
         self._recorded = self.store.recorded
         acknowledgements: list[bytes] = []
@@ -398,7 +398,7 @@ class Connection(asyncio.Protocol):
         self._needed = needed
 
     def count_in(self, messages: int) -> None:
-        """Count the packets and bytes of a read."""
+        """Count the PUBLISH packets of a read."""
         self.messages_in += messages
         self.stats.messages_in += messages
 
@@ -410,7 +410,7 @@ class Connection(asyncio.Protocol):
     # Holding back
 
     def _apply_backpressure(self) -> Backpressure:
-        """Hold back what the client sends from now on. Returns the Backpressure."""
+        """Pass what the client sends through a Backpressure from now on. Returns the Backpressure."""
         if self.backpressure is None:
             self.backpressure = Backpressure(self, self._loop)
         return self.backpressure
@@ -421,7 +421,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_held_back(self) -> bool:
-        """True if what the client sent waits: for room in a queue, its turn or the decision on its CONNECT."""
+        """True if packets of the client wait: for room in a queue, their turn or the decision on its CONNECT."""
         backpressure = self.backpressure
         return backpressure is not None and bool(backpressure.paused or backpressure.waiting)
 
@@ -442,7 +442,10 @@ class Connection(asyncio.Protocol):
     # CONNECT
 
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
-        """Accept a client, refuse it, or hold it back until that is decided. Returns its session if accepted."""
+        """Accept a client, refuse it, or hold it back until that is decided. Returns its session if accepted now.
+
+        packet: the body of the CONNECT. flags: the low four bits of its first byte.
+        """
         try:
             if is_version_5(packet):
                 self.protocol_level = 5
@@ -484,7 +487,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_authenticating(self) -> bool:
-        """True while AUTH packets decide if the CONNECT is accepted."""
+        """True while AUTH packets decide whether the CONNECT is accepted."""
         return self._connect is not None
 
     def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
@@ -517,7 +520,7 @@ class Connection(asyncio.Protocol):
     def _answer(self, connect: Connect, return_code: int, authentication_data: bytes = b"") -> None:
         if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
             if connect.version5 is None:
-                # The answer of a broker that does not know bridges: the client comes back as an ordinary one.
+                # As a broker that does not know bridges answers: the client connects again as an ordinary client.
                 return_code = UNACCEPTABLE_PROTOCOL_VERSION
             connect = connect._replace(bridge=False)
         if return_code != ACCEPTED:
@@ -566,8 +569,8 @@ class Connection(asyncio.Protocol):
         if self.session is not None and self.session.store is None and not self.must_wait():
             self.release(connack)
         else:
-            # A session made or discarded is safe before the client hears of it; so is what was recorded for a session
-            # by the connection it had before.
+            # The CONNACK waits until a session that was made or discarded is safe, and so is everything that was
+            # recorded for the session through its previous connection.
             self.store.after_commit(self, connack)
 
     def _broker_id(self, connect: Connect) -> bytes:
@@ -575,7 +578,7 @@ class Connection(asyncio.Protocol):
         return self.router.bridge_loops.broker_id if connect.bridge else b""
 
     def bind(self) -> None:
-        """Choose how messages get to the router, and their rate: the client's rights or the settings are new."""
+        """Choose the publish function and the receive rate, after new rights of the client or new settings."""
         config = self.context.config
         if self.session is not None:
             self.publish = publisher(self.session, self.router, self.stats, config)
@@ -611,7 +614,10 @@ class Connection(asyncio.Protocol):
     # Output
 
     def must_wait(self) -> bool:
-        """Return True if acknowledgements must wait: this read recorded changes, earlier ones wait, or all must."""
+        """Return True if acknowledgements must wait for a commit.
+
+        They must if this read recorded changes, if earlier packets wait, or if the store is shared by several brokers.
+        """
         return self.store.recorded != self._recorded or self.awaiting_commit > 0 or self.store.is_shared
 
     def release(self, packets: list[bytes]) -> None:
@@ -650,7 +656,7 @@ class Connection(asyncio.Protocol):
     # The end
 
     def close(self) -> None:
-        """Close after everything is sent: what is written, and what waits for a commit."""
+        """Close after everything is sent, including packets that wait for a commit."""
         if self.closing:
             return
         self.closing = True
@@ -702,7 +708,7 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel(self)
             self._deadline = None
-        # Nothing of it has another turn.
+        # The connection gets no further turn.
         self._rest = self.job = self._pending = None
         if self._decision is not None:
             self._decision.cancel()
@@ -710,7 +716,7 @@ class Connection(asyncio.Protocol):
             self.backpressure.cancel()
 
     def on_deadline(self) -> None:
-        """Handle a timeout: of the CONNECT, of a packet (keep-alive), or of a closing connection."""
+        """Handle a timeout: no CONNECT, no packet within the keep-alive, or a closing connection that stays open."""
         self._deadline = None
         if self.closing:
             self.transport.abort()

@@ -1,16 +1,17 @@
-"""Finds packets in the data read, and says how many bytes are processed between two looks at the clock."""
+"""Finds packets in received data, and limits how many bytes are processed between two reads of the clock."""
 
 from ..errors import MalformedPacket
 
-# Bytes after which the clock is looked at: first, and at most. Some packets cost a thousand times what others do.
+# Bytes after which the packet loop reads the clock: at first, and at most. Some packets cost a thousand times as much
+# as others.
 FIRST_STEP = 128
 LONGEST_STEP = 4096
 
 
 def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a remaining length of several bytes: the length and the index behind it, or (0, 0) if cut short.
+    """Decode the remaining length of the packet at `at`. Returns it and the index behind it, (0, 0) if cut short.
 
-    Raises MalformedPacket for a fifth byte (2.2.3).
+    end: the index where the data ends. Raises MalformedPacket for a fifth byte (2.2.3).
     """
     length = 0
     for index in range(1, 5):
@@ -24,7 +25,7 @@ def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def fitting(data: bytes, most: int) -> bytes:
-    """Return the whole packets in `data` that have `most` bytes at most: the client takes no others."""
+    """Return the packets in `data` that have at most `most` bytes: the client accepts no larger ones."""
     if len(data) <= most:
         return data
     kept: list[bytes] = []
@@ -37,9 +38,9 @@ def fitting(data: bytes, most: int) -> bytes:
 
 
 def packet_length(data: bytes, at: int, max_packet_size: int) -> int:
-    """Return how many bytes the packet at `at` takes, whole or not; 0 if too few are there to know.
+    """Return the size in bytes of the packet at `at`, whether it is complete or not; 0 if it is not known yet.
 
-    Raises MalformedPacket.
+    Raises MalformedPacket if its remaining length is invalid or above `max_packet_size`.
     """
     end = len(data)
     if end - at < 2:

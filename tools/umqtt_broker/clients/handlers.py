@@ -1,7 +1,7 @@
 """Handlers of rare packets (SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, …) and of incoming messages at QoS 2.
 
-Functions of a connection with a session. What they append to `acknowledgements` leaves, in order, when the read is
-processed; after the commit if they recorded anything.
+These functions work on a connection with a session. The packets that they append to `acknowledgements` are sent, in
+order, when the whole read is processed; if anything was recorded, after its commit.
 """
 
 import contextlib
@@ -22,16 +22,17 @@ from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .ports import RequestClient
 
-# MQTT 3.1 sets DUP in these when they are sent again (its sections 3.6, 3.8 and 3.10).
+# Packets in which MQTT 3.1 sets DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
 
 
 def process_other(
     connection: RequestClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> bool:
-    """Process a packet that the loop does not decode itself; acknowledgements only if oddly encoded.
+    """Process a packet that the packet loop does not decode itself.
 
-    Returns False when the packet takes another turn.
+    Among them are acknowledgements whose remaining length is not encoded in one byte, or that carry DUP (MQTT 3.1).
+    Returns False if the packet needs another turn. Raises MalformedPacket.
     """
     if first_byte in _MAY_CARRY_DUP and connection.protocol_level == 3:
         first_byte &= ~DUP
@@ -58,8 +59,8 @@ def process_publish_qos2(
     """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
     if packet_id in session.inbound:
-        # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
-        # and the CONNACK of a new one waited for everything recorded before it.
+        # No need to wait: its PUBREC cannot be sent before the first copy is safe. The acknowledgements of a connection
+        # are sent in order, and the CONNACK of a new connection waited for everything recorded before it.
         check_topic_name(topic_name, connection.context.config.max_topic_levels)
         return
     connection.publish(topic_name, payload, 2, retain)
@@ -69,7 +70,7 @@ def process_publish_qos2(
 def take_packet_id(session: Session, packet_id: int) -> None:
     """Record the packet identifier of an incoming QoS 2 message."""
     if not session.inbound:
-        # Made on demand: most sessions never need one, and a fleet has many sessions.
+        # The set is made on demand: most sessions never need one, and a fleet has many sessions.
         session.inbound = set()
     session.inbound.add(packet_id)
     if session.store is not None:
@@ -87,7 +88,7 @@ def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> 
             yield
         for topic_filter in decode(packet, max_levels):
             was_there = False
-            # Not a valid shared subscription, so nobody has it: there is nothing to remove.
+            # ValueError: an invalid shared subscription, which no session can have.
             with contextlib.suppress(ValueError):
                 was_there = router.unsubscribe(session, mounted_filter(session.mount, topic_filter))
             reason_codes.append(ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -112,7 +113,7 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
 
     def steps() -> Iterator[None]:
         identifier = packets5.decode_subscription_identifier(packet) if is_version5 else 0
-        # All or nothing: a broken packet changes nothing.
+        # Decode the whole packet before the first change: a malformed packet must change nothing.
         for _ in decode(packet, max_levels):
             yield
         for asked, options in decode(packet, max_levels):
@@ -141,23 +142,27 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
 
 
 def _wants_retained(options: int, is_subscribed: bool) -> bool:
-    """Return True if a subscription gets retained messages now [MQTT-3.3.1-9, -10, -11 of MQTT 5]."""
+    """Return True if a SUBSCRIBE with these options gets retained messages [MQTT-3.3.1-9, -10, -11 of MQTT 5]."""
     handling = options & packets5.RETAIN_HANDLING
     return handling == packets5.RETAIN_ALWAYS or (handling == packets5.RETAIN_IF_NEW and not is_subscribed)
 
 
 def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
-    """Return a filter with its mount point, its group and filter if it is shared, and the reason code of MQTT 5."""
+    """Decide about a topic filter that a client asks for.
+
+    Returns the filter with its mount point, its group and filter if it is shared (else None), and the granted QoS or
+    the reason code of MQTT 5 that denies it.
+    """
     try:
         topic_filter = mounted_filter(session.mount, asked)
         shared = split_shared(topic_filter)
     except ValueError:
         # This is no protocol error: answer with a reason code instead of closing the connection.
         return asked, None, ReasonCode.TOPIC_FILTER_INVALID
-    # What a group shares is read like anything else.
+    # For a shared subscription, the rights are those of the filter behind the group.
     wanted = topic_filter if shared is None else shared[1]
     if wanted.startswith(ORIGIN):
-        # Reserved for what the broker itself remembers of a bridge.
+        # Reserved: the broker itself records there where a bridge leads (see bridge_loops).
         return topic_filter, shared, ReasonCode.NOT_AUTHORIZED
     return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
     return topic_filter, shared, ReasonCode.NOT_AUTHORIZED if return_code == SUBSCRIPTION_FAILURE else return_code

@@ -1,8 +1,7 @@
-"""The local end of a bridge: an ordinary client of this broker, inside the process. It speaks MQTT 5.
+"""The local end of a bridge: a client of this broker inside the process. It speaks MQTT 5.
 
-It is a transport for a Connection, so what a bridge does here goes the way of any client's packets: the same queue and
-window, and the same promise, that an answer leaves only when what it promises is safe in the store. Nothing of the
-broker is called past that, and no byte goes through a socket.
+It is a transport for a Connection, so a bridge's packets are processed like those of any client: with the same queue
+and window, and with answers that are sent only when what they promise is safe in the store. Only the socket is missing.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ from ..sessions.session import Session
 from ..settings.broker import Listener
 from .connection import Connection
 
-# First byte of a packet sent to the broker, without flags, to the first byte of its answer.
+# From the first byte of a packet sent to the broker to the first byte of its answer.
 _ANSWERS = {PUBREC: PUBREL, PUBREL: PUBCOMP, SUBSCRIBE: SUBACK, UNSUBSCRIBE: UNSUBACK}
 
 # Reason codes from here on are refusals.
@@ -43,7 +42,7 @@ _REFUSED = 0x80
 
 
 class Owner(Protocol):
-    """The receiver of what the broker sent to the local end."""
+    """The receiver of what the broker sends to the local end."""
 
     def local_connected(self, session_present: bool) -> None:
         """Handle CONNACK: the broker has accepted the bridge."""
@@ -51,19 +50,19 @@ class Owner(Protocol):
     def local_message(
         self, first_byte: int, packet_id: int, topic_name: bytes, properties: bytes, payload: bytes
     ) -> None:
-        """A message is to go out; above QoS 0 the broker waits for its acknowledgement.
+        """Handle a message for the remote broker. Above QoS 0, this broker waits for its acknowledgement.
 
-        properties: as on the wire, with their length before them.
+        first_byte: of the PUBLISH. properties: as on the wire, with their length before them.
         """
 
     def local_answered(self) -> None:
-        """The broker answered: see `answered`."""
+        """Handle an answer of the broker: LocalEnd.answered has grown."""
 
     def local_released(self, packet_id: int) -> None:
-        """A message at QoS 2 was left between PUBREC and PUBCOMP: the broker sends its PUBREL again."""
+        """Handle a resent PUBREL: an earlier bridge left this QoS 2 message between PUBREC and PUBCOMP."""
 
     def wake(self) -> None:
-        """Continue: the broker takes more again (see `paused`)."""
+        """Continue: the broker accepts more again, LocalEnd.paused is False."""
 
     def local_closed(self, reason: str) -> None:
         """Handle the end of the connection, whoever closed it."""
@@ -72,9 +71,9 @@ class Owner(Protocol):
 class LocalEnd(asyncio.Transport):
     """A connection to the broker of this process.
 
-    sent, answered: how many packets that are answered were sent, and how many of them were. The answers come in order,
-    each when what it promises is safe, so whatever was caused by the packets up to number n may become visible once
-    `answered` is n.
+    sent: how many packets that need an answer were sent. answered: how many answers have come. Answers come in order,
+    each when what it promises is safe; so the effects of packet number n may become visible once `answered` is n.
+    paused: the broker accepts no more packets for now. is_open: the connection is not closed.
     released: packet identifiers of messages at QoS 2 that an earlier bridge left between PUBREC and PUBCOMP.
     """
 
@@ -89,7 +88,7 @@ class LocalEnd(asyncio.Transport):
         self.is_open = True
         self.paused = False
         self.released: list[int] = []
-        # As in mosquitto, a bridge may do everything at its own broker: its topics are the permission.
+        # As in mosquitto, a bridge may do everything at its own broker: only its `topic` lines limit it.
         listener = Listener(permission=Permission(), allow_anonymous=True, internal=True)
         self._connection = new_connection(listener)
         self._connection.connection_made(self)
@@ -105,7 +104,7 @@ class LocalEnd(asyncio.Transport):
     # To the broker
 
     def connect(self, client_id: bytes, clean_session: bool) -> None:
-        """Send CONNECT, as a bridge. A session that is not clean stays for ever."""
+        """Send CONNECT as a bridge. If `clean_session` is False, the session never expires."""
         flags = bytes((2 if clean_session else 0,))
         expiry = {} if clean_session else {SESSION_EXPIRY_INTERVAL: FOR_EVER}
         properties = encode(expiry | {USER_PROPERTY: [(BRIDGE, b"")]})
@@ -146,7 +145,7 @@ class LocalEnd(asyncio.Transport):
         self._send(bytes((PINGREQ, 0)))
 
     def disconnect(self) -> None:
-        """Send DISCONNECT; the broker closes then."""
+        """Send DISCONNECT; the broker then closes the connection."""
         self._send(bytes((DISCONNECT, 0)))
 
     def _request(self, first_byte: int, body: bytes) -> None:
@@ -227,18 +226,18 @@ class LocalEnd(asyncio.Transport):
             self._owner.local_released(packet_id)
 
     def get_write_buffer_size(self) -> int:
-        """Return 0: messages that the remote broker has not taken are in the session's window."""
+        """Return 0: messages that the remote broker has not acknowledged are limited by the session's window."""
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Do nothing: there is no buffer."""
 
     def pause_reading(self) -> None:
-        """Pause: the broker takes no more from this client now."""
+        """Pause: the broker accepts no more from this client for now."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """Resume: the broker takes more."""
+        """Resume: the broker accepts more again."""
         self.paused = False
         if self.is_open:
             self._owner.wake()

@@ -14,11 +14,11 @@ from .ports import PacketClient
 
 
 def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
-    """Process the packets in `data`; the connection keeps what is cut short. Returns False when it is to end.
+    """Process the packets in `data`. Returns False if the connection must be closed.
 
-    What is left when the connection's time is over waits for its next turn.
-    What the packets cause is collected: acknowledgements in `acknowledgements`, messages in their sessions. Raises
-    MalformedPacket at the first packet that breaks the protocol.
+    An incomplete packet at the end is kept by the connection. If the connection's time is over, the rest of `data`
+    waits for its next turn. Acknowledgements are collected in `acknowledgements`, messages in the sessions that get
+    them. Raises MalformedPacket at the first packet that breaks the protocol.
     """
     session = connection.session
     publish = connection.publish
@@ -27,7 +27,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     end = len(data)
     at = length = body = 0
     messages = 0
-    # What follows, up to the length of a packet, and the last lines stand in packet_loop5 too: it says why.
+    # packet_loop5 repeats the lines from here to the length of a packet, and the last lines; its docstring says why.
     step = FIRST_STEP
     # The index where the clock is read next, or where less than two bytes are left.
     look = min(step, end - 1)

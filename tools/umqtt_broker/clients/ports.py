@@ -1,4 +1,7 @@
-"""Protocols for the parts of a connection: each has what one part uses of it. connection.py imports the parts."""
+"""Protocols: what each part (packet loop, handlers, backpressure, registry) uses of a connection.
+
+They avoid an import cycle: connection.py imports the parts.
+"""
 
 import asyncio
 from typing import Protocol
@@ -23,7 +26,7 @@ class RequestClient(Protocol):
     job: Job | None
 
     def do_job(self, acknowledgements: list[bytes]) -> bool:
-        """Go on with `job` while there is time. Returns True when it is done."""
+        """Continue with `job` while there is time. Returns True when it is done."""
         ...
 
     def must_wait(self) -> bool:
@@ -38,14 +41,14 @@ class RequestClient(Protocol):
 
 
 class ReadClient(Protocol):
-    """What everyone sees who takes what a client sent: what is kept, and whose turn it is."""
+    """What both the packet loop and the backpressure use of a connection: kept data and turns."""
 
     stats: Stats
     protocol_level: int
 
     @property
     def backpressure(self) -> object | None:
-        """What holds packets back; None as long as the client is read freely."""
+        """The Backpressure that holds packets back; None as long as nothing limits how the client is read."""
         ...
 
     def keep_rest(self, data: bytes, needed: int) -> None:
@@ -71,7 +74,7 @@ class PacketClient(RequestClient, ReadClient, Protocol):
 
     @property
     def is_authenticating(self) -> bool:
-        """True while AUTH packets decide if the CONNECT is accepted."""
+        """True while AUTH packets decide whether the CONNECT is accepted."""
         ...
 
     def set_session_expiry(self, seconds: int) -> None:
@@ -86,7 +89,7 @@ class PacketClient(RequestClient, ReadClient, Protocol):
         ...
 
     def count_in(self, messages: int) -> None:
-        """Count the packets and bytes of a read."""
+        """Count the PUBLISH packets of a read."""
 
 
 class BackpressureClient(ReadClient, Protocol):
@@ -111,7 +114,7 @@ class BackpressureClient(ReadClient, Protocol):
         """Begin a new turn."""
 
     def process_packets(self, data: bytes) -> None:
-        """Process packets, and write what they cause."""
+        """Process packets, and write the answers and messages that they cause."""
 
     def feed_pending(self) -> None:
         """Feed the kept data to the backpressure."""
@@ -124,7 +127,7 @@ class BackpressureClient(ReadClient, Protocol):
 
 
 class SessionClient(ClientConnection, Protocol):
-    """What the registry of sessions sees of a connection, beside what is reached through a session."""
+    """What the registry of sessions uses of a connection, in addition to what a session uses of it."""
 
     transport: asyncio.Transport
     session: Session | None

@@ -1,4 +1,4 @@
-"""The sessions by client identifier: CONNECT, takeover, the end of a connection, wills, expiry, recovery."""
+"""The registry of sessions by client identifier: CONNECT, takeover, disconnection, wills, expiry, recovery."""
 
 import asyncio
 import secrets
@@ -30,18 +30,19 @@ from ..transport.tls import identity_of
 from .authentication import Authentication
 from .ports import SessionClient
 
-# Sessions forgotten at a time: a fleet that expires together must not stall the rest.
+# Most sessions discarded in one call of expire(): a fleet that expires together must not delay other clients.
 _MOST_AT_ONCE = 1000
 
-# Times that may be noted in addition to two for each session.
+# Due times that may be kept in addition to two for each session, before outdated ones are removed.
 _FEW_DUE = 1000
 
 
 class Sessions:
-    """All sessions, each under its client identifier; at most one connection has each.
+    """All sessions by client identifier. Each has at most one connection.
 
-    Listeners with different mount points share nothing, client identifiers included: a session is found under its
-    `key`, which is the identifier, or mount point, U+0000 and identifier. U+0000 is in neither [MQTT-1.5.3-2].
+    Listeners with different mount points share nothing, not even client identifiers. So a session is found under its
+    `key`: the client identifier; behind a mount point, the mount point, U+0000 and the client identifier. Neither of
+    them can contain U+0000 [MQTT-1.5.3-2].
     """
 
     def __init__(self, context: BrokerContext, router: Router) -> None:
@@ -62,18 +63,18 @@ class Sessions:
         return iter(list(self._by_client_id.values()))
 
     def get(self, client_id: bytes, mount: bytes = b"") -> Session | None:
-        """Return the session of a client."""
+        """Return the session of a client, None if there is none."""
         return self._by_client_id.get(_key(mount, client_id))
 
     @property
     def queued(self) -> int:
-        """QoS 1 and 2 messages that wait, in all sessions and groups together."""
+        """The number of messages that wait in the queues of all sessions and groups together."""
         return sum(session.queued for session in self._by_client_id.values()) + self._router.shares.queued
 
     # Recovery
 
     def recover(self, recovered: Recovered) -> None:
-        """Make the sessions that the store has kept."""
+        """Make the sessions that the store has kept, with their groups, wills and subscriptions."""
         now = self._context.expiry.now()
         self._router.shares.recover(recovered.shares)
         for found in recovered.sessions:
@@ -84,7 +85,7 @@ class Sessions:
             session.will = recovered.wills.get(session.key)
             if not self._is_timed(session):
                 if session.away_since:
-                    # Nobody keeps it up to date from now on.
+                    # The recorded time is not updated from now on.
                     self._store.set_away(session.number, 0)
                 session.away_since = now
             elif not session.away_since:
@@ -100,16 +101,16 @@ class Sessions:
         self._router.shares.end_empty()
 
     def _recover_retained_delivery(self, session: Session, topic_filters: list[bytes]) -> None:
-        """Resume retained messages once the client is back. They are not recovered yet, and need not be."""
+        """Prepare the delivery of retained messages for when the client is back: they are not recovered yet."""
         if topic_filters:
             session.retained_delivery = RetainedDelivery(session, self._router, self._context)
             for topic_filter in topic_filters:
                 session.retained_delivery.recover(topic_filter, session.subscriptions[topic_filter])
 
     def publish_recovered_wills(self, wills: dict[bytes, Will]) -> None:
-        """Publish the wills of the clients that were connected when the broker was killed: they got no DISCONNECT.
+        """Publish the wills of the clients that were connected when the broker was killed: they sent no DISCONNECT.
 
-        Those that are to wait longer do.
+        A will whose delay is not over is published later. wills: by the key of the session.
         """
         for key, will in wills.items():
             session = self._by_client_id.get(key)
@@ -120,7 +121,7 @@ class Sessions:
                     session.will = None
 
     def _recovered_rights(self, session: Session) -> Rights | None:
-        """Return what a session may do before its client is back: what some listener with its mount point allows."""
+        """Return the rights of a session before its client is back: what any listener with its mount point allows."""
         permissions = {
             self._permission(listener)
             for listener in self._config.all_listeners()
@@ -137,10 +138,11 @@ class Sessions:
     def identify(
         self, connection: SessionClient, packet: Connect
     ) -> tuple[int | asyncio.Future[int] | Authentication, Connect]:
-        """Find out who connects. Returns the CONNACK return code or its future, and the CONNECT for connect().
+        """Decide whether a client may connect. Returns the decision, and the CONNECT to pass to connect().
 
-        Or, instead of the code, what is to find out by more packets. The CONNECT has the identifier of the session, and
-        a will with the mount point. Raises MalformedPacket.
+        The decision is a CONNACK return code or reason code, a future of it, or an Authentication that decides by more
+        packets. The returned CONNECT has the client identifier of the session, and the will's topic name has the mount
+        point. Raises MalformedPacket.
         """
         listener, config = connection.listener, self._config
         named = packet
@@ -148,7 +150,7 @@ class Sessions:
             if not listener.internal and not self._may_call_itself(packet.client_id, listener):
                 return IDENTIFIER_REJECTED, packet
         else:
-            # [MQTT-3.1.3-8] without an identifier there is nothing a session could be kept under.
+            # [MQTT-3.1.3-8] without a client identifier a session cannot be kept.
             may_name = (packet.clean_session and packet.protocol_level == 4) or packet.protocol_level == 5
             is_allowed = listener.allow_zero_length_client_id
             if is_allowed is None:
@@ -170,7 +172,7 @@ class Sessions:
             named = named._replace(will=packet.will._replace(topic_name=topic_name))
         if named.will is not None:
             check_topic_name(named.will.topic_name, config.max_topic_levels)
-        # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
+        # The permission gets the CONNECT as it came: its rules for identifiers are about those that clients choose.
         permission = self._permission(listener)
         method = None if version5 is None else version5.authentication_method
         if method is not None:
@@ -179,7 +181,7 @@ class Sessions:
         return permission.connect(packet, peer), named
 
     def may_bridge(self, connection: SessionClient, packet: Connect) -> bool:
-        """Tell whether a client that is let in may be the bridge that it says it is."""
+        """Return True if a client whose CONNECT says that it is a bridge may be one."""
         listener = connection.listener
         users = listener.bridge_users
         return listener.internal or b"*" in users or _peer(connection).username(packet) in users
@@ -191,14 +193,14 @@ class Sessions:
         return not is_taken and client_id.startswith(config.client_id_prefixes or b"")
 
     def connect(self, connection: SessionClient, packet: Connect) -> bool:
-        """Give a connection that is let in its session. Returns session_present."""
+        """Attach a connection that is let in to its session, which is made if needed. Returns session_present."""
         listener = connection.listener
         mount, client_id = listener.mount_point, packet.client_id
         key = _key(mount, client_id)
         session = self._by_client_id.get(key)
         if session is not None and session.connection is not None:
-            # [MQTT-3.1.4-2] Its session is taken from the old connection before the new one gets it, so whatever the
-            # old one still does, it does to no session.
+            # [MQTT-3.1.4-2] The old connection loses the session before the new one gets it, so nothing that the old
+            # one still does can change the session.
             self._stats.takeovers += 1
             session.connection.ending = f"taken over from {connection.peer}"
             session.connection.abort(ReasonCode.SESSION_TAKEN_OVER)
@@ -226,7 +228,7 @@ class Sessions:
         session.receive_maximum = connection.client_limits.receive_maximum
         session.max_packet_size = connection.client_limits.max_packet_size
         if session.max_packet_size and session.subscriptions:
-            # It is no longer served like a client that takes packets of any size.
+            # Routes differ for clients that do not accept packets of any size.
             self._router.forget_routes()
         maximum = connection.client_limits.topic_alias_maximum
         session.aliases = TopicAliases(maximum, session.max_packet_size) if maximum else None
@@ -257,7 +259,7 @@ class Sessions:
         return session_present and packet.protocol_level != 3
 
     def _session_expiry(self, packet: Connect) -> int | None:
-        """Return how many seconds the session outlives the connection, as the client asks for; None: for ever."""
+        """Return for how many seconds the client wants the session kept without a connection; None: for ever."""
         if packet.version5 is None:
             return 0 if packet.clean_session else None
         asked = packet.version5.session_expiry
@@ -267,7 +269,7 @@ class Sessions:
         return listener.permission or self._config.permission
 
     def _return(self, session: Session, owner: Owner) -> None:
-        """Note that a persistent session has a connection again."""
+        """Record that a persistent session has a connection again."""
         # The delayed will is not published any more [MQTT-3.1.3-9].
         self.forget_will(session)
         if session.store is not None:
@@ -299,14 +301,14 @@ class Sessions:
         return min(asked, most) if most else asked
 
     def _is_timed(self, session: Session) -> bool:
-        """Return True if the time since when a session has no connection matters, after a restart too."""
-        # Without an expiry the time is not used, and a fleet that comes and goes need not wait for the disk.
+        """Return True if the store must know since when a session has no connection: for its expiry or its will."""
+        # Otherwise the time is not recorded, so that a fleet that comes and goes need not wait for the disk.
         return self._most_away(session) is not None or (session.will is not None and session.will.delay > 0)
 
     # The end
 
     def detach(self, connection: SessionClient) -> None:
-        """Take the session from a connection that ends, and publish its will. Safe to call again."""
+        """Detach the session from a connection that ends, and publish a will without delay. Safe to call again."""
         session, connection.session = connection.session, None
         if session is None:
             return
@@ -321,7 +323,7 @@ class Sessions:
         self._router.flush()
 
     def _set_away(self, session: Session, since: int) -> None:
-        """Note that a session has no connection any more, and set the timers for what is due later."""
+        """Record that a session has no connection any more, and note when its end and its will are due."""
         session.away_since = since
         if session.store is not None and self._is_timed(session):
             session.store.set_away(session.number, since)
@@ -336,11 +338,11 @@ class Sessions:
             session.will_is_due = session.away_since + will.delay
             self._due.add(session.will_is_due, session)
         elif will is not None and will.delay and most:
-            # It ends with the session.
+            # The will is published when the session ends.
             session.will_is_due = session.away_since + most
 
     def discard(self, session: Session) -> None:
-        """Forget a session without a connection and everything in it; a delayed will is published first."""
+        """Discard a session without a connection and everything in it. A delayed will is published."""
         self._router.remove_session(session)
         del self._by_client_id[session.key]
         if session.will is not None and session.will_is_due:
@@ -353,7 +355,7 @@ class Sessions:
             session.store.discard_session(session.number)
 
     def expire(self) -> None:
-        """Forget the sessions whose clients stayed away too long; drop old messages that hold publishers back."""
+        """Discard expired sessions, publish due wills, and drop expired messages that hold publishers back."""
         limits, now = self._context.limits, self._context.expiry.now()
         if limits is not None:
             for session in limits.waited_for():
@@ -372,7 +374,7 @@ class Sessions:
         self._router.flush()
 
     def _look_at_all_again(self) -> None:
-        """Collect all due times again: the settings have changed, or most belong to sessions that returned."""
+        """Compute all due times again, after new settings or when most of them are outdated."""
         self._due.clear()
         for session in self._by_client_id.values():
             if session.connection is None:
@@ -381,13 +383,13 @@ class Sessions:
     # Wills
 
     def _set_will(self, session: Session, will: Will | None) -> None:
-        """Keep the will of a client that has connected; in the store, since the broker may be killed before it."""
+        """Keep the will of a client that has connected. It is recorded in the store: the broker may be killed."""
         if will is not None and self._store.durable and _may_publish(session, will):
             self._store.set_will(session.key, will)
         session.will = will
 
     def publish_will(self, session: Session) -> None:
-        """Publish the will of a session, if it still has one, as if its client had (3.1.2.5)."""
+        """Publish the will of a session, if it still has one, as if its client had published it (3.1.2.5)."""
         will = session.will
         if will is None:
             return

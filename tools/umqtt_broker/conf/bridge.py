@@ -1,7 +1,7 @@
 """Reads the section of one bridge in mosquitto.conf, from `connection NAME` to its end, as a BridgeConfig.
 
-The rules are those of mosquitto.conf(5), "Configuring bridges". Beyond them there is remote_password_file, so that a
-password need not stand in the configuration. What is not supported is an error and never ignored.
+The rules are those of mosquitto.conf(5), "Configuring bridges". In addition there is remote_password_file, so that the
+configuration need not contain a password. An unsupported key is an error, and never ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from ..settings.bridge import BridgeConfig, TopicRule
 from . import values
 from .lines import Line, Problems
 
-# key: (default as text, meaning). Keys that mosquitto calls by two names stand here under the newer one.
+# key: (default as text, meaning). A key that has two names in mosquitto is listed under the newer one.
 BRIDGE_KEYS: dict[str, tuple[str, str]] = {
     "connection": ("", "begins a bridge; its name"),
     "address": ("", "host[:port] of the remote broker, and of others to fail over to"),
@@ -51,7 +51,7 @@ ALIASES = {
     "password": "remote_password",
 }
 
-# Keys of mosquitto that this broker does not take, and what to do about it.
+# Keys of mosquitto that this broker does not support, and what to do instead.
 UNSUPPORTED = {
     "threshold": "it belongs to start_type lazy; remove it",
     "idle_timeout": "it belongs to start_type lazy; remove it",
@@ -68,13 +68,13 @@ UNSUPPORTED = {
 
 
 class _Explained(ValueError):
-    """A value is wrong, and the text says why; that of others says what would be right."""
+    """A value is wrong, and the text says why. The text of other ValueErrors says what would be right."""
 
 
 def bridge_of(lines: Sequence[Line], problems: Problems) -> BridgeConfig | None:
-    """Read one section, whose first line is `connection NAME`.
+    """Return the BridgeConfig of one section, whose first line is `connection NAME`.
 
-    Every problem is noted, and the result is None then; what is said twice is a warning.
+    Errors are noted in `problems`; then the result is None. A key that is given twice is a warning.
     """
     settings: dict[str, object] = {}
     seen: dict[str, str] = {}
@@ -115,7 +115,7 @@ def bridge_of(lines: Sequence[Line], problems: Problems) -> BridgeConfig | None:
 
 
 def parse_topic(value: str) -> TopicRule:
-    """Read what follows `topic`. Raises ValueError."""
+    """Return the rule of a `topic` line. value: what follows `topic`. Raises ValueError."""
     words = value.split()
     if len(words) > 5:
         raise _Explained(f"{words[5]} is one word too many")
@@ -147,7 +147,7 @@ def _addresses(value: str) -> tuple[tuple[str, int], ...]:
 def _address(word: str) -> tuple[str, int]:
     host, colon, port = word.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):
-        # As in mosquitto, an IPv6 address needs its port: which of its colons it is cannot be seen otherwise.
+        # As in mosquitto, an IPv6 address needs its port: otherwise its last colon cannot be told from the port's.
         if ":" in word:
             raise _Explained(f"{word}: an IPv6 address is written [ADDRESS]:PORT")
         host, port = word, "1883"
@@ -187,7 +187,7 @@ def _password_file(value: str) -> bytes:
         raise _Explained(f"cannot read {value} ({error.strerror})") from error
 
 
-# key: the field of BridgeConfig and what makes its value of the text.
+# key: the field of BridgeConfig, and the function that makes its value from the text.
 _SETTINGS: dict[str, tuple[str, Callable[[str], object]]] = {
     "connection": ("name", str),
     "address": ("addresses", _addresses),

@@ -18,7 +18,7 @@ from .lines import Line, Problems
 from .sections import ConfigSections, Section
 
 _STORE_FILE = "umqtt-broker.db"
-# Of the security settings those that make a Permission; the others are settings of the broker or of a listener.
+# The settings of scope "security" that make a Permission; the others are settings of the broker or of a listener.
 _PERMISSION_SETTINGS = (
     "allow_anonymous",
     "password_file",
@@ -31,7 +31,7 @@ _PERMISSION_SETTINGS = (
 
 @dataclass(slots=True)
 class Configuration:
-    """All settings of a process. warnings: "FILE:LINE: …" of what was said and is unsafe or has no effect."""
+    """All settings of a process. warnings: "FILE:LINE: …" for each setting that is unsafe or has no effect."""
 
     broker: BrokerConfig
     log: LogConfig = field(default_factory=LogConfig)
@@ -41,7 +41,7 @@ class Configuration:
 
 
 def build(sections: ConfigSections, problems: Problems) -> Configuration:
-    """Return the settings. Errors are noted in the problems; the result must not be used then."""
+    """Return the settings. Errors are noted in `problems`; then the result must not be used."""
     return _Builder(sections, problems).build()
 
 
@@ -49,7 +49,7 @@ class _Builder:
     def __init__(self, sections: ConfigSections, problems: Problems) -> None:
         self._sections = sections
         self._problems = problems
-        # Without any listener in the configuration there is one for this machine, open to everyone on it.
+        # Without any listener in the configuration there is one on loopback, open to everyone on this machine.
         self._is_local_only = not sections.listeners and not sections.default.of("structure")
 
     def build(self) -> Configuration:
@@ -82,7 +82,7 @@ class _Builder:
     def _listener(self, section: Section) -> Listener:
         values = dict(section.of("listener"))
         if values.get("use_subject_as_username"):
-            # The common name goes before the subject where both are asked for.
+            # The common name takes precedence over the subject if both are asked for.
             values["use_subject_as_username"] = not values.get("use_identity_as_username")
             values["use_identity_as_username"] = True
         security = section if self._sections.per_listener else self._sections.broker
@@ -184,6 +184,6 @@ def _identifiers(security: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line_of(error: ConfigError, section: Section) -> Line:
-    """Return the line that the error of a permission is about: the one whose file it names."""
+    """Return the line that an error of a permission is about: the one whose value the error names."""
     lines = [line for name, line in section.lines.items() if KEYS[name].scope == "security"]
     return next((line for line in lines if line.value in str(error)), lines[0])

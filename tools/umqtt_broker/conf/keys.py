@@ -11,11 +11,12 @@ Scope = Literal["structure", "broker", "listener", "security", "tls", "process",
 
 
 class Key(NamedTuple):
-    """One key. attribute: what it sets there; "" for keys that the reader itself handles.
+    """One key of a configuration file.
 
-    scope: whose it is. "listener" and "tls": of the listener above it, or of the default listener; "security": of
-    the listener above it with per_listener_settings, else of all; the others count for the whole broker.
-    repeats: each line adds a value.
+    scope: what the key applies to. "listener" and "tls": the listener above it, or the default listener. "security":
+    with per_listener_settings the listener above it, else all listeners. Other scopes: the whole broker.
+    attribute: the setting that it sets; "" for keys that the reader itself handles. parse: makes the value from the
+    text. default, meaning: for the table in the documentation. repeats: each line adds a value.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Lines of configuration files in mosquitto.conf's syntax, and what is wrong with them."""
+"""Reads the lines of configuration files in mosquitto.conf's syntax, and collects problems."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _SHOWN = 60
 
 
 class Line(NamedTuple):
-    """One setting: where it stands, its key and its value ("" if there is none)."""
+    """One setting: the file and line number, the key and the value ("" if there is none)."""
 
     file: str
     number: int
@@ -21,12 +21,12 @@ class Line(NamedTuple):
 
     @property
     def where(self) -> str:
-        """FILE:LINE."""
+        """The place of the line, as FILE:LINE."""
         return f"{self.file}:{self.number}"
 
     @property
     def shown(self) -> str:
-        """The value in the form that a message may show."""
+        """The value for a message: quoted and shortened."""
         return repr(self.value if len(self.value) <= _SHOWN else f"{self.value[:_SHOWN]}…")
 
 
@@ -40,7 +40,7 @@ class ConfigFileError(ConfigError):
 
 @dataclass(slots=True)
 class Problems:
-    """The problems of a configuration: errors, and warnings that do not stop it."""
+    """The problems of a configuration: errors, and warnings, with which it can still be used."""
 
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Problems:
 
 
 def read_lines(path: str, problems: Problems) -> list[Line]:
-    """Return the settings of a file and of the folders it includes, in the order in which they count."""
+    """Return the settings of a file and of the folders that it includes, in the order in which they apply."""
     lines: list[Line] = []
     for line in _read(path, problems, None):
         if line.key == "include_dir":

@@ -1,4 +1,4 @@
-"""Sorts the lines of a configuration: each value goes to its listener or its part of the broker."""
+"""Assigns the lines of a configuration to sections: of a listener, of a bridge or of the whole broker."""
 
 import difflib
 from collections.abc import Callable, Iterable
@@ -20,10 +20,10 @@ _SHOWN_KEY = 60
 
 @dataclass(slots=True)
 class Section:
-    """What was said in one place: of a listener, or of the whole broker.
+    """The settings of a listener, or of the whole broker.
 
-    line: the `listener` line. values: by scope and attribute. lines: where each key was said. broken: the scopes in
-    which something was wrong, so that what is left is not all that was meant.
+    line: the `listener` line, None for others. values: the values by scope and attribute. lines: the last line of each
+    key. broken: the scopes in which a line was wrong, whose values are therefore incomplete.
     """
 
     line: Line | None = None
@@ -32,7 +32,7 @@ class Section:
     broken: set[str] = field(default_factory=set)
 
     def of(self, scope: str) -> dict[str, Any]:
-        """Return the values of a scope."""
+        """Return the values of a scope, by attribute."""
         return self.values.setdefault(scope, {})
 
     def first_line(self) -> Line | None:
@@ -42,7 +42,10 @@ class Section:
 
 @dataclass(slots=True)
 class ConfigSections:
-    """A whole configuration. default: the listener without a `listener` line; bridges: the lines of each."""
+    """A whole configuration. default: the listener without a `listener` line. bridges: the lines of each bridge.
+
+    per_listener: the value of per_listener_settings.
+    """
 
     broker: Section = field(default_factory=Section)
     default: Section = field(default_factory=Section)
@@ -52,7 +55,7 @@ class ConfigSections:
 
 
 class Reader:
-    """Sorts lines, and notes every one that is wrong."""
+    """Assigns lines to sections, and notes every wrong line in the problems."""
 
     def __init__(self, problems: Problems, lenient: bool) -> None:
         self._problems = problems
@@ -160,7 +163,7 @@ class Reader:
         return self._problems.warn if self._lenient else self._problems.error
 
     def _unknown(self, line: Line) -> None:
-        """Say what is wrong with a key; its value is not repeated, since nobody knows whether it is a secret."""
+        """Report an unknown or unsupported key. Its value is not shown, since it may be a secret."""
         report = self._report
         remedy = UNSUPPORTED.get(line.key) or next(
             (text for prefix, text in UNSUPPORTED_PREFIXES.items() if line.key.startswith(prefix)), None
@@ -173,7 +176,7 @@ class Reader:
         report(line.file, line.number, f"unknown key {line.key[:_SHOWN_KEY]!r} — {hint}")
 
     def _check_default(self) -> None:
-        """Refuse settings that would quietly open a listener nobody asked for."""
+        """Report settings above the first `listener` line: they would belong to a listener that nobody asked for."""
         default = self._sections.default
         if not self._sections.listeners or default.of("structure"):
             return

@@ -1,4 +1,4 @@
-"""Values of settings: from text to what the broker works with. Each raises ValueError that says what is expected."""
+"""Parsers of the values of settings. Each takes the text, and raises ValueError that says what is expected."""
 
 import re
 from collections.abc import Callable
@@ -20,10 +20,10 @@ def boolean(value: str) -> bool:
 
 
 def integer(low: int, high: int | None = None, zero: int = 0) -> Callable[[str], int]:
-    """Return a parser of numbers from low to high. zero: what 0 stands for."""
+    """Return a parser of numbers from low to high; high None: no upper limit. zero: the value for 0."""
 
     def parse(value: str) -> int:
-        # A sign, digits and nothing else: int() would take "1_000" and digits of other scripts too.
+        # Only a sign and ASCII digits: int() would also accept "1_000" and digits of other scripts.
         if not re.fullmatch(r"-?[0-9]{1,18}", value) or int(value) < low or (high is not None and int(value) > high):
             raise ValueError(f"a number from {low} to {high}" if high is not None else f"a number of at least {low}")
         return int(value) or zero
@@ -32,7 +32,7 @@ def integer(low: int, high: int | None = None, zero: int = 0) -> Callable[[str],
 
 
 def choice(*values: str) -> Callable[[str], str]:
-    """Return a parser of one of a few words."""
+    """Return a parser that accepts one of these words and returns it."""
 
     def parse(value: str) -> str:
         if value not in values:
@@ -53,7 +53,7 @@ def encoded(value: str) -> bytes:
 
 
 def mount_point(value: str) -> bytes:
-    """Return a prefix for topics."""
+    """Return a mount point: a prefix for topics, in UTF-8."""
     if not is_mount_point(value.encode()):
         raise ValueError("the beginning of topic names, without + and #, and not of $share")
     return value.encode()
@@ -68,7 +68,7 @@ def duration(value: str) -> int:
 
 
 def connections(value: str) -> int | None:
-    """Return a limit of connections; None for none."""
+    """Return a limit of connections; None for -1, no limit."""
     if value == "-1":
         return None
     try:
@@ -78,26 +78,26 @@ def connections(value: str) -> int | None:
 
 
 def octal(value: str) -> int:
-    """Return permission bits."""
+    """Return the permission bits that are given in octal, such as 660."""
     if not re.fullmatch(r"0?[0-7]{3}", value):
         raise ValueError("permission bits in octal, such as 660")
     return int(value, 8)
 
 
 def tls_version(value: str) -> str:
-    """Return the lowest version of TLS."""
+    """Return the lowest version of TLS, "tlsv1.2" or "tlsv1.3"."""
     if value in ("tlsv1", "tlsv1.1"):
         raise ValueError("tlsv1.2 or tlsv1.3; older versions are not safe")
     return choice("tlsv1.2", "tlsv1.3")(value)
 
 
 def log_type(value: str) -> str:
-    """Return a kind of log message."""
+    """Return a log type, one of mosquitto's."""
     return choice(*_LOG_TYPES)(value)
 
 
 def log_destination(value: str) -> tuple[str, str]:
-    """Return where to log: a kind, and the path of a file."""
+    """Return a log destination: its kind, and the path of a file ("" for other kinds)."""
     kind, _, path = value.partition(" ")
     path = path.strip()
     if kind == "file" and path:

@@ -1,1 +1,1 @@
-"""What every part uses: settings, counters, time and limits."""
+"""What all parts of a broker share: the context, clock, timers, turns and limits of queued messages."""

@@ -1,4 +1,4 @@
-"""When messages and sessions expire. `clock` gives seconds since 1970, because times must outlive a restart."""
+"""When messages and sessions expire. All times are seconds since 1970, because they must stay valid after a restart."""
 
 import math
 import time
@@ -9,9 +9,10 @@ from ..settings.broker import BrokerConfig
 
 
 class Expiry:
-    """deadline: when a message that is published now expires, in whole seconds; 0: never.
+    """Computes when messages and sessions expire.
 
-    Kept up to date by tick(), once a second, so that a message costs no look at the clock.
+    clock: returns the seconds since 1970. deadline: when a message that is published now expires by the settings, in
+    whole seconds since 1970; 0: never. tick() updates it once a second, so that no message has to read the clock.
     """
 
     __slots__ = ("_config", "clock", "deadline")
@@ -23,24 +24,27 @@ class Expiry:
         self.tick()
 
     def tick(self) -> None:
-        """Read the clock and the setting, which may change while the broker runs."""
+        """Update `deadline` from the clock and from message_expiry, which may change while the broker runs."""
         expiry = self._config.message_expiry
-        # Counted to the next tick, so that no message expires early.
+        # Counted from the next tick, so that no message expires early.
         self.deadline = self.now() + expiry + 1 if expiry else 0
 
     def deadline_of(self, expiry: int | None) -> int:
-        """Return the deadline of a message published now that may wait so many seconds, as the settings allow."""
+        """Return the deadline of a message that is published now, not later than the settings allow.
+
+        expiry: its message expiry interval in seconds; None: it has none.
+        """
         if expiry is None:
             return self.deadline
         return min(self.end_of(expiry), self.deadline) if self.deadline else self.end_of(expiry)
 
     def end_of(self, seconds: int) -> int:
-        """Return the first whole second, since 1970, in which so many seconds from now are over."""
+        """Return the time `seconds` from now, in seconds since 1970, rounded up."""
         return math.ceil(self.clock() + seconds)
 
     @contextmanager
     def set_to(self, deadline: int) -> Iterator[None]:
-        """Let messages published meanwhile expire at that deadline."""
+        """Let messages that are published in this context expire at `deadline`, in seconds since 1970."""
         before, self.deadline = self.deadline, deadline
         try:
             yield
@@ -48,9 +52,9 @@ class Expiry:
             self.deadline = before
 
     def remaining(self, deadline: int) -> int:
-        """Return the seconds until `deadline`, one at least: a message that is sent is not too old."""
+        """Return the seconds until `deadline`, at least 1: a message that is sent has not expired."""
         return max(1, int(deadline - self.clock()))
 
     def now(self) -> int:
-        """Return the time in whole seconds."""
+        """Return the time in whole seconds since 1970."""
         return int(self.clock())

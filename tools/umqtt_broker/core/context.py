@@ -1,4 +1,4 @@
-"""What all parts of one broker share."""
+"""The context of a broker: the objects that all its parts share."""
 
 from typing import Protocol
 
@@ -13,13 +13,13 @@ class Flushable(Protocol):
     """A session that has packets to write."""
 
     def flush(self) -> None:
-        """Write them, in one piece."""
+        """Write the packets in one piece."""
 
 
 class BrokerContext:
     """Settings, counters, store, clock and limits of one broker.
 
-    dirty: the sessions with packets to flush, each once. limits: None as long as nothing limits the queues.
+    dirty: the sessions with packets to flush, each once. limits: None as long as no setting limits the queues.
     """
 
     __slots__ = ("config", "dirty", "expiry", "limits", "stats", "store")

@@ -19,11 +19,11 @@ class DueTimes(Generic[Item]):
         return len(self._heap)
 
     def add(self, time: int, item: Item) -> None:
-        """Note that something of `item` is due at `time`."""
+        """Note that `item` is due at `time`, in seconds; an item may be added several times."""
         heappush(self._heap, (time, next(self._numbers), item))
 
     def pop(self, now: int, most: int) -> list[Item]:
-        """Return what is due by `now`, as many at most, and forget it."""
+        """Remove and return the items that are due by `now`, `most` at most, the earliest first."""
         items: list[Item] = []
         while self._heap and self._heap[0][0] <= now and len(items) < most:
             items.append(heappop(self._heap)[2])

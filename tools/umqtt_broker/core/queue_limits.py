@@ -1,6 +1,6 @@
 """Checks queued messages against the limits: which queues are full, and which publishers wait for room.
 
-Exists only where there is a limit: without one a session asks nobody.
+Only a broker with a limit has a QueueLimits: without limits a message needs no check.
 """
 
 import logging
@@ -24,7 +24,7 @@ class Queue(Protocol):
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Messages that wait for their client, and their payload bytes."""
+        """The number of messages that wait for their client, and their payload bytes."""
         ...
 
     def drop_expired(self) -> None:
@@ -35,15 +35,15 @@ class Publisher(Protocol):
     """A connection that can be held back."""
 
     def room_again(self, full: object) -> None:
-        """A queue that the publisher was held back for has room, or is gone. None: all queues together."""
+        """Continue: `full` has room or is gone. full: a queue, or None for the total of all queues."""
 
 
 class QueueLimits:
-    """How much may wait in one session and in all, and what happens at the limit.
+    """How much may wait in one queue and in all queues, and what happens at the limit.
 
-    messages, bytes: what waits in all sessions (payload bytes).
-    hits: the sessions that what a client publishes now was found to fill; None for all of them together. The message
-        that fills a queue is in it, so its publisher is held back after it, not before.
+    messages, bytes: the messages that wait in all queues, and their payload bytes.
+    hits: the queues that the messages of the current client were found to fill; None for the total of all queues. The
+        message that fills a queue is still added to it; its publisher is held back from the next message on.
     """
 
     def __init__(self, config: BrokerConfig, stats: Stats) -> None:
@@ -51,7 +51,7 @@ class QueueLimits:
         self._config = config
         self._stats = stats
         self._waiting: dict[Queue | None, dict[Publisher, None]] = {}
-        # No warning before this moment, of time.monotonic().
+        # No warning before this time, by time.monotonic().
         self._quiet_until = 0.0
         self.messages = 0
         self.bytes = 0
@@ -59,7 +59,7 @@ class QueueLimits:
 
     @classmethod
     def of(cls, config: BrokerConfig, stats: Stats) -> "QueueLimits | None":
-        """Return the limits of a broker; None if none is set."""
+        """Return the limits of a broker; None if no limit is set."""
         if (
             config.max_queued_messages
             or config.max_queued_bytes
@@ -70,7 +70,7 @@ class QueueLimits:
         return None
 
     def is_full(self, session: Queue | None) -> bool:
-        """Tell whether a session, or with None all together, has as much waiting as it may."""
+        """Return True if a queue, or with None the total of all queues, has reached its limit."""
         config = self._config
         if session is None:
             messages, size = self.messages, self.bytes
@@ -81,9 +81,9 @@ class QueueLimits:
         return bool((most and messages >= most) or (most_bytes and size >= most_bytes))
 
     def admit(self, session: Queue) -> bool:
-        """Say whether one more message may wait in `session`. If not, it is counted as dropped.
+        """Return True if one more message may wait in `session`. If not, the message is counted as dropped.
 
-        Where publishers are slowed the answer is always yes.
+        With at_queue_limit "slow" the result is always True.
         """
         if self._config.at_queue_limit == "slow":
             return True
@@ -97,12 +97,15 @@ class QueueLimits:
         return True
 
     def added(self, session: Queue, messages: int, size: int) -> None:
-        """Messages of `size` payload bytes together wait in `session` from now on; it counts them already."""
+        """Count messages that wait in `session` from now on, with `size` payload bytes together.
+
+        `session.waiting` must include them already.
+        """
         self.messages += messages
         self.bytes += size
 
     def published(self, session: Queue, size: int) -> None:
-        """The same for one that is being published: who does so is held back if it fills a queue."""
+        """Count one message of `size` payload bytes that is being published; add the queues that it fills to `hits`."""
         self.added(session, 1, size)
         if self._config.at_queue_limit == "slow":
             if self.is_full(session):
@@ -120,14 +123,14 @@ class QueueLimits:
                     self._release(full)
 
     def forget(self, session: Queue) -> None:
-        """Forget a session that is gone, and let those who wait for it continue."""
+        """Forget a queue that is gone, and let the publishers that wait for it continue."""
         self.removed(session, *session.waiting)
         self.hits.pop(session, None)
         if session in self._waiting:
             self._release(session)
 
     def wait_for_room(self, publisher: Publisher) -> set[Queue | None]:
-        """Note that `publisher` waits for every queue in `hits` that is still full, and return these."""
+        """Note that `publisher` waits for each queue in `hits` that is still full. Returns these; clears `hits`."""
         full = {session for session in self.hits if self.is_full(session)}
         self.hits.clear()
         for session in full:
@@ -136,7 +139,7 @@ class QueueLimits:
         return full
 
     def _warn(self, session: Queue | None) -> None:
-        """Log a full queue from time to time: its client may never come back, and others wait for it."""
+        """Log a full queue, at most once a minute: its client may never come back, and publishers wait for it."""
         now = time.monotonic()
         if now < self._quiet_until:
             return
@@ -165,7 +168,7 @@ class QueueLimits:
                 self._release(full)
 
     def waited_for(self) -> list[Queue]:
-        """Return the sessions that publishers are held back for."""
+        """Return the queues that publishers wait for."""
         return [session for session in self._waiting if session is not None]
 
     def wait_no_more(self, publisher: Publisher) -> None:
@@ -181,7 +184,10 @@ class QueueLimits:
 
 
 class ReceiveRate:
-    """A token bucket: `rate` messages a second, of which those of one second may be saved up."""
+    """A token bucket: `rate` messages a second; at most the messages of one second can be saved up.
+
+    now: a monotonic time in seconds.
+    """
 
     __slots__ = ("_credit", "_rate", "_since")
 
@@ -194,11 +200,11 @@ class ReceiveRate:
         """Return how many messages may be taken at `now` (seconds)."""
         self._credit = min(self._rate, self._credit + (now - self._since) * self._rate)
         self._since = now
-        # What rounding took of a whole message is given back.
+        # Compensates rounding errors, which could take away a whole message.
         return int(self._credit + 1e-6)
 
     def covers(self, messages: int, now: float) -> bool:
-        """Tell whether so many may be taken at `now`; an earlier `now` than the last is allowed."""
+        """Return True if so many messages may be taken at `now`, which may be earlier than that of the last call."""
         credit = self._credit
         if now > self._since:
             credit += (now - self._since) * self._rate
@@ -207,7 +213,7 @@ class ReceiveRate:
         return credit >= messages
 
     def spend(self, messages: int) -> None:
-        """Take that many."""
+        """Take so many messages from the bucket."""
         self._credit -= messages
 
     def wait(self) -> float:

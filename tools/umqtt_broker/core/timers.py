@@ -1,9 +1,9 @@
-"""Timers of connections: most are never reached, so they share those of the event loop."""
+"""Deadlines of connections. Most are never reached, so several share one timer of the event loop."""
 
 import asyncio
 from typing import Protocol
 
-# Deadlines within so many seconds share a timer, which rings at the end of them: never too early.
+# Seconds. Deadlines within the same interval of this length share a timer, which expires at its end: never too early.
 RESOLUTION = 0.25
 
 
@@ -11,11 +11,11 @@ class TimerClient(Protocol):
     """A connection that has a deadline."""
 
     def on_deadline(self) -> None:
-        """The deadline has passed; there is none any more."""
+        """Handle the deadline: it has passed, and is no longer set."""
 
 
 class Deadline:
-    """One moment, and the clients whose deadline it is."""
+    """One point in time, and the clients whose deadline it is."""
 
     __slots__ = ("_clients", "_deadlines", "_moment", "_timer")
 
@@ -55,7 +55,7 @@ class Deadlines:
         self._moments: dict[int, Deadline] = {}
 
     def __len__(self) -> int:
-        """How many timers of the event loop there are."""
+        """Return the number of timers that are set in the event loop."""
         return len(self._moments)
 
     def after(self, seconds: float, client: TimerClient) -> Deadline:

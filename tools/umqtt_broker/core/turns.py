@@ -1,4 +1,4 @@
-"""Shares time between connections: each one's input is processed in slices, with turns of others in between."""
+"""Shares time between connections: each processes its input in slices, and others get their turn in between."""
 
 import asyncio
 import logging
@@ -6,20 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-# Seconds of work after which a connection looks whether others wait, and that all who wait for another turn have
-# together before the event loop looks at everyone again.
+# Seconds of work after which a connection checks whether others wait. Also the seconds that all waiting connections get
+# together before the event loop polls all sockets again.
 SLICE = 0.005
 
-# Seconds that one connection may go on if nobody waits: timers and other threads are not seen before.
+# Seconds that one connection may continue if no other waits: until then, timers and other threads have to wait.
 LONGEST = 0.02
 
 _log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """The work of one packet that may take more than one turn. recorded: the store's count of changes before it.
+    """The work of one packet that may take more than one turn.
 
-    steps: short ones, to be taken one after the other; then `finish` appends the acknowledgement.
+    recorded: the store's count of recorded changes before it. steps: does one short step for each item. finish: called
+    after the last step, with the list to which it appends the acknowledgement.
     """
 
     recorded: int
@@ -28,7 +29,7 @@ class Job(NamedTuple):
 
 
 class TurnTaker(Protocol):
-    """A connection whose read was more than one slice of work."""
+    """A connection whose received data takes more than one slice of work."""
 
     def on_turn(self) -> None:
         """Continue for one slice, and ask for another turn if that is not enough."""
@@ -38,7 +39,7 @@ class TurnTaker(Protocol):
 
 
 class Turns:
-    """The connections that wait for another turn, in the order of asking. taken: turns so far."""
+    """The queue of connections that wait for another turn. taken: the number of turns so far."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -47,7 +48,7 @@ class Turns:
         self.taken = 0
 
     def wait(self, taker: TurnTaker) -> None:
-        """Call taker.on_turn() once, when the event loop has looked at everyone else."""
+        """Call taker.on_turn() once, after the event loop has served the other connections."""
         self._waiting.append(taker)
         self._schedule()
 

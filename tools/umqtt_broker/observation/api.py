@@ -1,4 +1,4 @@
-"""What the routes of the HTTP API do: a handler takes a request and its parsed parameters, and returns the answer."""
+"""The handlers of the HTTP API: each takes a request and its parsed parameters, and returns the answer."""
 
 import base64
 import binascii
@@ -42,7 +42,7 @@ _BODY_TYPES: dict[str, type] = {"topic": str, "payload": str, "encoding": str, "
 
 
 class Api:
-    """The handlers. started_at: seconds since 1970."""
+    """The handlers of all routes. started_at: when the broker started, in seconds since 1970."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Api:
 
     @property
     def _window(self) -> int:
-        """Return the messages in flight at which a window is full; read each time, since a reload may change it."""
+        """The number of messages in flight at which a session's window is full; a reload may change it."""
         return self._broker.config.max_inflight_messages
 
     def _row(self, session: Session) -> Answer:
@@ -187,7 +187,7 @@ class Api:
 
     def _sort_key(self, name: str) -> Callable[[Session], Any]:
         """Return a sort key: largest first, then by client identifier; rows without a value come last."""
-        # One time for all: the rows are made one after the other, with other work of the loop in between.
+        # Read once, so that all sessions are compared at the same time: other work of the loop runs in between.
         now = self._broker.loop.time()
 
         def key(session: Session) -> tuple[float, bytes]:
@@ -275,7 +275,7 @@ class Api:
                 }
             )
         more = matched > len(found)
-        # With the first page only, and as many as a page takes: a topic has few groups.
+        # Groups come with the first page only, up to the limit of a page: a topic has few groups.
         groups = [] if after else [group for group, _ in everyone if isinstance(group, SharedQueue)]
         return {
             "subscribers": subscribers,
@@ -366,7 +366,7 @@ class Api:
 
 
 def _by_key(session: MessageQueue) -> bytes:
-    # The client identifier; behind a mount point that and a zero byte before it, which no identifier holds.
+    # The client identifier; behind a mount point, the mount point, a zero byte and the client identifier.
     return session.key
 
 
@@ -386,8 +386,8 @@ def _topic_filter(query: Answer) -> bytes:
 
 
 async def _read_body(request: web.Request) -> Answer:
-    """Return the fields of a publish, defaults filled in. Raises HTTPBadRequest and the like."""
-    # A form on a foreign page cannot send this type, so a browser asks first, and gets no leave.
+    """Return the fields of a publish, with defaults filled in. Raises HTTPBadRequest or HTTPUnsupportedMediaType."""
+    # A form on a page of another site cannot send this type, so the browser must ask first (CORS), and is refused.
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="the body must be application/json")
     try:
@@ -397,7 +397,7 @@ async def _read_body(request: web.Request) -> Answer:
     if not isinstance(given, dict):
         raise web.HTTPBadRequest(text="the body is not a JSON object")
     for name, value in given.items():
-        # bool is an int to Python, not to JSON.
+        # type() instead of isinstance(): in Python a bool is an int, in JSON it is not.
         if name not in _BODY_TYPES or type(value) is not _BODY_TYPES[name]:
             shown = name[:100].encode(errors="backslashreplace").decode()  # JSON can say what UTF-8 cannot
             raise web.HTTPBadRequest(text=f"field {shown} is unknown or of a wrong type")
@@ -420,7 +420,7 @@ def _decode_payload(body: Answer) -> bytes:
 
 
 def _encode_payload(payload: bytes) -> tuple[str, str]:
-    """Return a payload as text where it is text, else as base64, and which of the two."""
+    """Return a payload as text if it is UTF-8, else as base64; and the name of the encoding."""
     if is_utf8(payload):
         return payload.decode(), "utf-8"
     return base64.b64encode(payload).decode(), "base64"

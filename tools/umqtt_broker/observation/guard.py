@@ -1,9 +1,9 @@
-"""Who may talk to the HTTP listener: checked before any handler runs.
+"""Decides which requests the HTTP listener accepts, before any handler runs. Three checks:
 
-Host: a page of a foreign site that has had its own name resolved to 127.0.0.1 (DNS rebinding) still names
-itself there. Origin and Sec-Fetch-Site: a page of a foreign site cannot use a browser that has the token; that
-the token is no cookie is the first wall, this the second. Token: everything but the page's files and the health
-checks.
+Host: a page of another site that lets its own host name resolve to 127.0.0.1 (DNS rebinding) still sends that name in
+the Host header, and is refused. Origin and Sec-Fetch-Site: requests from pages of other sites are refused. They could
+not send the token anyway, since it is not a cookie; this is a second defence. Token: required for everything but the
+page's files and the health checks.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
-    # Everything comes from here, nothing is inline, nothing can frame it, and no string becomes markup.
+    # The page loads only from this listener, has no inline code, cannot be framed, and turns no string into markup.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -36,15 +36,16 @@ _HEADERS = {
 
 
 def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Return the one shape all errors have."""
+    """Return an error as JSON, in the form that all errors of the API have."""
     return web.json_response({"error": {"status": status, "message": message}}, status=status, headers=headers)
 
 
 class Guard:
-    """Turns away what has no business here. `refused` counts by reason.
+    """Refuses requests. refused: how many, by reason.
 
-    hosts: names this listener is reached by, as in a Host header. open_paths: what needs no token. standby: returns why
-    the broker does not serve yet, or "": until then there is nothing to see or to do but its metrics.
+    token: the secret that requests must send. hosts: the values of the Host header that this listener accepts.
+    open_paths: the paths that need no token. standby: returns why the broker does not serve yet, "" if it serves; a
+    standby answers requests that need the token with 503, except /metrics.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Guard:
         self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
 
     def middleware(self) -> Middleware:
-        """Return the middleware: guards, and gives every answer the same headers and every error one shape."""
+        """Return the middleware. It also gives every response the same headers, and all errors the same form."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -81,7 +82,7 @@ class Guard:
         needs_token = request.path not in self._open_paths
         origin = headers.get("Origin")
         foreign = origin is not None and origin not in self._origins
-        # A link from another site to the page itself is harmless: the page then asks with its own origin.
+        # A link from another site to the page itself is harmless: the page's own requests then have its own origin.
         foreign = foreign or (needs_token and headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"))
         if foreign:
             return self._refuse("origin", 403, "requests from pages of other origins are refused")
@@ -106,7 +107,7 @@ class Guard:
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
     messages = {413: "the body is too large"}
     if request.match_info.http_exception is not None:
-        # No handler has given its own explanation.
+        # The error comes from aiohttp's router, not from a handler with its own explanation.
         messages[404] = f"there is no {request.path} here — /api/openapi.json lists what there is"
         messages[405] = f"{request.path} does not take {request.method}"
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

@@ -1,4 +1,4 @@
-"""The broker's figures for Prometheus, read when it asks. Labels have few values: never a client identifier."""
+"""The broker's metrics for Prometheus, read at each scrape. Labels have few values: never a client identifier."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _PREFIX = "umqtt_broker_"
 
 
 class Scrape(NamedTuple):
-    """The sources for the values of one scrape. refused: HTTP requests refused, by reason."""
+    """The sources for the values of one scrape. started_at: seconds since 1970. refused: HTTP requests, by reason."""
 
     view: BrokerView
     stats: Stats
@@ -29,7 +29,11 @@ Value = float | Mapping[str, float]
 
 
 class Family(NamedTuple):
-    """One metric: its name without prefix, and without `_total` for a counter; a value for each value of `label`."""
+    """One metric.
+
+    name: without prefix, and for a counter without `_total`. kind: "gauge" or "counter". value: returns a number, or
+    with a `label` a number for each of the label's values.
+    """
 
     name: str
     kind: str
@@ -195,7 +199,7 @@ FAMILIES = (
 
 
 class BrokerCollector(Collector):
-    """Yields every family from what `scrape` returns at that moment."""
+    """Yields every family, with the values that `scrape` returns at that time."""
 
     def __init__(self, scrape: Callable[[], Scrape]) -> None:
         self._scrape = scrape
@@ -215,11 +219,11 @@ class BrokerCollector(Collector):
             yield metric
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the names are known without asking for values."""
+        """Return nothing, so that registering the collector computes no values."""
         return []
 
 
 def metric_names() -> Iterator[tuple[str, str, str]]:
-    """Yield name as scraped, label and meaning: the documentation's table is compared with this."""
+    """Yield the scraped name, the label and the meaning of each metric, to compare the documentation's table with."""
     for family in FAMILIES:
         yield _PREFIX + family.name + ("_total" if family.kind == _COUNTER else ""), family.label, family.meaning

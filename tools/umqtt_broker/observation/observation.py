@@ -1,4 +1,4 @@
-"""Observation: everything an operator watches a broker with, as one service the broker starts and stops."""
+"""Observation: the $SYS topics and the HTTP listener, as one service that the broker starts and stops."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from .view import BrokerView
 if TYPE_CHECKING:
     from .server import Server
 
-# Seconds between two looks at sys_interval while it is 0.
+# Seconds between two checks of sys_interval while it is 0.
 _IDLE_SECONDS = 10
 
 _log = logging.getLogger("umqtt_broker.observation")
@@ -39,7 +39,7 @@ class Observation:
         self._task.add_done_callback(_report)
 
     async def serve(self) -> None:
-        """Start the HTTP listener alone, where there is one: a standby has that. Raises ConfigError or BrokerError."""
+        """Start only the HTTP listener, if one is configured: a standby needs it. Raises ConfigError or BrokerError."""
         broker, config, view = self._broker, self._broker.config, self._view
         self._survey = Survey(
             lambda: view.sessions, lambda: view.groups, lambda: config.max_inflight_messages, broker.loop.time
@@ -64,9 +64,9 @@ class Observation:
 
     @property
     def link(self) -> str | None:
-        """The page's address with the token in its fragment, for a terminal and nothing else; None without a page.
+        """The page's address with the token in its fragment, to be shown only on a terminal; None without a page.
 
-        A browser keeps the fragment to itself, and the page takes it out of the address bar at once.
+        A browser does not send the fragment, and the page removes it from the address bar at once.
         """
         server = self.server
         return None if server is None else f"http://{server.name}/#token={server.token}"

@@ -9,7 +9,7 @@ from .routes import MAX_BODY, ROUTES, Parameter, Route
 
 _TEXT, _INT, _NUMBER, _BOOL = "string", "integer", "number", "boolean"
 
-# Field to type; `?` behind a type: or null; `[]`: a list; `{}`: values by name.
+# The type of each field. Suffixes: `?`: or null; `[]`: a list of them; `{}`: an object with such values by name.
 SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "Broker": {
         "version": _TEXT,
@@ -201,7 +201,7 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-# Paths outside the table: path to meaning, media type, and whether it needs the token.
+# Paths that are not in the table of routes, with their meaning, media type, and whether they need the token.
 PLAIN = {
     "/api/openapi.json": ("This description", "application/json", True),
     "/metrics": ("Figures for Prometheus", "text/plain", True),

@@ -14,7 +14,7 @@ from ..transport.listeners import BoundListener
 
 
 class ObservedBroker(Protocol):
-    """The parts that figures are read from, and that the few acts of an operator go to."""
+    """The parts that figures are read from, and on which an operator can act: publish, kick, discard, clear."""
 
     config: BrokerConfig
     stats: Stats

@@ -18,7 +18,7 @@ class LoadAverage:
         self._averages = [0.0] * len(WINDOWS)
 
     def update(self, count: int, seconds: float) -> list[float]:
-        """Take in a counter's value `seconds` after the last. Returns the averages, shortest window first."""
+        """Add the counter's value, `seconds` after the previous one. Returns the averages, shortest window first."""
         if seconds > 0:
             per_minute = (count - self._last) * 60 / seconds
             for index, minutes in enumerate(WINDOWS):
@@ -29,9 +29,10 @@ class LoadAverage:
 
 
 class History:
-    """Rates of the last minutes: one sample a second, the oldest falls out.
+    """The rates of the last minutes, one sample a second.
 
-    `read` returns rising counters by name; the rates are their growth per second.
+    read: returns rising counters by name; a rate is a counter's growth per second. now: a monotonic time in seconds.
+    samples: how many are kept; the oldest is dropped for a new one.
     """
 
     def __init__(self, read: Callable[[], Mapping[str, int]], now: float, samples: int = 300) -> None:
@@ -41,7 +42,7 @@ class History:
         self._columns: dict[str, deque[float]] = {name: deque(maxlen=samples) for name in self._last}
 
     def sample(self, now: float) -> None:
-        """Take a sample. `now`: a monotonic time in seconds."""
+        """Add a sample. now: a monotonic time in seconds."""
         seconds = now - self._last_at
         if seconds <= 0:
             return
@@ -60,18 +61,22 @@ class History:
 
 
 class ClientRates:
-    """Messages per second of single clients, for those who ask about them again and again.
+    """The message rates of single clients, between one request for them and the next.
 
-    Remembers what a client's counters were when last asked about; of so few clients that it cannot grow.
+    It keeps a client's counters at the last request, for at most `clients` clients.
     """
 
     def __init__(self, clients: int = 1000) -> None:
         self._clients = clients
-        # By client: when, messages in, messages out; then the rates told since.
+        # By client: time, messages in and messages out of the last sample; then the rates that it gave.
         self._seen: dict[bytes, tuple[float, int, int, float, float]] = {}
 
     def rates(self, client_id: bytes, connected_at: float, now: float, received: int, sent: int) -> tuple[float, float]:
-        """Return messages per second received and sent since last asked, the first time since it connected."""
+        """Return the messages per second that a client sent to the broker and got from it, since the last request.
+
+        The first time, since it connected. A request within a second after the last gets the same rates again.
+        connected_at, now: the event loop's times. received, sent: the client's counters now.
+        """
         seen = self._seen.pop(client_id, None)
         if seen is None or seen[0] <= connected_at:
             seen = (connected_at, 0, 0, 0.0, 0.0)

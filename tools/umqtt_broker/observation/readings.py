@@ -1,4 +1,4 @@
-"""Describes a session, a listener, a group or a bridge of a BrokerView, for listings."""
+"""Describes sessions, listeners and groups of a BrokerView, for listings."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,7 +14,7 @@ _DROPPED = "dropped_"
 
 def broker_version() -> str:
     """Return the version of the installed project, or "unknown" in a bare copy of the source."""
-    # Imported here: it takes a tenth of a start, and most of what imports the broker asks for no version.
+    # Imported here: the import takes a tenth of a start, and most programs need no version.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -24,7 +24,7 @@ def broker_version() -> str:
 
 
 def text(name: bytes) -> str:
-    """Return a client identifier or topic as text. Both were checked to be UTF-8 when they came in."""
+    """Return a client identifier, user name or topic as text. It was checked to be UTF-8 when it was received."""
     return name.decode("utf-8", "replace")
 
 
@@ -38,9 +38,9 @@ def dropped_by_reason(stats: Stats) -> dict[str, int]:
 
 
 def is_slow(session: Session, window: int) -> bool:
-    """Tell whether a connected client takes messages more slowly than they come.
+    """Return True if a connected client takes messages more slowly than they come.
 
-    Either it does not read what was written to it, or its window is full and more waits behind it.
+    Either it does not read its socket, or its window of `window` messages in flight is full and more messages wait.
     """
     connection = session.connection
     if connection is None:
@@ -57,7 +57,7 @@ def listener_name(listener: Listener) -> str:
 
 
 def listeners(view: BrokerView) -> Iterator[tuple[str, Listener]]:
-    """Yield all listeners with their names; there are as many as the configuration says."""
+    """Yield all listeners of the configuration with their names."""
     for listener in view.listeners:
         yield listener_name(listener), listener
 
@@ -79,9 +79,10 @@ def may_read(session: Session, topic_name: bytes) -> bool:
 
 
 def group_row(group: SharedQueue, most: int) -> dict[str, object]:
-    """Return what a listing says of a shared subscription, with `most` members at most.
+    """Return the row of a listing for a shared subscription, with `most` members at most.
 
-    in_flight: of this group at QoS 1; what a member has at QoS 2 is its own. A member's in_flight is all it has.
+    in_flight of the group counts its QoS 1 messages only: a QoS 2 message belongs to the member that gets it.
+    in_flight of a member counts all its messages, also those that are not of this group.
     """
     return {
         "name": text(group.client_id),
@@ -104,7 +105,10 @@ def group_row(group: SharedQueue, most: int) -> dict[str, object]:
 
 
 def sort_value(session: Session, name: str, now: float) -> float:
-    """Return what sessions are sorted by: a number of `session_row`, -1 where that has none."""
+    """Return the value of the field `name` of session_row(), to sort by; -1 where the row has null.
+
+    now: the event loop's time.
+    """
     if name == "queued":
         return session.queued
     if name == "queued_bytes":
@@ -122,9 +126,10 @@ def sort_value(session: Session, name: str, now: float) -> float:
 
 
 def session_row(session: Session, window: int, now: float) -> dict[str, object]:
-    """Return what a listing says of one session. `now`: the event loop's time in seconds.
+    """Return the row of a listing for one session.
 
-    connected_seconds is null for a session without a connection, and so is everything of its connection.
+    window: the messages in flight at which its window is full. now: the event loop's time in seconds. Without a
+    connection, all fields that describe the connection are None.
     """
     connection = session.connection
     username = session.username

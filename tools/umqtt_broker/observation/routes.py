@@ -1,5 +1,6 @@
-"""The table of the HTTP API: paths, parameters and bodies. The server's routes and the OpenAPI description are
-both made from it, so neither can say what the other does not do.
+"""The table of the HTTP API: paths, parameters and bodies.
+
+The server's routes and the OpenAPI description are both made from this table, so they always agree.
 """
 
 from collections.abc import Mapping
@@ -7,14 +8,18 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-# Bytes of a request's body. More can be published over MQTT.
+# Bytes that a request's body may have. Larger messages can be published over MQTT.
 MAX_BODY = 1024 * 1024
 
 Scalar = str | int | bool
 
 
 class Parameter(NamedTuple):
-    """One query parameter: the type of `default` is its type; None means that it must be given."""
+    """One query parameter.
+
+    default: gives its type too; None: the parameter must be given. choices: the allowed values, if not empty. lowest,
+    highest: the limits of a number.
+    """
 
     name: str
     meaning: str
@@ -35,9 +40,10 @@ class Parameter(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One method of one path. handler: name of the method of Api that serves it. answer: name of its schema.
+    """One HTTP method of one path.
 
-    errors: statuses beside those every route has, with their reasons.
+    handler: name of the method of Api that serves it. answer, body: names of the schemas of the answer and of the
+    request's body ("" for none). errors: HTTP statuses, with their reasons, beside those that every route has.
     """
 
     method: str
@@ -65,7 +71,7 @@ class Route(NamedTuple):
         return values
 
 
-# A browser takes the path segments `.` and `..` for steps, however they are encoded; clients may be called that.
+# A browser resolves the path segments `.` and `..`, however they are encoded; but client identifiers may be that.
 _CLIENT_ID = Parameter(
     "client_id", "client identifier, used in place of the one in the path: for those a path cannot carry", ""
 )

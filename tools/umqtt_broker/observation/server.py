@@ -40,7 +40,7 @@ _HEALTH = ("/healthz", "/readyz")
 
 
 class Server:
-    """The listener on http_host and http_port. host, port, token: as they are once it has started."""
+    """The HTTP listener on http_host and http_port. host, port, token: set once it has started."""
 
     def __init__(self, broker: ObservedBroker, view: BrokerView, survey: Survey, started_at: float) -> None:
         self._broker = broker
@@ -51,7 +51,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ConfigError for an unsafe setting, BrokerError if the address cannot be had."""
+        """Listen. Raises ConfigError for an unsafe setting, BrokerError if it cannot listen on the address."""
         config = self._broker.config
         check_loopback(config.http_host)
         self.token = read_or_create(token_path(config))
@@ -74,7 +74,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """Host and port in the form for a link."""
+        """Host and port in the form for a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def stop(self) -> None:

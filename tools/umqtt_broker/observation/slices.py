@@ -13,7 +13,7 @@ SLICE = 500
 
 
 async def slices(items: Iterable[Item], size: int = SLICE) -> AsyncIterator[list[Item]]:
-    """Yield `items` in lists of at most `size`; other work of the event loop runs between two of them."""
+    """Yield `items` in lists of at most `size`; other work of the event loop runs between two lists."""
     iterator = iter(items)
     while part := list(islice(iterator, size)):
         yield part
@@ -23,9 +23,9 @@ async def slices(items: Iterable[Item], size: int = SLICE) -> AsyncIterator[list
 async def smallest(
     items: Iterable[Item], count: int, key: Callable[[Item], Any], keep: Callable[[Item], bool]
 ) -> tuple[list[Item], int]:
-    """Return the `count` smallest of the items to `keep`, in order, and how many there were to keep.
+    """Return the `count` smallest, by `key`, of the items for which `keep` is true, in order; and how many those are.
 
-    Sorting everything would hold the loop for as long as the sort takes, which is one step for Python.
+    Works in slices: one sort of all items would block the event loop until it ends.
     """
     best: list[Item] = []
     kept = 0

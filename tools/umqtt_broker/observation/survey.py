@@ -12,20 +12,20 @@ from ..sessions.session import Session
 from .readings import is_slow, listener_name
 from .slices import slices
 
-# Seconds a survey may be old, and its share of the loop's time at most: with very many sessions it gets older
-# rather than dearer.
+# Seconds after which sums are outdated, and the largest share of the loop's time that counting may take: with very many
+# sessions the sums get older instead of taking more time.
 _MAX_AGE = 0.9
 _MAX_SHARE = 0.02
 
 
 @dataclass(slots=True)
 class Totals:
-    """The sums over all sessions. Messages count once for each session they wait for.
+    """The sums over all sessions. A message counts once for each session that it waits for.
 
     connected, away: sessions with and without a connection. slow: connected sessions that take messages more slowly
-    than they come. held_back: connected clients that the broker reads from more slowly. queued, queued_bytes: QoS 1 and
-    2 messages behind the cursors. in_flight: sent, not acknowledged. by_listener: connected sessions by the name of
-    their listener.
+    than they come. held_back: connected clients whose packets the broker holds back. queued, queued_bytes: messages
+    that wait in queues, of sessions and of groups, and their payload bytes. in_flight: messages sent and not
+    acknowledged. by_listener: connected sessions by the name of their listener.
     """
 
     connected: int = 0
@@ -39,10 +39,10 @@ class Totals:
 
 
 class Survey:
-    """Counts sessions when asked, and what waits in `groups`, the queues of shared subscriptions.
+    """Counts sessions and waiting messages when asked. latest: the last sums.
 
-    `window` returns the messages in flight at which a session's window is full. `clock`: a rising time in seconds, by
-    which sums get old.
+    sessions, groups: return all sessions, and the queues of all shared subscriptions. window: returns the number of
+    messages in flight at which a session's window is full. clock: returns a monotonic time in seconds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Survey:
         self.latest = Totals()
 
     async def take(self) -> Totals:
-        """Return sums that are at most a second old (older only with sessions beyond count)."""
+        """Return sums that are at most a second old; with very many sessions they may be older."""
         async with self._lock:
             if self._clock() >= self._next:
                 self.latest, busy = await self._count()

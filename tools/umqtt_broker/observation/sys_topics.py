@@ -1,7 +1,7 @@
-"""The `$SYS` topics: mosquitto's names and meanings where it has them, and what only this broker knows.
+"""The `$SYS` topics: those of mosquitto, with the same names and meanings, and those that only this broker has.
 
-Published retained through the router, changed values only, and kept from the store: after a restart they would
-be lies. A wildcard in the first level does not match them [MQTT-4.7.2-1]; `$SYS/#` does.
+The values are published retained through the router, only when they have changed. They are not stored: after a restart
+they would be wrong. A wildcard in the first level does not match them [MQTT-4.7.2-1]; `$SYS/#` does.
 """
 
 from collections.abc import Callable, Iterator
@@ -101,7 +101,7 @@ def _stored(now: Moment) -> int:
 
 
 def topic_names(stats: Stats) -> Iterator[tuple[str, str]]:
-    """Yield every topic name with its meaning: the documentation's table is compared with this."""
+    """Yield every topic name with its meaning, to compare the documentation's table with."""
     for topic in TOPICS:
         yield _ROOT + topic.name, topic.meaning
     for reason in dropped_by_reason(stats):
@@ -112,7 +112,7 @@ def topic_names(stats: Stats) -> Iterator[tuple[str, str]]:
 
 
 class SysTopics:
-    """Publishes the topics. Make it when the broker has started: loads are counted from then."""
+    """Publishes the topics. Create it when the broker has started: the load averages begin at that time."""
 
     def __init__(self, router: Router, stats: Stats) -> None:
         self._router = router
@@ -121,7 +121,10 @@ class SysTopics:
         self._loads = [LoadAverage(count(self._stats)) for _, _, count in LOADS]
 
     def publish(self, totals: Totals, uptime: int, seconds: float) -> int:
-        """Publish what has changed; `seconds` passed since the last time. Returns the number of topics."""
+        """Publish the values that have changed. Returns the number of topics published.
+
+        uptime: seconds since the start. seconds: time since the last call, for the load averages.
+        """
         published = 0
         for name, value in self._values(Moment(self._stats, totals, uptime), seconds):
             payload = str(value).encode()

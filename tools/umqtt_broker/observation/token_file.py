@@ -1,4 +1,4 @@
-"""The token that opens the HTTP API: a file that only its owner can read."""
+"""The token of the HTTP API, in a file that only its owner can read."""
 
 import hmac
 import os
@@ -10,13 +10,16 @@ from ..errors import ConfigError
 from ..settings.broker import MEMORY, BrokerConfig
 from ..settings.redis_url import is_redis_url
 
-# Shorter tokens can be guessed by someone patient.
+# Characters. A patient attacker could guess a shorter token.
 _SHORTEST = 16
 _LONGEST = 4096
 
 
 def token_path(config: BrokerConfig) -> Path:
-    """Return where the token is: http_token_file, or beside the store. Raises ConfigError if there is neither."""
+    """Return the path of the token file: http_token_file, or beside the store. Raises ConfigError if neither exists.
+
+    There is no place beside the store if it is in memory or in Redis.
+    """
     if config.http_token_file:
         return Path(config.http_token_file)
     if config.store == MEMORY or is_redis_url(config.store):
@@ -27,7 +30,7 @@ def token_path(config: BrokerConfig) -> Path:
 
 
 def is_usable(path: Path) -> bool:
-    """Return True if there is a token in `path`. Raises ConfigError for a file that is not a token file."""
+    """Return True if `path` contains a token, False if there is no such file. Raises ConfigError for any other file."""
     try:
         return bool(_read(path))
     except FileNotFoundError:
@@ -37,16 +40,15 @@ def is_usable(path: Path) -> bool:
 
 
 def read_or_create(path: Path) -> str:
-    """Return the token in `path`, a new one of 256 random bits if there is no file. Raises ConfigError.
+    """Return the token in `path`. If there is no file, make it, with a token of 256 random bits. Raises ConfigError.
 
-    Nothing is trusted that others could have read or written: the file must belong to this user with mode 0600
-    or stricter.
+    A file that others could have read or written is refused: it must belong to this user, with mode 0600 or stricter.
     """
     if is_usable(path):
         return _read(path)
     token = secrets.token_urlsafe(32)
     try:
-        # O_EXCL: a link or file that someone put there meanwhile is not written through.
+        # O_EXCL: never write to a link or file that someone has put there meanwhile.
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(opened, "w", encoding="ascii") as file:
             file.write(token + "\n")
@@ -58,7 +60,7 @@ def read_or_create(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    # O_NONBLOCK: a pipe that nobody writes to must not hold the start.
+    # O_NONBLOCK: a pipe that nobody writes to must not block the start.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -80,5 +82,5 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Compare in a time that does not depend on how many characters are right."""
+    """Return True if `given` is the token, in a time that does not depend on how many characters are right."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())

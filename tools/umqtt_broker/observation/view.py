@@ -14,9 +14,9 @@ from .ports import ObservedBroker
 
 
 class BrokerView:
-    """Reads a broker; changes nothing. To be read in the broker's event loop.
+    """Reads a broker and changes nothing. Use it only in the broker's event loop.
 
-    stats: the counters. What is returned are the broker's own objects, in a new collection: they are for reading too.
+    stats: the counters. The returned collections are new, but the objects in them are the broker's own: only read them.
     """
 
     def __init__(self, broker: ObservedBroker) -> None:
@@ -35,7 +35,7 @@ class BrokerView:
 
     @property
     def connections(self) -> list[Connection]:
-        """Every network connection, whether its client has said CONNECT or not."""
+        """Every network connection, whether its client has sent CONNECT or not."""
         return list(self._broker.connections)
 
     @property
@@ -73,7 +73,7 @@ class BrokerView:
         return list(self._broker.router.retained)
 
     def find_retained(self, topic_filter: bytes) -> Iterator[RetainedMessage | None]:
-        """Look for retained messages in small steps: yield a message, or None where there was none."""
+        """Search retained messages in small steps. Each step yields a matching message, or None."""
         return self._broker.router.retained.walk(topic_filter)
 
     @property
@@ -88,15 +88,15 @@ class BrokerView:
 
     @property
     def standby(self) -> str:
-        """Why the broker does not serve yet: another has the store; "" when it serves."""
+        """Why the broker does not serve yet, for instance because another broker has the store; "" if it serves."""
         return self._broker.standby
 
     @property
     def store_backlog(self) -> int:
-        """About how many bytes are recorded and not yet written to the disk."""
+        """The approximate number of bytes that are recorded and not yet written to the store."""
         return self._broker.store.backlog
 
     @property
     def store_failure(self) -> str:
-        """Why the last transaction failed, "" when it did not."""
+        """Why the last transaction failed; "" if it succeeded."""
         return self._broker.store.failure

@@ -1,4 +1,4 @@
-"""Decodes CONNECT of every version, and explains why other data is not a CONNECT."""
+"""Decodes CONNECT of every version, and recognizes HTTP and TLS that arrive in its place."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ from .packets5 import Connect5, decode_connect_properties, decode_will_propertie
 from .reason_codes import ReasonCode
 from .topics import is_topic_name, is_utf8
 
-# The largest CONNECT: a variable header of at most 12 bytes and five fields of at most 65,537; with MQTT 5, two times
-# properties, which are given as much.
+# Bytes of the largest CONNECT: a variable header of at most 12 bytes and five fields of at most 65,537. MQTT 5 adds two
+# sets of properties, for which 65,537 bytes each are allowed.
 MAX_CONNECT_LENGTH = 12 + 7 * 65537
 
 _PROTOCOLS = {b"MQTT": (4, 5), b"MQIsdp": (3,)}
@@ -21,8 +21,8 @@ class Connect(NamedTuple):
     """A decoded CONNECT. `keep_alive` in seconds, 0 for none; `user_name` and `password` None when absent.
 
     bridge: the client says that it is another broker's bridge, see bridge_loops.
-    version5: what only a client of MQTT 5 says; None: it speaks an earlier version.
-    has_assigned_id: the broker has made up its client_id.
+    version5: the part that only MQTT 5 has; None for an earlier version.
+    has_assigned_id: the broker has assigned the client_id.
     """
 
     protocol_level: int
@@ -38,7 +38,7 @@ class Connect(NamedTuple):
 
 
 class UnacceptableProtocol(MalformedPacket):
-    """The client speaks a protocol level the broker does not: answered with return code 1 [MQTT-3.1.2-2]."""
+    """The client uses an unsupported protocol level: answered with return code 1 [MQTT-3.1.2-2]."""
 
 
 def is_version_5(packet: bytes) -> bool:
@@ -47,15 +47,18 @@ def is_version_5(packet: bytes) -> bool:
 
 
 def answer_limits(packet: bytes) -> Connect5:
-    """Return what the body of a CONNECT of MQTT 5 says of answers, which holds if the rest is malformed.
+    """Return the properties of the body of a CONNECT of MQTT 5: they limit the answer even if the rest is malformed.
 
-    Raises MalformedPacket.
+    Raises MalformedPacket if the properties themselves are malformed.
     """
-    return decode_connect_properties(packet, len(_BEGIN_OF_5) + 3)[0]  # behind flags and keep-alive
+    return decode_connect_properties(packet, len(_BEGIN_OF_5) + 3)[0]  # flags and keep-alive take 3 bytes
 
 
 def refusal(reason: str, data: bytes) -> str:
-    """Return why a packet that is not a CONNECT is refused, for the log: what it seems to be instead."""
+    """Return the reason, for the log, why the first data of a connection is refused.
+
+    data: the data, which may be HTTP or TLS instead of a CONNECT. reason: the decoder's.
+    """
     if data.startswith((b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")):
         return f"an HTTP request at a listener for MQTT ({reason})"
     if data.startswith(b"\x16\x03"):
@@ -79,7 +82,7 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
     is_bridge, level = bool(level & 0x80), level & 0x7F
     if level not in _PROTOCOLS[name] or (is_bridge and level == 5):
         raise UnacceptableProtocol(f"unacceptable protocol level {packet[at]}")
-    # MQTT 3.1 does not use them, and some of its clients set them; mosquitto takes them likewise.
+    # MQTT 3.1 does not use the flags of the fixed header, and some of its clients set them. mosquitto accepts that too.
     if fixed_flags and level > 3:
         raise MalformedPacket("CONNECT flags")  # [MQTT-2.2.2-2]
     keep_alive = packet[at + 2] << 8 | packet[at + 3]

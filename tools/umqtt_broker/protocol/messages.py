@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 
 class MessageProperties(NamedTuple):
-    """The properties of a message of MQTT 5, besides topic name, payload, QoS and retain flag.
+    """The properties of a message of MQTT 5.
 
-    expiry: seconds that it may wait; None: any time. passed_on: the properties that subscribers get as they came,
-    encoded, in their order.
+    expiry: the message expiry interval, in seconds; None: the message does not expire. passed_on: the properties that
+    are passed on to subscribers unchanged, encoded, in the order in which they came.
     """
 
     expiry: int | None = None
@@ -18,9 +18,9 @@ NO_PROPERTIES = MessageProperties()
 
 
 class RetainedMessage(NamedTuple):
-    """The last message with the retain flag on one topic name. Of MQTT 5:
+    """The retained message of one topic name.
 
-    passed_on: see MessageProperties. expires_at: seconds since 1970; None: never.
+    Only with MQTT 5: passed_on: see MessageProperties. expires_at: seconds since 1970; None: never.
     """
 
     topic_name: bytes
@@ -31,9 +31,9 @@ class RetainedMessage(NamedTuple):
 
 
 class Will(NamedTuple):
-    """The message a client leaves to be published when it goes without a DISCONNECT (3.1.2.5). Of MQTT 5:
+    """The will: the message to publish if the client's connection ends without a DISCONNECT (3.1.2.5).
 
-    properties: of the message. delay: seconds from the end of the connection until it is published.
+    Only with MQTT 5: properties: of the message. delay: seconds from the end of the connection until it is published.
     """
 
     topic_name: bytes

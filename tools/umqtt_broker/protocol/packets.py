@@ -1,6 +1,6 @@
 """MQTT control packets on the wire: constants, encoders, and decoders for what is not on the fast path.
 
-PUBLISH and its acknowledgements are decoded by clients.packet_loop and clients.acknowledgements, where the speed is.
+PUBLISH and its acknowledgements are the fast path: clients.packet_loop and clients.acknowledgements decode them.
 """
 
 import struct
@@ -36,7 +36,7 @@ SERVER_UNAVAILABLE = 3
 BAD_USER_NAME_OR_PASSWORD = 4
 NOT_AUTHORIZED = 5
 
-# Their texts in the log.
+# The texts of the return codes in the log.
 RETURN_CODES = {
     UNACCEPTABLE_PROTOCOL_VERSION: "return code 1, it may not be a bridge (allow_bridge)",
     IDENTIFIER_REJECTED: "return code 2, its identifier is not allowed",
@@ -77,7 +77,8 @@ def encode_publish_head(first_byte: int, topic_name: bytes, payload_length: int)
 def split_publish(data: bytes, at: int) -> tuple[int, bytes, bytes, bytes, int]:
     """Split the complete, valid PUBLISH at `at`.
 
-    Returns first byte, topic name, packet identifier (b"" at QoS 0), what follows it, and the index behind the packet.
+    Returns the first byte, the topic name, the packet identifier (b"" at QoS 0), the rest of the packet (payload, with
+    MQTT 5 the properties before it), and the index behind the packet.
     """
     length = shift = 0
     body = at + 1
@@ -95,7 +96,7 @@ def split_publish(data: bytes, at: int) -> tuple[int, bytes, bytes, bytes, int]:
 
 
 def topic_name_in(head: bytes) -> bytes:
-    """Return the topic name of a PUBLISH that ends with it: behind the first byte and two lengths."""
+    """Return the topic name in `head`, a PUBLISH up to and including the topic name."""
     at = 1
     while head[at] & 128:
         at += 1
@@ -103,7 +104,7 @@ def topic_name_in(head: bytes) -> bytes:
 
 
 def encode_connack(return_code: int, session_present: bool = False) -> bytes:
-    """Encode a CONNACK. session_present is 0 with a return code other than 0 [MQTT-3.2.2-4]."""
+    """Encode a CONNACK. session_present is ignored with a return code other than 0 [MQTT-3.2.2-4]."""
     return bytes((CONNACK, 2, session_present and return_code == ACCEPTED, return_code))
 
 
@@ -159,7 +160,7 @@ def check_packet_id(packet: bytes) -> None:
 
 
 def field(packet: bytes, at: int, reason: str) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `at` and the index behind them."""
+    """Return the length-prefixed bytes at `at` and the index behind them. Raises MalformedPacket(reason)."""
     start = at + 2
     if len(packet) < start:
         raise MalformedPacket(reason)

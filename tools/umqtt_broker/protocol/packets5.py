@@ -22,13 +22,14 @@ from .reason_codes import ReasonCode
 
 SUCCESS = ReasonCode.SUCCESS
 
-# Topic aliases in each direction of a connection. Each costs the broker a topic name, which may be long.
+# Topic aliases in each direction of a connection. For each the broker keeps a topic name, which may be long.
 TOPIC_ALIAS_MAXIMUM = 10
 
-# A Session Expiry Interval (3.1.2.11.2).
+# The Session Expiry Interval of a session that never expires (3.1.2.11.2).
 FOR_EVER = 0xFFFFFFFF
 
-# Subscription Options (3.8.3.1): beside the QoS in the two lowest bits, and when retained messages are sent.
+# Subscription Options (3.8.3.1), whose two lowest bits are the QoS. RETAIN_HANDLING is the mask of the three values
+# before it, which say when retained messages are sent.
 NO_LOCAL = 0x04
 RETAIN_AS_PUBLISHED = 0x08
 RETAIN_ALWAYS = 0x00
@@ -40,10 +41,10 @@ RETAIN_HANDLING = 0x30
 class Connect5(NamedTuple):
     """The part of a CONNECT that only MQTT 5 has.
 
-    session_expiry: seconds, 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
-    enhanced authentication. wants_reasons: the client wants to be told why in words. topic_alias_maximum: aliases that
-    the broker may use, never more than its own TOPIC_ALIAS_MAXIMUM. bridge: the user property of that name, by which a
-    broker's bridge says who it is: see bridge_loops.
+    session_expiry: seconds; 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
+    enhanced authentication. wants_reasons: the client accepts reason strings. topic_alias_maximum: how many aliases the
+    broker may use, never more than its own TOPIC_ALIAS_MAXIMUM. bridge: the value of the user property `bridge`, by
+    which another broker's bridge gives its broker's identifier: see bridge_loops; None: there is none.
     """
 
     session_expiry: int = 0
@@ -61,7 +62,7 @@ BRIDGE = b"bridge"
 
 
 def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
-    """Decode the properties of a CONNECT, and return the index behind them. Raises MalformedPacket."""
+    """Decode the properties of a CONNECT. Returns them and the index behind them. Raises MalformedPacket."""
     found, at = properties.decode(packet, at, len(packet), properties.CONNECT)
     method = found.get(properties.AUTHENTICATION_METHOD)
     if method is None and properties.AUTHENTICATION_DATA in found:
@@ -80,7 +81,10 @@ def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
 
 
 def decode_will_properties(packet: bytes, at: int) -> tuple[int, MessageProperties, int]:
-    """Decode the properties of a will: its delay in seconds, those of the message, and the index behind them."""
+    """Decode the properties of a will. Raises MalformedPacket.
+
+    Returns its delay in seconds, the properties of the message, and the index behind the properties.
+    """
     delay, expiry = 0, None
     passed_on: list[bytes] = []
     at, stop = properties.property_range(packet, at, len(packet))
@@ -95,9 +99,9 @@ def decode_will_properties(packet: bytes, at: int) -> tuple[int, MessageProperti
 
 
 def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[int, MessageProperties, int]:
-    """Decode the properties of a client's PUBLISH: topic alias (0: none), those of the message, index of the payload.
+    """Decode the properties of a client's PUBLISH. Raises MalformedPacket.
 
-    Raises MalformedPacket.
+    Returns the topic alias (0: none), the properties of the message, and the index of the payload.
     """
     at, stop = properties.property_range(data, at, end)
     topic_alias, expiry = 0, None
@@ -120,17 +124,21 @@ def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[int, Mess
     return topic_alias, MessageProperties(expiry, b"".join(passed_on)), stop
 
 
-# What follows the packet identifier of a PUBLISH, properties and payload, is called its content. A session of MQTT 5
-# has it where one of 3.1.1 has the payload; in its flags, the retain flag is beside this one.
+# The content of a PUBLISH is what follows the packet identifier: the properties and the payload. A queue of MQTT 5
+# holds contents where a queue of MQTT 3.1.1 holds payloads. HAS_PROPERTIES in a message's flags says that it has a
+# content; the other flag, 1, is the retain flag.
 HAS_PROPERTIES = 2
-# What a content without properties begins with.
+# The first byte of a content without properties: their length, 0.
 NOTHING = b"\0"
 
 
 def encode_content(
     payload: bytes, expiry: int | None = None, passed_on: bytes = b"", identifiers: bytes = b""
 ) -> bytes:
-    """Encode the content of a PUBLISH. The expiry is its first property: see age()."""
+    """Encode the content of a PUBLISH, with the expiry as the first property: age() relies on that.
+
+    expiry: seconds. passed_on, identifiers: encoded properties, and encoded subscription identifiers.
+    """
     if expiry is not None:
         passed_on = properties.encode_one(properties.MESSAGE_EXPIRY_INTERVAL, expiry) + passed_on
     length = len(passed_on) + len(identifiers)
@@ -145,7 +153,7 @@ def encode_identifier(identifier: int) -> bytes:
 
 
 def add_properties(content: bytes, encoded: bytes) -> bytes:
-    """Return a content with encoded properties, subscription identifiers or an alias, behind its others."""
+    """Return a content with more properties behind those that it has. encoded: subscription identifiers or an alias."""
     if not encoded:
         return content
     at, stop = properties.property_range(content, 0, len(content))
@@ -153,12 +161,12 @@ def add_properties(content: bytes, encoded: bytes) -> bytes:
 
 
 def payload_of(content: bytes) -> bytes:
-    """Return the payload of a content, which is all that a client of MQTT 3.1.1 gets."""
+    """Return the payload of a content: a client of MQTT 3.1.1 gets only that."""
     return content[properties.property_range(content, 0, len(content))[1] :]
 
 
 def age(content: bytes, remaining: int) -> bytes:
-    """Return a content with so many seconds left, if it has an expiry [MQTT-3.3.2-6]."""
+    """Return a content whose expiry, if it has one, is set to `remaining` seconds [MQTT-3.3.2-6]."""
     at, stop = properties.property_range(content, 0, len(content))
     if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
         return content
@@ -166,7 +174,7 @@ def age(content: bytes, remaining: int) -> bytes:
 
 
 def shorten_expiry(content: bytes, seconds: int) -> bytes:
-    """Return a content, or properties alone, whose expiry is so many seconds nearer; not below 0."""
+    """Return a content, or encoded properties alone, whose expiry is reduced by so many seconds; not below 0."""
     at, stop = properties.property_range(content, 0, len(content))
     if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
         return content
@@ -196,7 +204,7 @@ def encode_suback(packet_id: bytes, reason_codes: bytes, first_byte: int = SUBAC
 
 
 def encode_unsuback(packet_id: bytes, reason_codes: bytes) -> bytes:
-    """See encode_suback()."""
+    """Encode an UNSUBACK: see encode_suback()."""
     return encode_suback(packet_id, reason_codes, UNSUBACK)
 
 
@@ -214,7 +222,10 @@ def encode_auth(reason_code: int, method: bytes, data: bytes) -> bytes:
 
 
 def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, Any]]:
-    """Decode a reason code and what follows it: its properties. Raises MalformedPacket."""
+    """Decode the part of a packet that begins with the reason code. Raises MalformedPacket.
+
+    kind: the packet type, of module properties. Returns the reason code and the properties; both may be absent.
+    """
     if not packet:
         return SUCCESS, {}
     if len(packet) == 1:
@@ -226,7 +237,10 @@ def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, Any]]:
 
 
 def decode_acknowledgement(packet: bytes, kind: int) -> tuple[bytes, int]:
-    """Decode the body of PUBACK, PUBREC, PUBREL or PUBCOMP: packet identifier and reason code."""
+    """Decode the body of PUBACK, PUBREC, PUBREL or PUBCOMP. Returns packet identifier and reason code.
+
+    kind: the packet type, of module properties. Raises MalformedPacket.
+    """
     check_packet_id(packet)
     reason_code, _ = decode_reason(packet[2:], kind)
     if reason_code not in _REASONS[kind]:
@@ -234,7 +248,8 @@ def decode_acknowledgement(packet: bytes, kind: int) -> tuple[bytes, int]:
     return packet[:2], reason_code
 
 
-# What a client may say, by the type of its packet (sections 3.4.2.1 to 3.7.2.1 and 3.14.2.1).
+# The reason codes that a client may send, by the type of the packet (sections 3.4.2.1 to 3.7.2.1). Those of DISCONNECT
+# (3.14.2.1) are in clients.packet_loop5.
 _RECEIVED = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _RELEASED = frozenset({0x00, 0x92})
 _REASONS = {

@@ -1,7 +1,7 @@
-"""The properties of MQTT 5 (its section 2.2.2): one table of what may stand where, decoding and encoding by it.
+"""The properties of MQTT 5 (its section 2.2.2): a table of which packets may contain which, and decoding and encoding.
 
-Properties are a dictionary from identifier to value. A value is an int, bytes, for a user property a pair of bytes; of
-a property that may repeat, a list of those, in the order of the packet.
+Properties are a dictionary from identifier to value. A value is an int or bytes; for a user property, a pair of bytes.
+A property that may repeat has a list of such values, in the order of the packet.
 """
 
 import struct
@@ -18,7 +18,7 @@ Properties = Mapping[int, Any]
 
 NONE: Properties = {}
 
-# Where properties stand: the control packets by their type, and the will in a CONNECT.
+# The places of properties: the control packets, by their type, and the will in a CONNECT.
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 1, 2, 3, 4, 5, 6, 7
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, DISCONNECT, AUTH, WILL = 8, 9, 10, 11, 14, 15, 16
 
@@ -39,7 +39,11 @@ class Kind(Enum):
 
 
 class Property(NamedTuple):
-    """packets: where it may stand. repeats: where it may do so more than once. lowest, highest: of a number."""
+    """A row of the table of properties.
+
+    packets: the packets that may contain it. repeats: those that may contain it more than once. lowest, highest: the
+    limits of a number.
+    """
 
     name: str
     kind: Kind
@@ -120,7 +124,7 @@ TABLE = {
 
 
 class Found(NamedTuple):
-    """A property in a packet: where it begins and where the next one does."""
+    """A property found in a packet. start, end: the index of its first byte, and the index behind it."""
 
     identifier: int
     value: Any
@@ -129,9 +133,10 @@ class Found(NamedTuple):
 
 
 def decode(data: bytes, at: int, end: int, packet: int) -> tuple[dict[int, Any], int]:
-    """Decode the properties at `at`, with their length before them, of a packet that goes up to `end`.
+    """Decode the properties at `at`, which begin with their length, in a packet that ends at `end`.
 
-    packet: one of the constants above. Returns them, and the index behind them. Raises MalformedPacket.
+    packet: its type, one of the constants above. Returns the properties and the index behind them. Raises
+    MalformedPacket.
     """
     at, stop = property_range(data, at, end)
     properties: dict[int, Any] = {}
@@ -144,7 +149,7 @@ def decode(data: bytes, at: int, end: int, packet: int) -> tuple[dict[int, Any],
 
 
 def property_range(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the indices where the properties begin and end whose length is at `at`. Raises MalformedPacket."""
+    """Decode the length of properties at `at`. Returns the indices where they begin and end. Raises MalformedPacket."""
     length, at = _variable_integer(data, at, end)
     if length > end - at:
         raise MalformedPacket("properties cut short")
@@ -152,7 +157,7 @@ def property_range(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def walk(data: bytes, at: int, end: int, packet: int) -> Iterator[Found]:
-    """Yield the properties between two indices, in order. Raises MalformedPacket at the first that may not be."""
+    """Yield the properties from `at` to `end`, in order. Raises MalformedPacket at the first that is not allowed."""
     seen: set[int] = set()
     while at < end:
         start = at
@@ -220,7 +225,7 @@ def _text(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def encode(properties: Properties) -> bytes:
-    """Encode properties with their length before them. Values must be what decode() returns."""
+    """Encode properties with their length before them. Values have the form that decode() returns."""
     parts: list[bytes] = []
     for identifier, value in properties.items():
         values = value if isinstance(value, list) else [value]

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ReasonCode(IntEnum):
-    """Below 0x80: success. In which packets each may stand is said by sections 3.2 to 3.15."""
+    """A reason code; below 0x80: success. Sections 3.2 to 3.15 say which packets may contain which."""
 
     SUCCESS = 0x00
     GRANTED_QOS_1 = 0x01

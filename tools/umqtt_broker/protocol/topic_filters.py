@@ -1,4 +1,4 @@
-"""The algebra of topic filters: what one matches, what two have in common, whether some cover another.
+"""Compares topic filters: what a filter matches, what two filters both match, whether some filters cover another.
 
 A filter or topic name is a tuple of its levels, as split() makes them. Filters must be valid. A filter that begins
 with a wildcard matches no topic name that begins with $ [MQTT-4.7.2-1].
@@ -10,17 +10,17 @@ Levels = tuple[bytes, ...]
 
 
 class TooHard(Exception):
-    """The search was given up: covering by filters full of `+` takes exponential time in the worst case."""
+    """The search was given up: is_covered() with filters full of `+` takes exponential time in the worst case."""
 
 
 class Effort:
-    """How many times filters may be looked at before a question is given up."""
+    """A limit for the work of is_covered(): how many filters it may look at before it gives up."""
 
     def __init__(self, looks: int) -> None:
         self._left = looks
 
     def spend(self, looks: int) -> None:
-        """Take from what is left. Raises TooHard when nothing is."""
+        """Use up `looks` of the limit. Raises TooHard when it is exceeded."""
         self._left -= looks
         if self._left < 0:
             raise TooHard("too many ways to combine the filters")
@@ -51,9 +51,9 @@ def matches(topic_filter: Levels, topic_name: Levels) -> bool:
 
 
 def intersection(one: Levels, other: Levels) -> Levels | None:
-    """Return the filter that matches what both match, None if there is no such topic name.
+    """Return the filter that matches exactly the topic names that both match, None if there are none.
 
-    Two filters always have a single filter in common.
+    One filter is always enough for that.
     """
     if one[0][:1] in (b"+", b"#"):
         one, other = other, one
@@ -102,7 +102,7 @@ def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: Effort) -
             return False
         effort.spend(len(alive))
         if any(other[-1] == b"#" and len(other) == depth + 1 for other in alive):
-            continue  # this `#` matches whatever follows, and nothing more as well
+            continue  # this `#` matches whatever follows, also a name that ends here
         open_end = topic_filter[-1] == b"#" and depth >= len(topic_filter) - 1
         # No topic name is one empty level [MQTT-4.7.3-1].
         may_end = depth > (topic_filter[0] == b"") and (open_end or depth == len(topic_filter))
@@ -115,7 +115,10 @@ def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: Effort) -
 
 
 def _branches(level: bytes, depth: int, alive: Sequence[Levels]) -> Iterator[tuple[Levels, ...]]:
-    """Yield those of `alive` that may still match, for each choice of a name where the filter has `level`."""
+    """Yield the filters of `alive` that still match, for each name that the filter's `level` can stand for.
+
+    depth: the index of that level. Names that make no difference to `alive` count as one.
+    """
     named: dict[bytes, list[Levels]] = {}
     any_name: list[Levels] = []
     for other in alive:
@@ -129,5 +132,6 @@ def _branches(level: bytes, depth: int, alive: Sequence[Levels]) -> Iterator[tup
         return
     for others in named.values():
         yield (*any_name, *others)
-    # A name that none of them names. It comes last, so that it is tried first: most often it escapes.
+    # The case of a name that none of the filters contains. It is yielded last because is_covered() tries the last one
+    # first: most often it is the name that no filter matches.
     yield tuple(any_name)

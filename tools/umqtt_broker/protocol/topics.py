@@ -5,8 +5,8 @@ from ..errors import MalformedPacket
 # Bytes of the longest topic name [MQTT-4.7.3-3].
 MAX_LENGTH = 65535
 
-# Bytes of a topic name that is worth remembering with what was found out about it: a client that invents a new long one
-# for every message must not fill the memory.
+# Bytes of the longest topic name that caches keep: a client that invents a new long name for every message must not
+# fill the memory.
 MAX_REMEMBERED = 256
 
 
@@ -30,7 +30,7 @@ def is_too_deep(topic: bytes, max_levels: int) -> bool:
 
 
 def check_topic_name(topic_name: bytes, max_levels: int) -> None:
-    """Raise MalformedPacket if a client may not name a topic so."""
+    """Raise MalformedPacket if a topic name is invalid or has too many levels."""
     if not is_topic_name(topic_name):
         raise MalformedPacket("invalid topic name", 0x90)  # [MQTT-3.3.2-2]
     if is_too_deep(topic_name, max_levels):
@@ -43,7 +43,7 @@ def is_topic_name(topic_name: bytes) -> bool:
 
 
 def is_topic_filter(topic_filter: bytes) -> bool:
-    """Tell whether wildcards fill whole levels, and `#` only the last [MQTT-4.7.1-2, -3]."""
+    """Tell whether a topic filter is valid: wildcards fill whole levels, and `#` only the last [MQTT-4.7.1-2, -3]."""
     if not topic_filter or not is_utf8(topic_filter):
         return False
     if b"#" not in topic_filter and b"+" not in topic_filter:
@@ -68,7 +68,7 @@ def split_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:
     None for every other filter. Raises ValueError where the group or the filter is not valid.
     """
     if not topic_filter.startswith(_SHARE):
-        # Nobody could tell it from a shared subscription cut short.
+        # `$share` alone is refused too: it looks like a shared subscription cut short.
         if topic_filter == b"$share":
             raise ValueError("a shared subscription is $share/GROUP/FILTER")
         return None
@@ -80,13 +80,13 @@ def split_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:
 
 
 def is_mount_point(mount: bytes) -> bool:
-    """Tell whether topic names may begin so; never as a shared subscription does, which no topic is."""
+    """Tell whether `mount` may be a mount point: topic names can begin with it, and it is not the start of $share."""
     begins_shared = mount.startswith(b"$share") or b"$share".startswith(mount)
     return is_topic_name(mount) and len(mount) < MAX_LENGTH and not begins_shared
 
 
 def mounted_name(mount: bytes, topic_name: bytes) -> bytes:
-    """Return a client's topic name with the mount point of its listener. Raises MalformedPacket: none can be longer."""
+    """Return a client's topic name with the mount point of its listener. Raises MalformedPacket if it is too long."""
     name = mount + topic_name
     if len(name) > MAX_LENGTH:
         raise MalformedPacket("topic name too long with the mount point")

@@ -1,12 +1,14 @@
 """Identifies the broker at the other end of a bridge, so that two brokers that bridge each other form no loop.
 
-Each broker has an identifier. A bridge tells the remote broker its own, and one of this project answers with its own,
-to this bridge alone. With MQTT 5 they are the user property `bridge` of CONNECT and CONNACK, before it they are
-messages to `$bridge/CLIENT_IDENTIFIER/origin`. From then on the two sessions that lead to one broker, that of this
-broker's bridge and that of the other broker's bridge here, have the same `origin`: what comes from there goes back by
-neither of them, and what begins here goes there by one.
+Each broker has an identifier. A bridge sends its broker's identifier to the remote broker; a remote broker of this
+project answers with its own, to this bridge alone. With MQTT 5, both are the user property `bridge` of CONNECT and
+CONNACK; in earlier versions they are messages to `$bridge/CLIENT_IDENTIFIER/origin`.
 
-A persistent session remembers it as a subscription to `$origin/IDENTIFIER`, where nobody publishes.
+Two sessions of a broker may lead to the same other broker: the session of its own bridge to that broker, and the
+session of that broker's bridge to it. Both have that broker's identifier as `origin`. A message from that broker is
+sent back through neither session, and a message for that broker is sent through only one of them.
+
+A persistent session keeps its origin as a subscription to `$origin/IDENTIFIER`, to which no message is published.
 """
 
 import secrets
@@ -26,12 +28,12 @@ _LONGEST_ID = 64
 
 
 def topic_of(client_id: bytes) -> bytes:
-    """Return where the bridge with this client identifier tells who it is."""
+    """Return the topic name to which the bridge with this client identifier publishes its broker's identifier."""
     return _PREFIX + client_id + _SUFFIX
 
 
 class BridgeLoops:
-    """The broker that each bridge leads to. broker_id: which broker this is."""
+    """The brokers that bridges lead to. broker_id: the identifier of this broker."""
 
     def __init__(self) -> None:
         self.broker_id = secrets.token_hex(16).encode()
@@ -39,7 +41,7 @@ class BridgeLoops:
         self._own: dict[bytes, Session] = {}
 
     def recover(self, session: Session) -> None:
-        """Restore what a session remembers: it belongs to a bridge even before its client is back."""
+        """Restore the origin of a recovered session: it belongs to a bridge even before its client is back."""
         for topic_filter in session.subscriptions:
             if topic_filter.startswith(ORIGIN):
                 session.origin = topic_filter.removeprefix(ORIGIN)
@@ -58,7 +60,11 @@ class BridgeLoops:
         source.deliver_qos0(head, topic_name, content, HAS_PROPERTIES if is_version5 else 0)
 
     def choose(self, routes: list[Route5]) -> list[Route5]:
-        """Leave out the second way to a broker that two sessions lead to: the one of lower QoS, or its own bridge."""
+        """Return `routes` without a second route to the same broker.
+
+        Of two sessions that lead to one broker, the route with the lower QoS is left out; at the same QoS, that of the
+        other broker's bridge.
+        """
         chosen = routes
         for other in routes:
             own = self._own.get(other.session.origin) if other.session.origin is not None else None
@@ -70,10 +76,10 @@ class BridgeLoops:
 
 
 def is_origin(topic_name: bytes, payload: bytes) -> bool:
-    """Tell whether a bridge says with this message who it is."""
+    """Tell whether this is the message by which a bridge gives its broker's identifier."""
     return topic_name.endswith(_SUFFIX) and topic_name.startswith(_PREFIX) and is_broker_id(payload)
 
 
 def is_broker_id(text: bytes) -> bool:
-    """Tell whether this can be the identifier of a broker: it must not change the filter that remembers it."""
+    """Tell whether this can be the identifier of a broker: letters and digits, since it becomes part of a filter."""
     return text.isalnum() and len(text) <= _LONGEST_ID

@@ -10,12 +10,15 @@ from ..settings.broker import BrokerConfig
 from ..stats import Stats
 from .router import Publish, Router
 
-# Topic names that a connection remembers it may publish to.
+# Allowed topic names that are kept for one connection.
 _MAX_ALLOWED = 256
 
 
 def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:
-    """Return how a message of this client gets to the router; valid until its rights or the settings change."""
+    """Return the function that checks a message of this client and passes it to the router.
+
+    It is valid until the client's rights or the settings change.
+    """
     publish: Publish = partial(router.publish_from, session) if session.is_bridge else router.publish_here
     if config.max_payload_size or not config.retain_available:
         publish = _limited(publish, stats, config)
@@ -27,7 +30,7 @@ def publisher(session: Session, router: Router, stats: Stats, config: BrokerConf
 
 
 def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rights) -> Publish:
-    # Rights never change their answer, so a name that was allowed costs one look into a set.
+    # A Rights object never changes its answers, so an allowed name is kept: the next message costs one lookup.
     allowed: set[bytes] = set()
 
     def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:

@@ -1,7 +1,7 @@
-"""Retained messages in a trie of topic levels: a subscribe walks only what its filter can reach.
+"""Retained messages in a trie of topic levels: a subscription visits only the levels that its filter can match.
 
-Made for a million of them. A topic costs one dictionary entry of its parent: its last level, and the message packed
-into bytes. Only levels with others below them are objects, which is also what keeps the garbage collector short.
+Made for a million messages. A topic name takes one entry in its parent's dictionary: its last level, and the message
+packed into bytes. Only levels with others below them are objects, so the garbage collector has few objects to visit.
 """
 
 import struct
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from ..protocol.messages import RetainedMessage
 
-# In the first byte of a packed message: it has properties, or an end.
+# Flag in the first byte of a packed message, beside the QoS: it has properties or expires, so it begins with _HEAD.
 _MORE = 4
 _HEAD = struct.Struct(">BqI")
 
 
 def _pack(message: RetainedMessage) -> bytes:
-    """Return a message as bytes: its QoS, then the payload; between them what only some have."""
+    """Return a message as bytes: its QoS and the payload; between them its expiry and properties, if it has any."""
     _, payload, qos, passed_on, expires_at = message
     if not passed_on and expires_at is None:
         return bytes((qos,)) + payload
@@ -32,7 +32,7 @@ def _unpack(topic_name: bytes, packed: bytes) -> RetainedMessage:
 
 
 class _Node:
-    """A level with levels below it. A level without is only its message: see _pack()."""
+    """A level with levels below it. A level without any is not a node, but only its packed message: see _pack()."""
 
     __slots__ = ("children", "message")
 
@@ -42,7 +42,10 @@ class _Node:
 
 
 class RetainedMessages:
-    """One message a topic name. Replaced by the next, removed by an empty payload [MQTT-3.3.1-5, -10]."""
+    """The retained messages, one for each topic name.
+
+    A message replaces the previous one; the router removes it for an empty payload [MQTT-3.3.1-5, -10].
+    """
 
     def __init__(self) -> None:
         self._root = _Node()
@@ -64,7 +67,7 @@ class RetainedMessages:
                     pending.append((prefix + level + b"/", child))
 
     def node_count(self) -> int:
-        """Topic levels that are kept; 0 without a message."""
+        """Return the number of topic levels that are kept; 0 without a message."""
         pending, count = [self._root], 0
         while pending:
             children = pending.pop().children.values()
@@ -111,14 +114,14 @@ class RetainedMessages:
             if parent.children:
                 break
             if parent.message is not None:
-                # Nothing is below it any more: it shrinks to its message.
+                # The parent has no levels below it any more: only its message is kept.
                 above, own_level = path.pop()
                 above.children[own_level] = parent.message
                 break
         return True
 
     def get(self, topic_name: bytes) -> RetainedMessage | None:
-        """Return the message of a topic name."""
+        """Return the message of a topic name, None if there is none."""
         child: _Node | bytes | None = self._root
         for level in topic_name.split(b"/"):
             if not isinstance(child, _Node):
@@ -132,15 +135,15 @@ class RetainedMessages:
         return (message for message in self.walk(topic_filter) if message is not None)
 
     def walk(self, topic_filter: bytes) -> Iterator[RetainedMessage | None]:
-        """Look for what `topic_filter` matches in small steps: yield a message, or None where there was none.
+        """Search for the messages that `topic_filter` matches in small steps. Each step yields a message or None.
 
-        The trie may change between two steps. A message is yielded as it is when the walk comes to it; what is new
-        behind the walk is not.
+        The trie may change between two steps. A message is yielded as it is when the walk reaches it; a message that is
+        added where the walk has passed already is not yielded.
         """
         levels = topic_filter.split(b"/")
         count = len(levels)
-        # What is still to be visited: a node, some of its levels, how many levels of the filter these have used up
-        # (# is never used up), and what stands before them in the topic name.
+        # What is still to be visited: a node, those of its levels that are wanted, how many levels of the filter are
+        # used up by them (# is never used up), and the part of the topic name before them.
         pending = [(self._root, _wanted(self._root, levels[0], True), int(levels[0] != b"#"), b"")]
         while pending:
             node, wanted, depth, prefix = pending[-1]
@@ -166,7 +169,7 @@ def _wanted(node: _Node, level: bytes, is_first: bool) -> Iterator[bytes]:
     """Return the levels below `node` that a level of a filter reaches, as they are now."""
     if level not in (b"#", b"+"):
         return iter((level,))
-    # A copy of the keys alone: of a million, in a few milliseconds.
+    # Copying the keys alone takes a few milliseconds for a million of them.
     reached = list(node.children)
     if is_first:
         # [MQTT-4.7.2-1] a wildcard in the first level does not reach a topic name that begins with $.

@@ -1,4 +1,4 @@
-"""Delivers retained messages to a session that subscribed: in slices, so that a million of them stall nobody."""
+"""Delivers retained messages to a session that subscribed: in slices, so that other clients never wait for long."""
 
 import asyncio
 from collections import deque
@@ -13,27 +13,28 @@ from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .router import Router
 
-# Steps of the walk between two looks at the clock, and the seconds that one slice may take: other clients wait for it.
+# Steps of the walk between two reads of the clock, and the seconds that one slice may take: other clients wait for it.
 _STEPS = 100
 _SLICE = 0.005
 
-# Filters of one SUBSCRIBE that the store is told of only if their walk does not begin at once. It is told of the rest
-# as they come: a client may subscribe to a million.
+# The first filters of a SUBSCRIBE: they are recorded as pending only if their walk is not finished once the SUBSCRIBE
+# is processed. Further filters, of which there may be a million, are recorded one by one while it is processed.
 _FEW = 64
 
-# Messages above QoS 0 that may wait in the session's queue before the walk waits for it.
+# Messages that may wait in the session's queue before the walk waits until there are fewer.
 _AHEAD = 1000
 
 
 class RetainedDelivery:
     """The walks through the retained messages for the new subscriptions of one session, one after the other.
 
-    A message is sent as it is when the walk comes to it. One that is replaced meanwhile reaches the session by its
-    subscription; the walk then sends the newer one again or not at all, never the older. The walks wait while the
-    client takes no output or its queue is long, and outlive the connection of a persistent session. In a store on disk
-    it is recorded that one is not at its end: after a crash it begins anew, so that some messages come twice.
+    A message is sent as it is when the walk reaches it. If it is replaced meanwhile, the session gets the new message
+    by its subscription; the walk then sends the new message a second time or not at all, but never the old one. The
+    walks wait while the client accepts no output or its queue is long. They continue when the client of a persistent
+    session connects again. A durable store records which walks are not finished: after a crash these begin again, so
+    that some messages are delivered twice.
 
-    However many subscriptions a client sends at once, they get one slice together in each turn of the event loop.
+    All walks of a session together get one slice in each turn of the event loop.
     """
 
     __slots__ = ("_batches", "_context", "_loop", "_pending", "_router", "_scheduled", "_session", "_walk")
@@ -44,12 +45,12 @@ class RetainedDelivery:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
-        # Filters whose walk has not begun, each followed by its granted QoS, those of one SUBSCRIBE after the other: a
-        # client may subscribe to a million, so that each takes sixteen bytes.
+        # Filters whose walk has not begun: a deque for each SUBSCRIBE, in which each filter is followed by its granted
+        # QoS. So a filter takes only sixteen bytes: a client may subscribe to a million.
         self._batches: deque[Granted] = deque()
-        # The walk that has, with its filter and QoS.
+        # The current walk, with its filter and granted QoS.
         self._walk: tuple[bytes, int, Iterator[RetainedMessage | None]] | None = None
-        # Filters of which the store knows that their walk is not at its end.
+        # Filters that are recorded in the store as not finished.
         self._pending: set[bytes] = set()
 
     def recover(self, topic_filter: bytes, granted_qos: int) -> None:
@@ -64,22 +65,24 @@ class RetainedDelivery:
             self._walk = None
 
     def expect(self, topic_filter: bytes, number: int) -> None:
-        """Note a new subscription, the nth filter of its SUBSCRIBE; begin() follows."""
-        # It was recorded just now, which the store takes for one that waits for nothing.
+        """Note a new subscription. number: the filter is the nth new one of its SUBSCRIBE. begin() follows."""
+        # The subscription was recorded just now, which has also removed a record that it is pending.
         self._pending.discard(topic_filter)
         if number > _FEW:
             self._mark_pending(topic_filter)
 
     def begin(self, granted: Granted) -> list[bytes]:
-        """Begin with new subscriptions: queue a first slice in the transaction that records them, or in the next turn.
+        """Begin to deliver the retained messages of new subscriptions.
 
-        Returns what there is of QoS 0 as packets, for the caller to send after its SUBACK.
+        Takes the first slice now, in the transaction that records the subscriptions; if this session has had its slice
+        in this turn, in the next turn. granted: the filters, each followed by its granted QoS. Returns the QoS 0
+        messages as packets, which the caller must send after the SUBACK.
         """
         count = len(granted)
         self._batches.append(granted)
         packets: list[bytes] = []
         if not self._scheduled:
-            # At once, so that other subscriptions in this turn find that it has had its slice.
+            # Scheduled first, so that further subscriptions in this turn find that the slice is taken.
             self._schedule()
             self._slice(packets)
         begun = count - len(granted)
@@ -134,10 +137,13 @@ class RetainedDelivery:
         return min(_AHEAD, limit) if limit else _AHEAD
 
     def _slice(self, packets: list[bytes]) -> None:
-        """Take steps until the time is up, a buffer is full or the queue is long enough."""
+        """Continue the walks until the time is up, a buffer is full or the queue is long enough.
+
+        Appends QoS 0 messages to `packets`.
+        """
         self._take_steps(packets)
         if self._context.limits is not None:
-            # The subscriber has published nothing: it is not to be held back.
+            # The subscriber has published nothing, so it must not be held back for the queues that were filled.
             self._context.limits.hits.clear()
 
     def _take_steps(self, packets: list[bytes]) -> None:
@@ -148,9 +154,9 @@ class RetainedDelivery:
         start = len(session.mount)
         while session.queued < most_queued and (begun := self._walk or self._next()) is not None:
             topic_filter, granted_qos, walk = self._walk = begun
-            # [MQTT-4.7.2-1] seen from behind a mount point, as in Router.
+            # [MQTT-4.7.2-1] applies to topic names as clients behind the mount point see them, as in Router.
             is_hidden = start and topic_filter.startswith((b"+", b"#"), start)
-            # The end is a step too: of very many walks each may find nothing.
+            # The end of a walk counts as a step too, because very many walks may find nothing.
             for message in chain(walk, (None,)):
                 steps += 1
                 if message is not None and not (is_hidden and message.topic_name.startswith(b"$", start)):
@@ -161,7 +167,7 @@ class RetainedDelivery:
                     return
             self._walk = None
             if topic_filter in self._pending and session.store is not None:
-                # In the transaction of its last messages.
+                # Recorded in the same transaction as its last messages.
                 self._pending.discard(topic_filter)
                 session.store.set_retained_pending(session.number, topic_filter, False)
 

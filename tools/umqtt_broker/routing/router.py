@@ -1,4 +1,4 @@
-"""Routes a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
+"""Routes a PUBLISH to the sessions that get it; keeps subscriptions and retained messages."""
 
 import asyncio
 from collections import deque
@@ -23,28 +23,30 @@ from .routes5 import Route5, is_plain, route5
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
 
-# Bytes that topic names take which are remembered with their subscribers. Past it the cache starts afresh: a client
-# that invents a new topic name for every message must not fill the memory, however many subscribe.
+# Bytes of the cache that maps topic names to their subscribers. A full cache is emptied: a client that invents a new
+# topic name for every message must not fill the memory, however many clients subscribe.
 _MOST_ROUTES_SIZE = 6_000_000
-# Bytes of a name that nobody wants, beside itself; of what holds those who want it, and of each of them; of each who is
-# asked for more, and of what holds these.
+# Approximate bytes in that cache: of a topic name without subscribers, beside the name itself; of the lists of its
+# subscribers; of each subscriber in them; of a Route5, and of an _Apart.
 _NAME_SIZE, _ROUTES_SIZE, _ROUTE_SIZE, _APART_SIZE = 140, 90, 70, 240
-# Ends of retained messages that are kept beside two for each message there is.
+# Expiry times of retained messages that may be kept in addition to two for each message, before outdated ones are
+# removed.
 _FEW_ENDS = 1000
-# Retained messages forgotten at a time.
+# Most retained messages that expire in one call of expire_retained().
 _MOST_ENDS = 1000
 
 
-# Sessions and groups with the QoS of their subscriptions.
+# A session or group with the QoS of its subscription.
 _Route = tuple[MessageQueue, int]
 
 
-# The subscribers that get a message as it is published, and the clients of MQTT 5 that get it behind its properties and
-# of which nothing else has to be asked. A plain tuple: one with names takes three times as long to unpack.
+# Two lists of subscribers: those that get the payload alone, and the clients of MQTT 5 that get the properties and the
+# payload, and need no other check. A plain tuple: a NamedTuple takes three times as long to unpack.
 _Routes = tuple[Sequence[_Route], Sequence[_Route]]
 _NOBODY: _Routes = ((), ())
 
-# Subscriptions that are removed at once when their session ends: about half a millisecond.
+# Most subscriptions that are removed at once when their session ends, in about half a millisecond; more are removed in
+# slices.
 _FEW = 100
 
 
@@ -52,7 +54,7 @@ class Publish(Protocol):
     """A function that passes a message to the router."""
 
     def __call__(self, topic_name: bytes, payload: bytes, qos: int, retain: int, /) -> int:
-        """Publish it. Returns 0, or a reason code of MQTT 5 that says why not.
+        """Publish a message. Returns 0, or the reason code of MQTT 5 that says why it is not published.
 
         Raises MalformedPacket for an invalid topic name.
         """
@@ -60,9 +62,9 @@ class Publish(Protocol):
 
 
 class _Apart(NamedTuple):
-    """The subscribers that do not get a message as it is published.
+    """The subscribers of a topic name that need more than its _Routes.
 
-    mounted: behind mount points, who see another name. version5: see Route5.
+    mounted: by mount point, the subscribers behind it, which see another topic name. version5: see Route5.
     """
 
     mounted: dict[bytes, list[_Route]]
@@ -73,7 +75,7 @@ class _Apart(NamedTuple):
         return _APART_SIZE * (1 + len(self.version5)) + _ROUTE_SIZE * sum(map(len, self.mounted.values()))
 
 
-# Topics that only the broker itself publishes to, but for those where bridges say that they are there.
+# Topics that only the broker itself publishes to; and those among them to which bridges publish their state.
 _OWN = b"$SYS/"
 _BRIDGES = b"$SYS/broker/connection/"
 
@@ -90,21 +92,21 @@ class Router:
         self._config = context.config
         self._store = context.store
         self._stats = context.stats
-        # A topic name is checked when it enters; a hit is a valid name with those who may and want to read it.
+        # The cache: a topic name in it is valid, and its subscribers may read it.
         self._routes: dict[bytes, _Routes] = {}
         self._apart: dict[bytes, _Apart] = {}
-        # About how many bytes both take, or took before names were forgotten one by one.
+        # About how many bytes both take; names that are removed one by one are not subtracted.
         self._routes_size = 0
-        # Of sessions that have ended.
+        # The removals of the subscriptions of ended sessions, which take more than one slice.
         self._removals: deque[Iterator[None]] = deque()
-        # The bridge or the client of MQTT 5 whose message is being published, and what else the message has. For the
-        # length of a read a packet loop may set the former.
+        # The session of the bridge or MQTT 5 client whose message is being published (packet_loop5 sets it for a whole
+        # read), and the properties of that message.
         self.source: Session | None = None
         self._properties = NO_PROPERTIES
         self._expiry = context.expiry
-        # When retained messages end, the next first; some of them may have been replaced.
+        # When retained messages expire, the earliest first; some of them may have been replaced.
         self._ends: DueTimes[bytes] = DueTimes()
-        # publish() made once, and not for each connection.
+        # The bound method publish(), made only once and not for each connection.
         self.publish_here = self.publish
 
     def publish(
@@ -116,12 +118,12 @@ class Router:
         routes: _Routes | None = None,
         shown_name: bytes = b"",
     ) -> int:
-        """Hand a message to everyone subscribed. Raises MalformedPacket for a bad name [MQTT-3.3.2-2].
+        """Deliver a message to its subscribers. Raises MalformedPacket for an invalid topic name [MQTT-3.3.2-2].
 
-        Returns 0, or a reason code of MQTT 5 that says why not.
+        Returns 0, or the reason code of MQTT 5 that says why it is not published.
 
-        The message is shared: QoS and packet identifier of a subscriber never get into it.
-        routes, shown_name: hand it to these instead, under that name.
+        Topic name and payload are shared by all subscribers: they never contain a subscriber's QoS or packet
+        identifier. routes, shown_name: deliver only to these subscribers, under that topic name.
         """
         if routes is None:
             routes = self._routes.get(topic_name)
@@ -165,19 +167,19 @@ class Router:
                         self.dirty.append(session)
             if not version5:
                 return 0
-            # The same once more, with the properties before the payload.
+            # Once more for the clients of MQTT 5, with the properties before the payload.
             subscribers, version5, flags = version5, (), HAS_PROPERTIES
             properties = self._properties
             payload = NOTHING + payload if properties is NO_PROPERTIES else encode_content(payload, *properties)
 
     def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
-        """Hand a message to those who do not see it as it is."""
+        """Deliver a message to the subscribers in _Apart."""
         apart = self._apart.get(topic_name)
         if apart is None:
             return
         mounted, version5 = apart
         if topic_name not in self._routes:
-            # Not to be remembered.
+            # _find_routes() has not cached this topic name.
             del self._apart[topic_name]
         if version5:
             self._publish_to_version5(version5, topic_name, payload, qos, retain)
@@ -188,8 +190,8 @@ class Router:
         self, routes: list[Route5], topic_name: bytes, payload: bytes, qos: int, retain: int
     ) -> None:
         source, (expiry, passed_on) = self.source, self._properties
-        # What those have in common who subscribe with the same identifiers and see the same name: to the store and in
-        # memory it is one message.
+        # Subscribers with the same identifiers share one content, and with the same mount point one head: in memory,
+        # and as one message in the store.
         contents: dict[bytes, bytes] = {}
         heads: dict[tuple[int, int, int, int], bytes] = {}
         for route in routes:
@@ -228,7 +230,7 @@ class Router:
                 session.mark_dirty()
 
     def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
-        """Publish a message from a bridge; it does not go back to where it came from."""
+        """Publish a message from a bridge. It is not sent back to the broker that it came from."""
         if is_origin(topic_name, payload):
             self.set_origin(source, payload)
             self.bridge_loops.answer(source, topic_name)
@@ -248,7 +250,7 @@ class Router:
         qos: int,
         retain: int,
     ) -> int:
-        """Publish, by `publish`, a message with properties. Returns what `publish` does."""
+        """Publish a message with properties by calling `publish`. Returns its result, or QUOTA_EXCEEDED."""
         most = self._config.max_payload_size
         if most and len(payload) + len(properties.passed_on) > most:
             check_topic_name(topic_name, self._config.max_topic_levels)
@@ -266,7 +268,7 @@ class Router:
             expiry.deadline = before
 
     def set_origin(self, session: Session, origin: bytes | None) -> None:
-        """Note to which broker the bridge of a session leads; None: its client is no bridge."""
+        """Set the identifier of the broker that a session's bridge leads to; None: its client is not a bridge."""
         if session.origin == origin:
             return
         if session.origin is not None:
@@ -277,13 +279,16 @@ class Router:
         self.forget_routes()
 
     def _may_publish_own(self, topic_name: bytes) -> bool:
-        # An invalid name is not denied: it closes the connection.
+        # True for an invalid topic name, which is not denied: it closes the connection later.
         if not is_topic_name(topic_name):
             return True
         return self.source is not None and self.source.is_bridge and topic_name.startswith(_BRIDGES)
 
     def publish_own(self, topic_name: bytes, payload: bytes) -> None:
-        """Publish a figure of the broker itself: retained at QoS 0 under `$SYS/`, where no client may; not stored."""
+        """Publish a value of the broker itself below `$SYS/`: retained, at QoS 0, and not stored.
+
+        An empty payload removes the retained value.
+        """
         if payload:
             self.retained.put(RetainedMessage(topic_name, payload, 0))
         else:
@@ -308,7 +313,7 @@ class Router:
         if self._routes_size >= _MOST_ROUTES_SIZE:
             self.forget_routes()
         routes, apart = self._match(topic_name)
-        # A name below _OWN must not be found the short way: not everyone may publish to it.
+        # A name below _OWN is not cached: publish() must check for each message whether its client may publish there.
         if len(topic_name) <= MAX_REMEMBERED and not topic_name.startswith(_OWN):
             self._routes[topic_name] = routes
             self._routes_size += _NAME_SIZE + len(topic_name) + _size(routes)
@@ -318,7 +323,7 @@ class Router:
         return routes
 
     def _match(self, topic_name: bytes) -> tuple[_Routes, _Apart]:
-        """Return who wants `topic_name` and may read it."""
+        """Return the subscribers of `topic_name` that may read it."""
         version3: list[_Route] = []
         plain: list[_Route] = []
         mounted: dict[bytes, list[_Route]] = {}
@@ -332,7 +337,7 @@ class Router:
             if session.rights is not None and not session.rights.may_read(topic_name):
                 continue
             if session.mount:
-                # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
+                # The filter m/# also matches the topic m, which no client behind the mount point m/ can see.
                 if not topic_name.startswith(session.mount) or topic_name == session.mount:
                     continue
                 if topic_name.startswith(b"$", len(session.mount)):
@@ -367,27 +372,27 @@ class Router:
 
     def subscribe(self, session: Session, topic_filter: bytes, options: int, identifier: int = 0) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3] and record it. options: as in SUBSCRIBE."""
-        # When retained messages are sent is said of one SUBSCRIBE, not of the subscription.
+        # Retain Handling belongs to one SUBSCRIBE, not to the subscription.
         options &= ~RETAIN_HANDLING
         self.add_subscription(session, topic_filter, options, identifier)
         if session.store is not None:
             session.store.set_subscription(session.number, topic_filter, options, identifier)
 
     def add_subscription(self, session: Session, topic_filter: bytes, options: int, identifier: int = 0) -> None:
-        """Add a subscription that the store knows of."""
+        """Add or replace a subscription without recording it."""
         shared, qos = split_shared(topic_filter), options & 3
         before = session.options.pop(topic_filter, None)
         subscriber: MessageQueue | Subscription = session
         if options != qos or identifier:
             if not session.options:
-                # Most sessions have none.
+                # The dictionary is made on demand: most sessions need none.
                 session.options = {}
             subscriber = session.options[topic_filter] = Subscription(session, topic_filter, options, identifier)
         session.subscriptions[topic_filter] = qos
         if shared is None:
             is_new = self.subscriptions.subscribe(topic_filter, subscriber, qos)
             if subscriber is not (before or session):
-                # It replaces one that stands there as another.
+                # The filter's previous subscription is in the trie as another subscriber.
                 is_new = not self.subscriptions.unsubscribe(topic_filter, before or session)
         else:
             is_new = self.shares.join(session, topic_filter, shared[1], qos)
@@ -407,9 +412,9 @@ class Router:
         return True
 
     def remove_session(self, session: Session) -> None:
-        """Remove every subscription of a session that ends, very many in slices; it gets no message any more.
+        """Remove all subscriptions of a session that ends, many of them in slices. It gets no message any more.
 
-        The store is told of the end by the caller.
+        The caller must record the end of the session in the store.
         """
         session.has_ended = True
         topic_filters, session.subscriptions = session.subscriptions, {}
@@ -467,7 +472,7 @@ class Router:
         self._stats.retained = len(self.retained)
 
     def expire_retained(self) -> None:
-        """Forget the retained messages whose time is over [MQTT-3.3.2-5 of MQTT 5]. Called once a second."""
+        """Remove the retained messages that have expired [MQTT-3.3.2-5 of MQTT 5]. Called once a second."""
         now = self._expiry.now()
         for topic_name in self._ends.pop(now, _MOST_ENDS):
             message = self.retained.get(topic_name)
@@ -478,7 +483,7 @@ class Router:
     def _expect_end(self, topic_name: bytes, expires_at: int) -> None:
         self._ends.add(expires_at, topic_name)
         if len(self._ends) > 2 * len(self.retained) + _FEW_ENDS:
-            # Most are of messages that were replaced.
+            # Most of the times are of messages that were replaced: collect them again.
             self._ends.clear()
             for one in self.retained:
                 if one.expires_at is not None:
@@ -501,14 +506,15 @@ class Router:
 
 
 def _size(routes: _Routes) -> int:
-    """Return about how many bytes these take."""
+    """Return about how many bytes the lists of subscribers take."""
     return _ROUTES_SIZE + _ROUTE_SIZE * sum(map(len, routes)) if any(routes) else 0
 
 
 def _seen_qos(session: MessageQueue, subscription: Subscription | None, topic_name: bytes) -> int | None:
-    """Return the highest QoS of the filters that reach a name as it is seen behind a mount point; None if none does.
+    """Return the highest QoS of a subscriber's filters that match a topic name behind its mount point; None for none.
 
-    The trie knows whole names only: its wildcards reach names that begin with $ there [MQTT-4.7.2-1].
+    Needed for a name that begins with $ behind the mount point, which no wildcard at that place matches
+    [MQTT-4.7.2-1]: the trie knows only whole names, in which the wildcard is not in the first level.
     """
     filters: dict[bytes, int] = {}
     if subscription is not None:

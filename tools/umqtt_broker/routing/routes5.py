@@ -1,5 +1,6 @@
-"""How one session gets the messages of a topic name, where it speaks MQTT 5, has subscribed with its options, or is a
-bridge: whatever that speaks, all its subscriptions are no-local and retain-as-published.
+"""Routes of sessions that use MQTT 5 or its subscription options, or that belong to a bridge.
+
+All subscriptions of a bridge are no-local and retain-as-published, whatever its protocol version.
 """
 
 from typing import NamedTuple
@@ -10,11 +11,11 @@ from ..sessions.session import Session, Subscription
 
 
 class Route5(NamedTuple):
-    """A session or group with what its matching subscriptions add up to: it gets a message once, at the highest QoS.
+    """A session or group, with the combined options of its subscriptions that match a topic name.
 
-    retain_as_published: one of them wants the retain flag as it is. identifiers: of all of them that have one, encoded
-    [MQTT-3.3.4-4]. own: the same for what the client itself publishes, without the subscriptions that are no-local
-    [MQTT-3.8.3-3]; None: it does not get that.
+    It gets a message once, at the highest QoS. retain_as_published: a subscription has this option. identifiers: the
+    subscription identifiers, encoded [MQTT-3.3.4-4]. own: the route for messages that the client itself publishes,
+    without its no-local subscriptions [MQTT-3.8.3-3]; None: it does not get these messages.
     """
 
     session: MessageQueue
@@ -25,7 +26,7 @@ class Route5(NamedTuple):
 
 
 def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) -> Route5:
-    """Add up the subscriptions of a session that match a topic name, each with its QoS."""
+    """Return the route of a session. found: its subscriptions that match a topic name, each with its QoS."""
     if session.is_bridge:
         return _add_up(session, found, None)._replace(retain_as_published=True)
     local = [each for each in found if each[0] is None or not each[0].options & NO_LOCAL]
@@ -34,9 +35,10 @@ def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) 
 
 
 def is_plain(session: MessageQueue, found: list[tuple[Subscription | None, int]]) -> bool:
-    """Tell whether a client of MQTT 5 gets messages as one of 3.1.1 does, but for the properties before the payload.
+    """Return True if a client of MQTT 5 gets messages like one of 3.1.1, only with properties before the payload.
 
-    Most do: their subscriptions say no more than a QoS, and they take packets of any size.
+    That holds for most clients: a single subscription matches, it has no options but a QoS, and the client accepts
+    packets of any size.
     """
     return (
         len(found) == 1

@@ -1,4 +1,4 @@
-"""The groups of shared subscriptions: who is in which, and what comes back after a restart."""
+"""The groups of shared subscriptions: joining, leaving, and recovery after a restart."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from .subscriptions import SubscriptionTrie
 
 
 class Shares:
-    """Every shared subscription there is. It begins with its first member and ends with its last.
+    """All shared subscriptions. Each begins with its first member and ends with its last.
 
-    A group's filters are separate subscriptions, and so are groups of one name behind different mount points. In a
-    store on disk every one is recorded: a member with a persistent session may join at any time.
+    Different filters of a group are separate shared subscriptions, and so are groups of the same name behind different
+    mount points. A durable store records every one, because a member with a persistent session may join at any time.
     """
 
     def __init__(self, context: BrokerContext, trie: SubscriptionTrie[MessageQueue | Subscription]) -> None:
@@ -33,13 +33,13 @@ class Shares:
 
     @property
     def queued(self) -> int:
-        """Messages that wait in all groups together; those in flight are counted with their members."""
+        """The number of messages that wait in all groups; messages in flight are counted with their members."""
         return sum(group.queued for group in self._by_key.values())
 
     def join(self, member: Session, name: bytes, shared_filter: bytes, qos: int) -> bool:
-        """Let a session into a group, or change its QoS. Returns True if it was not in it.
+        """Add a session to a group, or change its QoS. Returns True if the session was not in the group.
 
-        name: `$share/GROUP/FILTER`, the filter whole, as `shared_filter` is.
+        name: `$share/GROUP/FILTER`; FILTER is `shared_filter`, which includes the mount point.
         """
         key = _key(member.mount, name)
         group = self._by_key.get(key)
@@ -53,7 +53,7 @@ class Shares:
         return is_new
 
     def leave(self, member: Session, name: bytes, shared_filter: bytes) -> bool:
-        """Let a session out of a group; with its last member the group ends. Returns whether it was in it."""
+        """Remove a session from a group, which ends with its last member. Returns True if the session was in it."""
         group = self._by_key.get(_key(member.mount, name))
         if group is None or member not in group.members:
             return False
@@ -74,7 +74,7 @@ class Shares:
             group.restore(found)
 
     def end_empty(self) -> None:
-        """End the recovered groups that had no member with a persistent session."""
+        """End the recovered groups without a member: none of their members had a persistent session."""
         for group in self:
             if not group.members:
                 self._end(group)

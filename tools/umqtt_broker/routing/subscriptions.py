@@ -1,9 +1,9 @@
 """The subscription trie: which subscribers a topic name reaches.
 
-A node is the end of a filter or a place where filters part: what lies between is the path of the node below, so that a
-filter takes one or two nodes however many levels it has. Nodes exist only while they are needed: a fleet that comes
-and goes leaves nothing behind. Everything runs in the event loop's thread: no subscribe can race with the removal of
-an empty node.
+The trie is compressed: a node is where a filter ends or where filters branch, and the levels between two nodes are the
+path of the lower one. So a filter takes one or two nodes, however many levels it has. Nodes that are no longer needed
+are removed: clients that come and go leave nothing behind. Everything runs in the event loop's thread, so a subscribe
+cannot race with the removal of an empty node.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,19 @@ from typing import Generic, TypeVar
 
 Subscriber = TypeVar("Subscriber")
 
-# follow(): the path does not match, or ends with # and matches whatever follows.
+# Results of follow(): the path does not match; or it ends with # and matches whatever follows.
 _NOWHERE = -1
 _EVERYWHERE = -2
 
 
 class _Node(Generic[Subscriber]):
-    """path: the levels behind the one that the node above knows this one by. mask: which of them are no `+`; None: all
-    are not. Below the root each node has subscribers or several children.
+    """A node of the trie. Below the root, each node has subscribers or several children.
 
-    Most have a single subscriber, which a dictionary would be large for: the others are beside it.
+    path: the levels between the parent and this node, without the first, which is the node's key in the parent's
+    `children`. mask: for each level of the path (without a final #) whether it is not a `+`; None: the path has no `+`.
+
+    The first subscriber has its own attributes, with its `qos`; only further ones are in the dictionary `others`. Most
+    nodes have a single subscriber, for which a dictionary would be large.
     """
 
     __slots__ = ("children", "mask", "others", "path", "qos", "subscriber")
@@ -34,14 +37,15 @@ class _Node(Generic[Subscriber]):
         self.others: dict[Subscriber, int] | None = None
 
     def set_path(self, path: tuple[bytes, ...]) -> None:
-        """Set the levels between the node above and this one."""
+        """Set `path`, and `mask` from it."""
         self.path = path
         self.mask = bytes([level != b"+" for level in path if level != b"#"]) if b"+" in path else None
 
     def follow(self, levels: Sequence[bytes], at: int) -> int:
-        """Return the depth of a name's levels that the path leads to from `at`, _NOWHERE or _EVERYWHERE.
+        """Compare the path with the levels of a topic name from index `at` on.
 
-        Compared as a whole: a filter may have 200 levels, and a topic name meet thousands of filters.
+        Returns the index behind the compared levels, _NOWHERE or _EVERYWHERE. The path is compared as a whole, for
+        speed: a filter may have 200 levels, and a topic name may be compared with thousands of filters.
         """
         path, mask = self.path, self.mask
         is_open = path[-1] == b"#"
@@ -69,7 +73,7 @@ class _Node(Generic[Subscriber]):
         return is_new
 
     def remove(self, subscriber: Subscriber) -> bool:
-        """Remove a subscriber. Returns whether it was there."""
+        """Remove a subscriber. Returns True if it was there."""
         others = self.others
         if self.subscriber is not subscriber:
             if others is None or others.pop(subscriber, None) is None:
@@ -115,7 +119,7 @@ class SubscriptionTrie(Generic[Subscriber]):
                 same = _common(child.path, levels, at)
                 at += same
                 if same < len(child.path):
-                    # The filters part inside the path.
+                    # The filters branch inside the path.
                     parting: _Node[Subscriber] = _Node(child.path[:same])
                     parting.children = {child.path[same]: child}
                     child.set_path(child.path[same + 1 :])
@@ -169,7 +173,7 @@ class SubscriptionTrie(Generic[Subscriber]):
                 continue
             wildcards = not (hidden and depth == 0)
             if wildcards and (rest := children.get(b"#")) is not None:
-                # `#` also matches the parent level, so it is looked at where the name ends as well.
+                # `#` also matches the parent level, so it is checked where the name ends, too.
                 rest.merge_into(found)
             if depth == count:
                 continue
@@ -201,7 +205,7 @@ class SubscriptionTrie(Generic[Subscriber]):
 
 
 def _common(path: tuple[bytes, ...], levels: Sequence[bytes], at: int) -> int:
-    """Return how many levels of a path are those at `at`."""
+    """Return how many levels at the beginning of a path equal the levels from index `at` on."""
     same = 0
     for one, other in zip(path, levels[at : at + len(path)], strict=False):
         if one != other:

@@ -1,6 +1,6 @@
-"""A queue that outlives the process, and a session with one: recorded before anything of it is seen outside.
+"""A queue that outlives the process, and a session with such a queue: changes are recorded before they have effects.
 
-Only the front of a long queue is in memory; the rest is on disk alone and paged in as the cursor comes near.
+Only the front of a long queue is in memory; the rest is only on disk, and loaded page by page as the cursor comes near.
 """
 
 from itertools import islice
@@ -15,33 +15,40 @@ from .ports import ClientConnection, Group
 from .queue import MessageQueue
 from .session import Session
 
-# A gate: the store must know that the message may have been sent, so that after a crash it goes again with DUP.
+# A gate (see entry): before the message is sent, the sent limit in the store must include it, so that after a crash it
+# is resent with DUP.
 _NEEDS_SENT_LIMIT = -1
 
-# The limit of what may have been sent is moved this many windows ahead at a time, half of it before it is reached.
+# The sent limit (the highest position that may have been sent) is moved this many windows ahead at a time, when half of
+# them are left.
 _SENT_LIMIT_WINDOWS = 8
 
+# Most messages of a page.
 _PAGE = 1000
 
-# About how many payload bytes of a queue, and of a page, are in memory; the rest is only on disk.
+# About how many payload bytes of a queue, and of a page, may be in memory; the rest is only on disk.
 _MOST_IN_MEMORY = 4 * 1024 * 1024
 
 
 class DurableQueue(MessageQueue):
-    """See MessageQueue. Every message above QoS 0, and what becomes of it, is recorded in `store` under `number`."""
+    """A MessageQueue whose messages, and their progress, are recorded in `store` under `number`.
+
+    Recorded are all messages above QoS 0, and the QoS 0 messages that wait in the queue.
+    """
 
     def __init__(self, key: bytes, client_id: bytes, mount: bytes, context: BrokerContext) -> None:
         super().__init__(key, client_id, mount, context)
         self.store = self._store = context.store
-        # The part of the queue that is on disk alone: positions behind _loaded_to up to _spilled_to; 0 for none.
+        # The part of the queue that is only on disk: how many messages, and their positions, behind _loaded_to up to
+        # _spilled_to; _spilled_to is 0 if there are none.
         self._spilled = 0
         self._spilled_to = 0
         self._loaded_to = 0
         self._loading = False
-        # Messages in the queue that wait for a commit and for nothing else, and their payload bytes.
+        # Messages in the queue that wait only for a commit, since the window has room for them; their payload bytes.
         self._passing = 0
         self._passing_bytes = 0
-        # Positions: sent, perhaps, before a crash; may be sent, as recorded and as safe.
+        # The sent limit of the last run; the sent limit as recorded, the number of its batch, and as committed.
         self._maybe_sent_to = 0
         self._sent_limit = 0
         self._sent_limit_batch = 0
@@ -61,12 +68,12 @@ class DurableQueue(MessageQueue):
 
     @property
     def queued(self) -> int:
-        """Messages waiting behind the cursor, on disk ones included."""
+        """The number of messages that wait behind the cursor, including those that are only on disk."""
         return len(self.queue) + self._spilled
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """What the limits count: messages that wait for their client, not for the disk, and their payload bytes."""
+        """What the limits count: the messages that wait for the client, not for the disk, and their payload bytes."""
         return self.queued - self._passing, self.queued_bytes - self._passing_bytes
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
@@ -80,7 +87,7 @@ class DurableQueue(MessageQueue):
         position = self._last_position = self._last_position + 1
         expires_at = self._expiry.deadline
         waiting = len(self.queue)
-        # As long as nothing is on disk alone, all bytes of the queue are in memory.
+        # As long as no message is only on disk, queued_bytes are the bytes in memory.
         is_large = self.queued_bytes >= _MOST_IN_MEMORY and waiting >= self._room()
         if self._spilled_to or waiting >= config.max_queued_in_memory or is_large:
             if not self._spilled_to:
@@ -106,11 +113,14 @@ class DurableQueue(MessageQueue):
             self._store.wake(self)
 
     def _room(self) -> int:
-        """Return how many messages of the queue have room in a client's window: they wait for a commit only."""
+        """Return how many messages of the queue have room in the client's window, so wait only for a commit."""
         return 0
 
     def _is_soon_sent(self, waiting: int) -> bool:
-        """Return True if a message with so many before it is sent soon: recording that now saves a second write."""
+        """Return True if a message with `waiting` messages before it is sent soon.
+
+        It is then recorded as sent at once, which saves a second write.
+        """
         del waiting
         return False
 
@@ -169,7 +179,7 @@ class DurableQueue(MessageQueue):
     # The part of the queue that is on disk
 
     def _count_lost(self) -> None:
-        """Count messages that the store has lost: it is damaged, and has logged that."""
+        """Count messages that a damaged store has lost; the store has logged the damage."""
         lost, self._spilled = self._spilled, 0
         self.dropped += lost
         self._stats.dropped_damaged += lost
@@ -181,15 +191,15 @@ class DurableQueue(MessageQueue):
         self._store.load_page(self.number, self._loaded_to, size, lambda rows: self._on_page(rows, size, asked_to))
 
     def _page_size(self) -> int:
-        """Return how many messages a page has: fewer where they are large."""
+        """Return how many messages to load as one page: fewer if they are large."""
         return max(1, min(_PAGE, _MOST_IN_MEMORY * self.queued // (self.queued_bytes or 1)))
 
     def _on_page(self, rows: list[DeliveryRow], size: int, asked_to: int) -> None:
-        """Append a page of the queue of at most `size` messages. asked_to: the queue's end when it was asked for."""
+        """Append a page of the queue. size: how many messages were requested. asked_to: the queue's end then."""
         self._loading = False
         for row in rows:
             if row.released:
-                continue  # in the window already
+                continue  # in `in_flight` already
             maybe_sent = bool(row.qos) and (row.sent or row.position <= self._maybe_sent_to)
             payload = self._in_form(row)
             first_byte = PUBLISH | row.qos << 1 | row.flags & 1 | (DUP if maybe_sent else 0)
@@ -197,7 +207,7 @@ class DurableQueue(MessageQueue):
             gate = OPEN if maybe_sent or not row.qos else _NEEDS_SENT_LIMIT
             self._append((row.position, row.packet_id, row.qos, head, payload, gate, row.expires_at))
             self._spilled -= 1
-        # The page may hold messages recorded between the request and its transaction, so beyond asked_to.
+        # The page may hold messages beyond asked_to, recorded between the request and its transaction.
         last = rows[-1].position if rows else 0
         self._loaded_to = last if len(rows) == size else max(last, asked_to)
         if self._loaded_to >= self._spilled_to:
@@ -207,7 +217,7 @@ class DurableQueue(MessageQueue):
         self.pump()
 
     def _in_form(self, row: DeliveryRow) -> bytes:
-        """Return the payload of a stored message as the client's version wants it."""
+        """Return the payload of a stored message in the form for the client's protocol version."""
         has_properties = bool(row.flags & HAS_PROPERTIES)
         if has_properties == (self.protocol_level == 5):
             return row.payload
@@ -248,7 +258,7 @@ class DurableSession(DurableQueue, Session):
             self._store.set_sent_limit(self.number, self._sent_to)
 
     def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Record a QoS 1 or 2 message at the end of the queue; one of QoS 1 may pass straight through."""
+        """Record a QoS 1 or 2 message at the end of the queue. A QoS 1 message may be sent at once."""
         in_flight = self.in_flight
         packet_id = self.last_packet_id
         while True:
@@ -256,7 +266,7 @@ class DurableSession(DurableQueue, Session):
             if packet_id not in in_flight:
                 break
         self.last_packet_id = packet_id
-        # Exactly once: the identifier of a QoS 2 message must be safe before the client can know it.
+        # Exactly once: the packet identifier of a QoS 2 message must be committed before the client sees it.
         if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.window:
             self._enqueue(packet_id, qos, head, topic_name, payload, flags)
             return
@@ -280,20 +290,21 @@ class DurableSession(DurableQueue, Session):
         return max(0, self.most_in_flight - len(self.in_flight))
 
     def _is_soon_sent(self, waiting: int) -> bool:
-        """See DurableQueue: if the client is connected."""
+        """See DurableQueue. True if the client is connected and fewer messages than its window wait."""
         return self.connection is not None and waiting < self._context.config.max_inflight_messages
 
     def messages_ahead(self, qos: int) -> int:
         """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
         waiting = len(self.queue)
         ahead = len(self.in_flight) + waiting
-        # At QoS 2 each waits for a commit before it is sent, and they may do so together; at QoS 1 it would overtake.
+        # At QoS 2 each message waits for a commit before it is sent, so several may wait together. A message at QoS 1
+        # is sent at once and would overtake them.
         if ahead >= self.window or self._spilled_to or (waiting and qos != 2):
             return -1
         return ahead
 
     def transfer(self, group: Group, entry: Entry, head: bytes) -> None:
-        """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
+        """Accept a group's message at QoS 2: it is moved to this session's queue in one transaction, and then sent."""
         payload, expires_at = entry[4], entry[6]
         packet_id = self._next_packet_id()
         position = self._last_position = self._last_position + 1
@@ -305,7 +316,7 @@ class DurableSession(DurableQueue, Session):
         self._store.wake(self)
 
     def make_own(self, group: Group, packet_id: int) -> None:
-        """A message in flight is this session's from now on: its group is gone."""
+        """Make a message in flight this session's own, because its group is gone."""
         at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
         super().make_own(group, packet_id)
         position = self._sent_to = self._last_position = self._last_position + 1

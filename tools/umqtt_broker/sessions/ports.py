@@ -6,7 +6,7 @@ from typing import Protocol
 from ..protocol.packets5 import Connect5
 from ..settings.broker import Listener
 
-# Filters, each followed by its granted QoS.
+# Topic filters, each followed by its granted QoS.
 Granted = deque[bytes | int]
 
 
@@ -27,7 +27,7 @@ class Output(Protocol):
 
 
 class ClientConnection(Output, Protocol):
-    """What others do with the connection of a session, and read of it: see clients.connection.Connection."""
+    """The part of clients.connection.Connection that is used through its session."""
 
     listener: Listener
     peer: str
@@ -40,11 +40,11 @@ class ClientConnection(Output, Protocol):
 
     @property
     def is_held_back(self) -> bool:
-        """Whether what the client sent waits: for room in a queue, for its turn, or for leave to connect."""
+        """True if packets of the client wait: for room in a queue, their turn or the decision on its CONNECT."""
         ...
 
     def bind(self) -> None:
-        """Take over new rights or settings."""
+        """Apply new rights or settings."""
 
     def send_away(self) -> None:
         """Close, and tell a client of MQTT 5 which server to use; do nothing to others."""
@@ -54,7 +54,7 @@ class ClientConnection(Output, Protocol):
 
 
 class Group(Protocol):
-    """What a session that is a member of a shared subscription sees of its queue. number: of the queue in the store."""
+    """The part of a shared subscription's queue that its members use. number: the number of the queue in the store."""
 
     number: int
 
@@ -64,29 +64,29 @@ class Group(Protocol):
         ...
 
     def pump(self) -> None:
-        """Give messages to members with room."""
+        """Give messages to members that have room."""
 
     def give_back(self, positions: list[int]) -> None:
-        """Take back what the member left unacknowledged."""
+        """Take back the messages at these positions, which a member has not acknowledged."""
 
     def set_protocol_level(self, protocol_level: int) -> None:
         """Note that a member uses this protocol version."""
 
     def acknowledge(self, position: int) -> None:
-        """Handle a member's acknowledgement of a message."""
+        """Handle a member's acknowledgement of the message at `position`."""
 
     def forget(self, position: int) -> None:
         """Forget a message that is now the member's own."""
 
 
 class PendingRetained(Protocol):
-    """The retained messages on their way to a session that subscribed: see routing.retained_delivery."""
+    """The delivery of retained messages to a session that subscribed: see routing.retained_delivery."""
 
     def recover(self, topic_filter: bytes, granted_qos: int) -> None:
-        """Restart with a subscription that had not got all of them when the broker was killed."""
+        """Restart the delivery for a subscription that was not finished when the broker was killed."""
 
     def expect(self, topic_filter: bytes, number: int) -> None:
-        """Note a new subscription, the nth filter of its SUBSCRIBE; begin() follows."""
+        """Note a new subscription. number: the filter is the nth new one of its SUBSCRIBE. begin() follows."""
 
     def begin(self, granted: Granted) -> list[bytes]:
         """Begin with new subscriptions. Returns packets at QoS 0 that are to follow the SUBACK."""

@@ -1,7 +1,8 @@
-"""The ordered queue that a session and a shared subscription have: what waits behind the cursor, bounded and counted.
+"""The ordered queue of messages that a session or a shared subscription has. It is limited, and its messages counted.
 
-To the router this is a subscriber: it is given messages. Where they go is said by the two kinds of queue: `Session` has
-one client and its window, `SharedQueue` has members. One that must outlive the process is a DurableQueue as well.
+The cursor is the front of the queue: the messages before it are sent, those behind it wait. The router delivers
+messages to queues. There are two kinds: a `Session` sends to one client within its window, a `SharedQueue` to its
+members. A queue that must outlive the process is also a DurableQueue.
 """
 
 from collections import deque
@@ -15,15 +16,18 @@ from .entry import OPEN, Entry, converted
 
 
 class MessageQueue:
-    """Messages that wait, in order. `store` is None if nothing of it outlives the process; `number` is its own there.
+    """An ordered queue of messages that wait.
 
-    key: what it is found under: client_id, and what the mount point of its listener adds. client_id: of a group: its
-    name. mount: that mount point: subscriptions have it, what the client sees has not. rights: who may read what;
-    None: everything. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped here.
-    has_ended: nobody knows it any more; its last subscriptions are going. protocol_level: 5: what waits has properties,
-    see entry.converted(). is_bridge: its client is another broker. origin: which one; bridges of one origin do not get
-    each other's messages. window: 0: nothing may be sent. qos0_output: where QoS 0 messages go, None where each must be
-    looked at. dirty: it is in the context's list of those to flush.
+    key: unique; client_id with the mount point before it, see registry.Sessions. client_id: of a group, its name,
+    `$share/GROUP/FILTER`. mount: the mount point of its listener, which its subscriptions include and its client does
+    not see. store: None if nothing of the queue outlives the process. number: the queue's number in the store.
+    rights: what it may read; None: everything. queued_bytes: payload bytes that wait behind the cursor.
+    dropped: messages dropped here. has_ended: the session is gone; its last subscriptions are being removed.
+    protocol_level: with 5, waiting messages have properties, see entry.converted(). is_bridge: its client is the bridge
+    of another broker. origin: the identifier of that broker; bridges of the same origin do not get each other's
+    messages. window: how many messages may be in flight; 0: nothing may be sent. qos0_output: the list to which QoS 0
+    messages are appended directly; None: deliver_qos0() must decide. dirty: it is in the context's list of those to
+    flush.
     """
 
     __slots__ = (
@@ -61,15 +65,15 @@ class MessageQueue:
         self.protocol_level = 4
         self.is_bridge = False
         self.origin: bytes | None = None
-        # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
+        # A deque is made only when needed: an empty one takes 700 bytes, and most clients of a fleet only publish.
         self.queue = cast("deque[Entry]", ())
         self.queued_bytes = 0
         self.dropped = 0
-        # The reasons for which nothing may be sent are many: one comparison each instead of asking for all of them.
+        # There are many reasons for which nothing may be sent. Each sets this to 0, so that one comparison is enough.
         self.window = 0
         self.qos0_output: list[bytes] | None = None
         self.dirty = False
-        # Positions: of the last message, and the highest that was sent.
+        # Positions: of the last message, and of the last message that was sent.
         self._last_position = 0
         self._sent_to = 0
         self._context = context
@@ -78,12 +82,12 @@ class MessageQueue:
 
     @property
     def queued(self) -> int:
-        """Messages waiting behind the cursor."""
+        """The number of messages that wait behind the cursor."""
         return len(self.queue)
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """What the limits count: messages that wait for their client, and their payload bytes."""
+        """What the limits count: the messages that wait for the client, and their payload bytes."""
         return self.queued, self.queued_bytes
 
     def set_protocol_level(self, protocol_level: int) -> None:
@@ -97,28 +101,27 @@ class MessageQueue:
             self._resize(sum(len(entry[4]) for entry in self.queue) - before)
 
     def _resize(self, size: int) -> None:
-        """Count that the waiting messages take so many more bytes."""
+        """Count that the waiting messages take `size` more bytes."""
         self.queued_bytes += size
         if self._context.limits is not None:
             self._context.limits.added(self, 0, size)
 
-    # What a Session and a SharedQueue do each in its way
+    # Methods that Session and SharedQueue implement
 
     def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Take a QoS 1 or 2 message: send it, or let it wait.
+        """Deliver a QoS 1 or 2 message: send it, or let it wait.
 
-        `head` is the PUBLISH up to the topic name, for this QoS and retain flag and as the client is to see it;
-        `topic_name` is whole, with a mount point. payload: in the form for this queue: see entry.Entry. flags: see
-        DeliveryRow.
+        head: the PUBLISH up to the topic name, with this QoS, the retain flag, and the topic name that the client sees.
+        topic_name: with the mount point. payload: in the form for this queue, see entry.Entry. flags: see DeliveryRow.
         """
         raise NotImplementedError
 
     def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Take a QoS 0 message that cannot go the short way."""
+        """Deliver a QoS 0 message if `qos0_output` is None. The parameters are those of deliver()."""
         raise NotImplementedError
 
     def is_too_large(self, qos: int, head: bytes, payload: bytes) -> bool:
-        """Tell whether no client can take a message of this size."""
+        """Tell whether a message is larger than the client accepts; a SharedQueue leaves that to its members."""
         raise NotImplementedError
 
     def mark_dirty(self) -> None:
@@ -147,7 +150,7 @@ class MessageQueue:
     # What waits
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Put a message at the end, unless a limit has it dropped."""
+        """Put a message at the end of the queue, unless a limit is reached and it is dropped."""
         del topic_name, flags
         limits = self._context.limits
         if limits is not None and not limits.admit(self):
@@ -189,7 +192,7 @@ class MessageQueue:
         return bool(expires_at and head and not head[0] & DUP and expires_at <= self._expiry.now())
 
     def _drop_too_large(self, position: int) -> None:
-        """Drop a message that is larger than the client takes [MQTT-3.1.2-25 of MQTT 5]."""
+        """Drop a message that is larger than the client accepts [MQTT-3.1.2-25 of MQTT 5]."""
         self._stats.dropped_too_large += 1
         self._drop(position)
 
@@ -207,7 +210,7 @@ class MessageQueue:
         if self._context.limits is not None:
             self._context.limits.removed(self, messages, size)
 
-    # What a DurableQueue has to say about it
+    # Overridden by DurableQueue
 
     def _is_safe(self, position: int, gate: int) -> bool:
         """Return True if the message at the cursor may be sent; if a commit must come first, on_commit() follows."""

@@ -1,18 +1,19 @@
-"""The queue of one shared subscription: one ordered queue, from which the members of a group take (MQTT 5, 4.8.2).
+"""The queue of one shared subscription: one ordered queue, from which the members of a group get messages.
 
-To the store it is a queue like a session's. What differs is where its messages go:
+See MQTT 5, 4.8.2. The store treats it like the queue of a session. The difference is where its messages go:
 
-    deliver()    gives a message at once to a member with room in its window, if nothing waits before it.
-    queue        what no member had room for, in order; what a departed member left unacknowledged stands first.
-    QoS 1        a message stays in this queue, in the store too, while a member has it in flight: nothing moves, a
-                 crash gives it back by itself, and one that is acknowledged at once need never be written.
-    QoS 2        a message moves to the member's own queue, in one transaction, before it is sent. From then on it is
-                 that session's alone: to send it to another could be a second time.
-    QoS 0        goes to one member that is there, or is dropped and counted.
+    deliver()    gives a message at once to a member with room in its window, if no other message waits before it.
+    queue        the messages that no member had room for, in order; messages that a departed member has not
+                 acknowledged come first.
+    QoS 1        a message belongs to this queue, in the store too, while a member has it in flight. So nothing is
+                 moved, a crash returns it to the group, and a message that is acknowledged at once is never written.
+    QoS 2        a message is moved to the member's own queue, in one transaction, before it is sent. From then on it
+                 belongs to that session alone: another member could receive it a second time.
+    QoS 0        a message goes to one connected member, or is dropped and counted.
 
-Balance: the member with the fewest messages in flight takes the next one, in turn among equals. A member that
-acknowledges slowly so gets less, and holds back what is on its way to it and nothing else. Taking turns alone would
-fill the whole window of a slow member first.
+Balance: the member with the fewest messages in flight gets the next one; equal members take turns. So a member that
+acknowledges slowly gets fewer messages, and delays only those that it has in flight. If members only took turns, a slow
+member's whole window would fill first.
 """
 
 from collections import deque
@@ -27,16 +28,16 @@ from .entry import OPEN, Entry, converted
 from .queue import MessageQueue
 from .session import Session
 
-# Messages passed over at the front of the queue that no member with room may read, before the queue waits for one.
+# Most messages at the front of the queue that are skipped because no member with room may read them.
 _LOOK_AHEAD = 1000
 
 
 class SharedQueue(MessageQueue):
     """A shared subscription of one group behind one mount point. Made by routing.shared_groups.
 
-    members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position: the
-    session, its packet identifier and the message in the group's own form: with properties from the first member of
-    MQTT 5 on.
+    members: the sessions, with the QoS granted to each. holders: the messages in flight at QoS 1, by position: the
+    session, its packet identifier, and the message in the group's own form, which has properties as soon as the group
+    has had a member of MQTT 5.
     """
 
     def __init__(self, key: bytes, name: bytes, mount: bytes, context: BrokerContext) -> None:
@@ -44,7 +45,7 @@ class SharedQueue(MessageQueue):
         self.members: dict[Session, int] = {}
         self.holders: dict[int, tuple[Session, int, Entry]] = {}
         self.rights = _OfAnyMember(self.members)
-        # While the broker runs, a group can always take messages from disk; its members limit how many.
+        # Always open, so that the queue is loaded from disk as needed; the windows of the members limit what is sent.
         self.window = 1
         self._turns: list[Session] = []
         self._next_turn = 0
@@ -55,7 +56,7 @@ class SharedQueue(MessageQueue):
     def shared_filter(self) -> bytes:
         """The topic filter, with the mount point."""
         shared = split_shared(self.client_id)
-        assert shared is not None  # it was when the group began
+        assert shared is not None  # checked when the group began
         return shared[1]
 
     @property
@@ -64,7 +65,7 @@ class SharedQueue(MessageQueue):
         return max(self.members.values(), default=0)
 
     def join(self, member: Session, qos: int) -> bool:
-        """Let a session take messages. Returns True if it did not before."""
+        """Add a member, or change its QoS. Returns True if the session was not a member."""
         is_new = member not in self.members
         self.members[member] = qos
         if member.protocol_level == 5:
@@ -75,13 +76,13 @@ class SharedQueue(MessageQueue):
         return is_new
 
     def leave(self, member: Session) -> None:
-        """Give a session no more; what it has in flight it may finish while it is connected [MQTT-3.10.4-3]."""
+        """Remove a member. It may finish the messages that it has in flight while it is connected [MQTT-3.10.4-3]."""
         del self.members[member]
         self._turns.remove(member)
         member.shared = tuple(group for group in member.shared if group is not self)
 
     def set_protocol_level(self, protocol_level: int) -> None:
-        """Keep properties from now on, if a member wants them; one that leaves changes nothing."""
+        """Keep properties from now on if a member uses MQTT 5; that remains so when the member leaves."""
         if protocol_level == 5 and self.protocol_level != 5:
             super().set_protocol_level(5)
             self.holders = {
@@ -90,11 +91,11 @@ class SharedQueue(MessageQueue):
             }
 
     def end(self) -> None:
-        """End the group without members: drop and count what waits; messages in flight stay in their session."""
+        """End the group without members: drop and count waiting messages; messages in flight stay in their session."""
         for member, packet_id, _ in self.holders.values():
             member.make_own(self, packet_id)
         self.holders.clear()
-        # A page of the queue may be under way: its messages are counted here and then dropped.
+        # A page of the queue may still be loading: its messages are counted here, and never sent.
         self.window = 0
         self._stats.dropped_share_ended += self.queued
         if self._context.limits is not None:
@@ -108,7 +109,7 @@ class SharedQueue(MessageQueue):
             granted, expires_at = min(qos, self.members[member]), self._expiry.deadline
             head_of_it, payload_of_it = self._form(member, granted, head, payload, 0)
             if member.is_too_large(granted, head_of_it, payload_of_it):
-                # [MQTT-3.1.2-25] of MQTT 5 lets a group do without.
+                # [MQTT-3.1.2-25] of MQTT 5 allows that no member gets it.
                 self.dropped += 1
                 self._stats.dropped_too_large += 1
             elif granted == 2:
@@ -124,11 +125,11 @@ class SharedQueue(MessageQueue):
             return
         self._enqueue(0, qos, head, topic_name, payload, flags)
         if self._has_rights():
-            # What waits may be what nobody there may read, and this may be something else.
+            # The messages that wait may be ones that no member with room may read; this one may be readable.
             self.pump()
 
     def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Send a QoS 0 message to a member that is connected and reads, or drop and count it."""
+        """Send a QoS 0 message to a member that is connected and accepts output, or drop and count it."""
         del topic_name, flags
         turns, count = self._turns, len(self._turns)
         name: bytes | None = None
@@ -153,16 +154,16 @@ class SharedQueue(MessageQueue):
             self._stats.dropped_qos0_offline += 1
 
     def is_too_large(self, qos: int, head: bytes, payload: bytes) -> bool:
-        """See MessageQueue. Each member is asked when it is chosen."""
+        """Return False: the size is checked for each member when it is chosen."""
         del qos, head, payload
         return False
 
     def give_back(self, positions: list[int]) -> None:
-        """Take back what a departed member left unacknowledged, with DUP: it goes first, in order, to the others."""
+        """Take back the messages that a departed member has not acknowledged: with DUP, to the front, in order."""
         entries = [_again(self.holders.pop(position)[2]) for position in positions]
         count, size = len(entries), sum(len(entry[4]) for entry in entries)
         queue = self.queue = self.queue or deque()
-        # Others may have departed before: their messages and these go in the order they came in.
+        # Other members may have departed before: merge with their messages in the order of positions.
         last = max(entry[0] for entry in entries)
         while queue and queue[0][0] < last:
             entries.append(queue.popleft())
@@ -190,7 +191,7 @@ class SharedQueue(MessageQueue):
     # To the members
 
     def _choose(self, qos: int, head: bytes) -> Session | None:
-        """Return the member to take the next message at `qos`, None if nobody has room for it."""
+        """Return the member that gets the next message at `qos`, None if no member may read it and has room."""
         members, turns = self.members, self._turns
         best, fewest, best_index = None, 65536, 0
         name: bytes | None = None
@@ -213,7 +214,7 @@ class SharedQueue(MessageQueue):
         return best
 
     def _advance(self) -> bool:
-        """Give out from the front of the queue while there is room. Returns True if it stopped to write first."""
+        """Give messages from the front of the queue to members. Returns True if the output must be written first."""
         if not self.window:
             return False
         queue = self.queue
@@ -255,12 +256,12 @@ class SharedQueue(MessageQueue):
             own = (position, 0, 1, _at_qos(head, 1, payload), payload, OPEN, expires_at)
             self.holders[position] = (member, packet_id, own)
         elif granted == 2:
-            # Never sent before, whatever a recovered message looks like: at QoS 2 it would be in a session.
+            # It was never sent, even if a recovered message has DUP: a QoS 2 message that was sent is in a session.
             head_of_it = bytes((head_of_it[0] & ~DUP,)) + head_of_it[1:]
             if self.protocol_level != 5:
                 member.transfer(self, entry, head_of_it)
             else:
-                # What the member gets is not what the store has: recorded anew in the transaction that removes it.
+                # The member's form may differ from the stored one: record it anew, in the transaction that removes it.
                 flags = head_of_it[0] & 1 | (HAS_PROPERTIES if member.protocol_level == 5 else 0)
                 with self._expiry.set_to(expires_at):
                     member.deliver(2, head_of_it, self._topic_name(head), payload_of_it, flags)
@@ -270,7 +271,7 @@ class SharedQueue(MessageQueue):
             self.forget(position)
 
     def _form(self, member: Session, qos: int, head: bytes, payload: bytes, expires_at: int) -> tuple[bytes, bytes]:
-        """Return head and payload as a member gets them at `qos`. expires_at: 0 for a message that has not waited."""
+        """Return head and payload in the form for a member at `qos`. expires_at: 0 if the message has not waited."""
         if self.protocol_level != 5:
             return _at_qos(head, qos, payload), payload
         if member.protocol_level != 5:
@@ -285,7 +286,7 @@ class SharedQueue(MessageQueue):
         return encode_publish_head(first_byte, topic_name_in(head), len(payload)), payload
 
     def _write(self) -> None:
-        """Let the members write their messages, because these have become many."""
+        """Flush all members, because their output has become large."""
         for member in self._turns:
             member.flush()
 
@@ -304,7 +305,7 @@ class SharedQueue(MessageQueue):
 
 
 class DurableSharedQueue(DurableQueue, SharedQueue):
-    """A queue that outlives the process, recorded under a number as a session's is."""
+    """A shared queue that outlives the process, recorded under a number like the queue of a session."""
 
     def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
         position = self._sent_to = self._last_position = self._last_position + 1
@@ -314,7 +315,7 @@ class DurableSharedQueue(DurableQueue, SharedQueue):
 
 
 class _OfAnyMember(Rights):
-    """A group may read what one of its members may; each message still goes to a member that may."""
+    """The rights of a group: what at least one member may read. A message goes only to a member that may read it."""
 
     __slots__ = ("_members",)
 
@@ -331,7 +332,7 @@ def _position(entry: Entry) -> int:
 
 
 def _again(entry: Entry) -> Entry:
-    """Return a message that its client may have, with DUP."""
+    """Return a message with DUP, because its client may have received it."""
     position, packet_id, qos, head, payload, gate, expires_at = entry
     assert head is not None  # it is a PUBLISH
     return position, packet_id, qos, bytes((head[0] | DUP,)) + head[1:], payload, gate, expires_at
@@ -345,7 +346,7 @@ def _send_qos0(member: Session, head: bytes, payload: bytes) -> None:
 
 
 def _at_qos(head: bytes, qos: int, payload: bytes) -> bytes:
-    """Return the PUBLISH up to its topic name for another QoS."""
+    """Return `head`, a PUBLISH up to its topic name, for another QoS."""
     if head[0] >> 1 & 3 == qos:
         return head
     keep = DUP if qos else 0

@@ -4,14 +4,15 @@ from ..protocol.packets import encode_publish_head, split_publish
 from ..protocol.packets5 import add_properties
 from ..protocol.properties import TOPIC_ALIAS, encode_one
 
-# A topic name that is no longer than this costs no more than its alias.
+# Bytes. The alias of a topic name takes 3 bytes, so it saves nothing for a name up to this length.
 _SHORT = 3
 
 
 class TopicAliases:
-    """The aliases of one connection: the first topic names have them, up to `maximum`. Nobody knows them afterwards.
+    """The aliases of one connection, which end with it. Only its first `maximum` topic names get one.
 
-    Messages get them when they are written: what waits, and what is sent again, has its topic name.
+    A message gets an alias only when it is written: messages that wait or are resent have their topic names.
+    max_packet_size: the client's limit in bytes; 0: no limit.
     """
 
     __slots__ = ("_by_name", "_max_packet_size", "_maximum")
@@ -22,7 +23,7 @@ class TopicAliases:
         self._by_name: dict[bytes, int] = {}
 
     def apply(self, data: bytes) -> bytes:
-        """Return PUBLISH packets with aliases in the place of the topic names that the client has seen with one."""
+        """Return the PUBLISH packets in `data`, in which known aliases replace topic names and new ones are added."""
         written: list[bytes] = []
         at = 0
         while at < len(data):

@@ -12,7 +12,7 @@ Direction = Literal["out", "in", "both"]
 
 @dataclass(frozen=True, slots=True)
 class TopicRule:
-    """One `topic` line. pattern: b"" where a single topic is renamed, from one prefix to the other."""
+    """One `topic` line. pattern: b"" if a single topic is shared; then the prefixes are its names at the two ends."""
 
     pattern: bytes
     direction: Direction = "out"
@@ -43,7 +43,9 @@ class TopicRule:
 
 @dataclass(slots=True)
 class BridgeConfig:
-    """One bridge. The keys of a configuration file say what its fields mean (conf/bridge.py); times are seconds.
+    """The settings of one bridge. conf/bridge.py says what the fields mean, by the keys that set them.
+
+    Times are in seconds. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1, 5 for 5.
 
     Raises ConfigError when a combination is impossible.
     """
@@ -74,7 +76,7 @@ class BridgeConfig:
     tls_version: Literal["tlsv1.2", "tlsv1.3"] = "tlsv1.2"
 
     def __post_init__(self) -> None:
-        """Fill in the names that follow from others, and check what belongs together."""
+        """Fill in the names that are derived from others, and check settings that depend on each other."""
         self.remote_client_id = self.remote_client_id or f"{self.name}.{socket.gethostname()}".encode()
         self.local_client_id = self.local_client_id or b"local." + self.remote_client_id
         self.notification_topic = (

@@ -1,4 +1,4 @@
-"""Settings of one broker, whoever gives them: a program, the command line, a configuration file."""
+"""Settings of one broker, whether from a program, the command line or a configuration file."""
 
 import ipaddress
 import socket
@@ -20,8 +20,9 @@ class Tls:
     """How a listener encrypts. All paths name PEM files.
 
     certfile, keyfile: the broker's certificate (with its chain) and private key.
-    cafile, capath: who signs the certificates of clients. crlfile: certificates that were revoked.
-    require_certificate: a client without a certificate is turned away.
+    cafile, capath: the authorities that sign the certificates of clients, as a file or a folder.
+    crlfile: certificates of clients that were revoked.
+    require_certificate: a client without a valid certificate is refused.
     tls_version: the lowest version spoken, "tlsv1.2" or "tlsv1.3".
     ciphers: OpenSSL's list of what TLS 1.2 may use; empty for the default of the library.
     """
@@ -40,24 +41,24 @@ class Tls:
 class Listener:
     """One place where clients reach the broker.
 
-    host, port: TCP address, host empty for every address of this machine; port 0 picks a free one.
-    socket_domain: "ipv4" or "ipv6": only such addresses of the host.
-    path: of a Unix socket instead, whose file gets the permission bits `mode`.
+    host, port: TCP address. host "": every address of this machine. port 0: a free one.
+    socket_domain: "ipv4" or "ipv6": only such addresses of the host; "": both.
+    path: the path of a Unix socket, used instead of host and port. mode: the permission bits of its file.
     protocol: "mqtt", or "websockets" for MQTT in binary WebSocket frames.
-    origins: whose web pages may connect by WebSocket, as browsers name them ("https://example.org"). Empty: on a
-        loopback address pages that this machine serves, elsewhere every page.
-    tls: how it encrypts; None for not at all.
+    origins: the sites whose web pages may connect by WebSocket, as browsers name them ("https://example.org"). Empty:
+        on a loopback address only pages that this machine serves, elsewhere all pages.
+    tls: how it encrypts; None: it does not.
     allow_anonymous: let clients in that show no credentials, whatever address this listens on.
     use_identity_as_username: the common name of the client's certificate is its user name; with
         use_subject_as_username too, its whole subject ("CN=pump-7,OU=fleet").
-    allow_zero_length_client_id, auto_id_prefix: as in BrokerConfig; None for what is said there.
-    permission: who may do what here; None for the broker's.
-    max_connections: of this listener at once; None for no limit of its own.
-    mount_point: put before every topic of this listener's clients, and taken away before they see it.
+    allow_zero_length_client_id, auto_id_prefix: as in BrokerConfig; None: the value there.
+    permission: who may do what on this listener; None: the broker's.
+    max_connections: connections of this listener at once; None: no limit of its own.
+    mount_point: a prefix of every topic of this listener's clients, which the clients do not see.
     bridge_users: user names that may connect as bridges: such a client may say that it leads to another broker, and
-        write below $SYS/broker/connection/. b"*": every client.
-    internal: its clients are parts of the broker, bridges: max_connections and client_id_prefixes are not for them.
-    where: "FILE:LINE" that asked for it, for messages about it.
+        publish below $SYS/broker/connection/. b"*": every client.
+    internal: its clients are the broker's own bridges; max_connections and client_id_prefixes do not apply to them.
+    where: "FILE:LINE" of the setting, for messages about the listener.
     """
 
     host: str = "127.0.0.1"
@@ -85,26 +86,26 @@ class Listener:
 class BrokerConfig:
     """The settings of a broker. `validate()` checks them and raises ConfigError.
 
-    host, port, allow_anonymous: the only listener, when `listeners` is empty. Anything but a loopback address
-        needs a `permission` that authenticates, or `allow_anonymous`.
+    host, port, allow_anonymous: the only listener if `listeners` is empty. Any address that is not loopback needs a
+        `permission` that authenticates, or `allow_anonymous`.
     listeners: where clients reach the broker.
-    store: path of the SQLite store, "redis://…" for one that a standby can take over (see redis_url), or ":memory:" for
-        sessions that end with the process.
-    accept_loss: open the store also when something of it is lost; what is, goes to the log.
+    store: the path of the SQLite store; "redis://…" for one that a standby can take over (see redis_url); or ":memory:"
+        for sessions that end with the process.
+    accept_loss: open a SQLite store even if part of it is lost or damaged; the loss is logged.
     permission: who may connect, publish and subscribe.
 
     max_inflight_messages: QoS 1 and 2 messages sent to one client and not yet acknowledged.
-    max_queued_messages, max_queued_bytes: what waits for one session, payload bytes; 0: no limit.
-    max_queued_messages_total, max_queued_bytes_total: what waits for all sessions; 0: no limit.
-    at_queue_limit: "slow": those who publish into a full queue are not read from until there is room;
+    max_queued_messages, max_queued_bytes: messages, and payload bytes, that may wait for one session; 0: no limit.
+    max_queued_messages_total, max_queued_bytes_total: the same for all sessions together; 0: no limit.
+    at_queue_limit: "slow": publishers to a full queue are not read from until there is room;
         "drop": the new message is dropped for that session, and counted.
-    max_queued_in_memory: messages of one session held in memory before the rest of its queue stays on disk
-        alone. Only with a store on disk; no message is ever dropped for it.
+    max_queued_in_memory: messages of one session in memory; the rest of its queue is only on disk. Only with a durable
+        store; no message is dropped because of it.
     queue_qos0_messages: QoS 0 messages wait for a persistent session that is away.
     max_receive_rate: PUBLISH packets a second taken from one client, 0: no limit. One that sends more is read
         from more slowly; nothing is lost.
     message_expiry: seconds after which a message is not sent any more; 0: never. It is dropped and counted when its
-        turn comes, for a client that is away when it returns, or when a full queue needs its room.
+        turn comes (for a client that is away, when the client returns), or when a full queue needs its room.
     session_expiry: seconds after which the session of a client that stays away is forgotten; 0: never.
     max_packet_size: bytes; a client that announces a larger packet is disconnected.
     max_topic_levels: levels of a topic name or filter below its first; a client that names more is disconnected.
@@ -118,14 +119,15 @@ class BrokerConfig:
     allow_zero_length_client_id: give a client without an identifier one [MQTT-3.1.3-6].
     auto_id_prefix: how such an identifier begins. client_id_prefixes: how every other one must begin, if any
         are given.
-    retain_available: False: the retain flag is ignored.
-    server_reference: another server, or several with blanks between, to which clients of MQTT 5 are sent; "": they may
-        stay. Those of earlier versions cannot be told, and are served.
+    retain_available: False: the retain flag of clients of MQTT 3.1.1 is ignored; a client of MQTT 5 that sets it is
+        disconnected [MQTT-3.2.2-14].
+    server_reference: another server, or several with blanks between, to which clients of MQTT 5 are sent; "": none.
+        Clients of earlier versions cannot be sent away, and are served.
     set_tcp_nodelay: small packets leave at once.
     sys_interval: seconds between two publications of $SYS; 0: none.
     http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
-    http_token_file: holds the secret that a request must show.
-    bridges: other brokers that topics are shared with.
+    http_token_file: the file with the token that a request must send; "": beside the store.
+    bridges: links to other brokers, and the topics shared with them.
     """
 
     host: str = "127.0.0.1"
@@ -166,14 +168,14 @@ class BrokerConfig:
     bridges: tuple[BridgeConfig, ...] = ()
 
     def all_listeners(self) -> tuple[Listener, ...]:
-        """The listeners, or the one that `host` and `port` stand for."""
+        """The listeners; if there are none, the one that `host` and `port` describe."""
         return self.listeners or (
             Listener(self.host, self.port, allow_anonymous=self.allow_anonymous, permission=self.permission),
         )
 
     def validate(self) -> None:
         """Raise ConfigError for the first setting that is impossible or unsafe."""
-        # 65535 identifiers in use would leave none for the next message in the queue.
+        # With all 65535 packet identifiers in flight, none would be left for the next message in the queue.
         if not 1 <= self.max_inflight_messages <= 65534:
             raise ConfigError(f"max_inflight_messages {self.max_inflight_messages} is not between 1 and 65534")
         if not is_utf8(self.server_reference.encode(errors="surrogateescape")):
@@ -249,7 +251,7 @@ def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Addr
         yield ipaddress.ip_address(host or "0.0.0.0")
         return
     except ValueError:
-        pass  # a name: ask what it stands for
+        pass  # a host name: resolve it
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:

@@ -6,10 +6,10 @@ from ..errors import ConfigError
 
 
 def make_client_context(cafile: str, capath: str, certfile: str, keyfile: str) -> ssl.SSLContext:
-    """Return a context that verifies chain and host name of the server, and reads the files anew; "": no such file.
+    """Return a TLS context that verifies the server's certificate chain and host name. Reads the files at each call.
 
-    cafile, capath: the only authorities that are trusted; those of the system where both are "". certfile, keyfile: the
-    broker's own certificate and its private key. Raises ConfigError, which names the files.
+    cafile, capath: the only authorities that are trusted; if both are "", those of the system. certfile, keyfile: the
+    broker's own certificate and its private key, "" for none. Raises ConfigError, which names the files.
     """
 
     def refuse_to_ask() -> str:

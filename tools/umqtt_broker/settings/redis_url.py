@@ -14,12 +14,12 @@ PASSWORD_VARIABLE = "UMQTT_STORE_PASSWORD"
 
 
 class RedisUrl(NamedTuple):
-    """The address of the store. database: its number there.
+    """The parsed address of a store in Redis.
 
-    password_file: holds the password; without one the environment variable UMQTT_STORE_PASSWORD does. cafile: PEM file
-    of who signs the server's certificate; "": those that the system trusts. certfile, keyfile: PEM files of the
-    broker's own certificate and its private key, for a server that asks for one. wait: replicas that must have a batch
-    before it counts as written.
+    database: the number of the database. tls: rediss://. password_file: the file with the password; "": the environment
+    variable UMQTT_STORE_PASSWORD has it. cafile: PEM file of the authorities that sign the server's certificate; "":
+    those that the system trusts. certfile, keyfile: PEM files of the broker's own certificate and its private key, for
+    a server that asks for one. wait: how many replicas must have a batch before it counts as written.
     """
 
     host: str
@@ -40,7 +40,7 @@ class RedisUrl(NamedTuple):
         return f"{_SCHEMES[self.tls]}://{host}:{self.port}/{self.database}"
 
     def password(self) -> str | None:
-        """Return the password, None for none. Raises ConfigError."""
+        """Return the password, None if there is none. Raises ConfigError if the file cannot be read."""
         if not self.password_file:
             return os.environ.get(PASSWORD_VARIABLE)
         try:
@@ -52,7 +52,7 @@ class RedisUrl(NamedTuple):
 
 
 def is_redis_url(store: str) -> bool:
-    """Return True if a store is an address and not a file."""
+    """Return True if the setting of a store is an address in Redis and not a file."""
     return store.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES))
 
 

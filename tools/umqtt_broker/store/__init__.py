@@ -1,4 +1,4 @@
-"""The stores. `base` is the interface, `memory` keeps nothing, `group_commit` keeps everything in a backend."""
+"""The stores. `base` is the interface, `memory` stores nothing, `group_commit` stores everything in a backend."""
 
 from ..settings.broker import MEMORY
 from ..settings.redis_url import is_redis_url, parse_redis_url
@@ -12,9 +12,9 @@ __all__ = ["MemoryStore", "Recovered", "RecoveredSession", "Store", "open_store"
 
 
 def open_store(path: str, accept_loss: bool = False) -> Store:
-    """Return the store for a path, ":memory:" or "redis://…". accept_loss: also one that has lost something.
+    """Return the store for a path of a file, ":memory:" or "redis://…".
 
-    Raises ConfigError for an address that is none.
+    accept_loss: open a file even if part of it is lost or damaged. Raises ConfigError for an invalid address.
     """
     if path == MEMORY:
         return MemoryStore()

@@ -1,6 +1,6 @@
 """Makes copies of a store while the broker runs, checks them, and restores them.
 
-Nothing here ever leaves half a file at the name asked for: a copy is made beside it, checked, synced and renamed.
+No function here leaves an incomplete file at the requested name: a copy is made beside it, checked, synced and renamed.
 """
 
 import contextlib
@@ -16,12 +16,16 @@ from ..errors import StoreError
 from . import schema
 from .lock import StoreLock
 
-# What SQLite keeps beside a database: the log of what is committed but not yet in the file, and its index.
+# Endings of the files that SQLite keeps beside a database: the log of commits that are not yet in it, and its index.
 _COMPANIONS = ("-wal", "-shm")
 
 
 class StoreInfo(NamedTuple):
-    """What a store holds. `size`: bytes on disk, with its log. `queued_bytes`: payload bytes of the queued messages."""
+    """The contents of a store, in numbers.
+
+    version: of its tables. size: bytes on disk, including the log. queued: messages in queues, including those in
+    flight. queued_bytes: their payload bytes.
+    """
 
     version: int
     size: int
@@ -34,7 +38,7 @@ class StoreInfo(NamedTuple):
 
 
 def info(path: str) -> StoreInfo:
-    """Say what the store at `path` holds, also while a broker has it open. Raises StoreError."""
+    """Return what the store at `path` contains, also while a broker has it open. Raises StoreError."""
     with _reading(path) as database:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         counts = [
@@ -54,8 +58,8 @@ def info(path: str) -> StoreInfo:
 def backup(store_path: str, to: str) -> StoreInfo:
     """Copy the store at `store_path` to the file `to`, also while a broker has it open.
 
-    The copy holds everything that was acknowledged before this was called. An older backup at `to` is replaced, any
-    other file refused. Returns what the copy holds. Raises StoreError; then `to` is what it was before.
+    The copy contains everything that was acknowledged before the call. An older backup at `to` is replaced; any other
+    file there is an error. Returns what the copy contains. Raises StoreError; then `to` is unchanged.
     """
     with new_copy(store_path, to) as partial:
         return info(partial)
@@ -63,25 +67,28 @@ def backup(store_path: str, to: str) -> StoreInfo:
 
 @contextlib.contextmanager
 def new_copy(store_path: str, to: str) -> Iterator[str]:
-    """Yield the name of a checked copy of the store, which takes the name `to` if all goes well. See backup()."""
+    """Yield the name of a checked copy of the store. It is renamed to `to` when the context ends without an error.
+
+    See backup().
+    """
     if os.path.exists(to):
         if os.path.exists(store_path) and os.path.samefile(store_path, to):
             raise StoreError(f"{to} is the store itself — name another file")
         with _reading(to):
-            pass  # ours: it may be replaced
+            pass  # a store or a backup: it may be replaced
     with _reading(store_path) as database, new_file(to) as partial:
         _copy(database, partial)
         yield partial
 
 
 def restore(source: str, store_path: str) -> str | None:
-    """Put the backup `source` in the place of the store at `store_path`.
+    """Replace the store at `store_path` by the backup `source`.
 
-    Returns where the old store is kept, None if there was none. Refuses while a broker has the store open, and
-    anything that is not a whole backup. Raises StoreError; then the store is what it was before.
+    Returns the path at which the old store is kept, None if there was none. Raises StoreError, also while a broker has
+    the store open and if `source` is not a complete backup; then the store is unchanged.
     """
     if os.path.islink(store_path):
-        # The file itself is replaced: SQLite keeps the log beside it and not beside a link.
+        # Replace the file and not the link: SQLite keeps the log beside the file.
         store_path = os.path.realpath(store_path)
     held = StoreLock(store_path)
     try:
@@ -97,7 +104,7 @@ def restore(source: str, store_path: str) -> str | None:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[sqlite3.Connection]:
-    """Open a store that must exist and be ours. SQLite's errors become StoreError."""
+    """Open an existing store of this broker, for reading. Raises StoreError, also for SQLite's errors."""
     if os.path.isdir(path):
         raise StoreError(f"{path} is a folder — name a file in it")
     if not os.path.isfile(path):
@@ -116,7 +123,10 @@ def _reading(path: str) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def new_file(path: str) -> Iterator[str]:
-    """Yield the name of a new file beside `path` that takes its place, durably, if all goes well."""
+    """Yield the name of a new file beside `path`. It replaces `path`, durably, when the context ends without an error.
+
+    Raises StoreError.
+    """
     partial = f"{path}.partial-{os.getpid()}"
     try:
         # Only the owner may read the messages.
@@ -126,7 +136,7 @@ def new_file(path: str) -> Iterator[str]:
     try:
         yield partial
         _sync(partial)
-        # The log of an older file would be taken for this one's.
+        # SQLite would take the log of the replaced file for this one's.
         for end in _COMPANIONS:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + end)
@@ -141,14 +151,14 @@ def new_file(path: str) -> Iterator[str]:
 
 
 def _copy(database: sqlite3.Connection, to: str) -> None:
-    """Copy a database as it is at one moment, into one file without companions, and check the copy."""
+    """Copy a database as it is at one point in time, into one file without a log, and check the copy."""
     copy = sqlite3.connect(to, isolation_level=None)
     try:
-        # In one step: one moment's state, however busy the broker is; it goes on writing to its log meanwhile.
+        # In one step, so that the copy is consistent; meanwhile the broker continues to write to its log.
         database.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
         if schema.check(copy, to) >= schema.COUNTS_COMMITS:
-            # The copy is behind the lock file of its store as soon as that goes on; it is put back all the same.
+            # The copy must not be compared with the lock file of its store, which counts later commits (see lock).
             copy.execute("UPDATE broker SET run = x''")
         if damage := schema.first_damage(copy):
             raise StoreError(f"the copy {to} is damaged ({damage}) — the disk or the file it was made from is broken")
@@ -157,7 +167,10 @@ def _copy(database: sqlite3.Connection, to: str) -> None:
 
 
 def keep_old(store_path: str, why: str) -> str | None:
-    """Give the old store and its log a second name with `why` in it, so that it survives. Returns that name."""
+    """Give the store and its log a second name that contains `why`, so that it is kept when the first is replaced.
+
+    Returns that name, None if there is no store.
+    """
     if not os.path.exists(store_path):
         return None
     name = kept = f"{store_path}.{why}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -171,7 +184,7 @@ def keep_old(store_path: str, why: str) -> str | None:
         try:
             os.link(store_path + end, kept + end)
         except OSError:
-            # A file system without hard links: a copy takes longer, but is as good.
+            # A file system without hard links: make a copy, which takes longer.
             shutil.copy2(store_path + end, kept + end)
             _sync(kept + end)
     schema.sync_folder(kept)

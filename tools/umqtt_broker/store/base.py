@@ -1,9 +1,9 @@
 """The interface between the broker and a store.
 
-The event loop records changes; they collect in the open batch. One transaction at a time runs off the loop;
-the next starts when it ends, with everything recorded meanwhile (natural group commit). What must not leave
-before its change is safe is handed over with `after_commit` and released when the batch that was open then is
-committed.
+The event loop records changes, which are collected in the open batch. One transaction at a time runs outside the event
+loop; when it ends, the next one begins, with everything that was recorded meanwhile (natural group commit). Packets
+that must not be sent before a change is safe are passed to `after_commit`, and released when the batch that was open at
+that time is committed.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from ..stats import Stats
 
 
 class DeliveryRow(NamedTuple):
-    """A QoS 1 or 2 message in the queue of one session, as stored.
+    """A message in the queue of a session or a shared subscription, as stored.
 
-    session: number of the session. position: its place in the queue, rising, never used twice in a session.
-    flags: 1: the retain flag; 2: before the payload stand the properties of MQTT 5 (packets5.HAS_PROPERTIES).
-    sent: it may have been sent already, so the next time needs DUP. released: 0, or the rank of its PUBREC:
-    from then on PUBREL is resent, not PUBLISH. expires_at: seconds since 1970; 0: never.
+    session: number of the session or the shared subscription. position: its place in the queue; positions rise and are
+    never used twice in a queue. flags: bits; 1: the retain flag; 2: the properties of MQTT 5 come before the payload
+    (packets5.HAS_PROPERTIES). sent: it may have been sent already, so the next time needs DUP. released: 0, or the rank
+    of its PUBREC: from then on PUBREL is resent, not PUBLISH. expires_at: seconds since 1970; 0: never.
     """
 
     session: int
@@ -35,15 +35,15 @@ class DeliveryRow(NamedTuple):
     expires_at: int = 0
 
 
-# What a DeliveryRow is made of, in its order. The packet loop records plain tuples: a NamedTuple takes several times
-# as long to make.
+# The fields of a DeliveryRow, as a plain tuple. The packet loop records these: a NamedTuple takes several times as long
+# to make.
 Delivery = tuple[int, int, int, int, int, int, int, bytes, bytes, int]
 
 
 class CommitWaiter(Protocol):
     """A connection that waits for a commit.
 
-    awaiting_commit: how many lists of its packets wait. The store counts; the connection reads, and starts it at 0.
+    awaiting_commit: how many lists of its packets wait. The connection sets it to 0 at the start; the store changes it.
     """
 
     awaiting_commit: int
@@ -56,27 +56,30 @@ class CommitWaiter(Protocol):
 
 
 class Wakeable(Protocol):
-    """A session that waits for a commit before it sends on."""
+    """A queue that waits for a commit before it sends more messages."""
 
     def on_commit(self) -> None:
-        """Look at the queue again."""
+        """Continue to send from the queue."""
 
 
 class RoomWaiter(Protocol):
     """A connection that is not read from until the store has room."""
 
     def room_again(self, full: object) -> None:
-        """`full`, the store, has room."""
+        """Continue to read: the store, which is passed as `full`, has room."""
 
 
 class RecoveredSession(NamedTuple):
-    """A persistent session as found.
+    """A persistent session, or the queue of a shared subscription, as read from the store.
 
-    queued: messages not acknowledged to the end. released: (position, packet_id) of those whose PUBREC came, in the
-    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. retained_pending:
-    topic filters whose retained messages are not all in the queue yet. subscriptions: topic filter, options (the QoS
-    and what MQTT 5 adds, as in SUBSCRIBE) and identifier of each. protocol_level: of the client's last connection.
-    session_expiry: seconds that the client may stay away; None: for ever.
+    number: its number in the store. client_id: the key of the session (see registry.Sessions), or that of the shared
+    subscription. sent_limit: the highest position that may have been sent. last_position, last_packet_id: of the last
+    message. queued: messages that are not completely acknowledged. released: (position, packet_id) of those whose
+    PUBREC has come, in the order of the PUBRECs. queued_bytes: payload bytes of the others. subscriptions: topic
+    filter, options (the QoS and what MQTT 5 adds, as in SUBSCRIBE) and identifier of each. inbound: packet identifiers
+    of incoming QoS 2 messages. away_since: see Store.set_away. retained_pending: topic filters whose retained messages
+    are not all in the queue yet. protocol_level: of the client's last connection. session_expiry: seconds that the
+    client may stay away; None: for ever.
     """
 
     number: int
@@ -97,7 +100,7 @@ class RecoveredSession(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The user of a persistent session, and how it is used: see RecoveredSession."""
+    """The properties of a persistent session that its client may change: see RecoveredSession."""
 
     username: bytes | None = None
     protocol_level: int = 4
@@ -105,11 +108,11 @@ class Owner(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """Everything a store held when it was opened, but for the queues, which are paged in when needed.
+    """Everything that a store contained when it was opened, except the queues, which are loaded by pages when needed.
 
-    wills: by client identifier, of the clients that were connected when the broker was last killed. shares: the queues
-    of shared subscriptions; client_id is the key they were recorded under. broker_id: which broker this is, for others;
-    b"" if that is not kept. leftovers: numbers of ended sessions and groups whose messages are not all removed yet.
+    wills: by the key of the session, the wills of the clients that were connected when the broker was killed, and
+    delayed wills. shares: the queues of shared subscriptions. broker_id: the identifier of this broker, for bridges;
+    b"" if it is not stored. leftovers: numbers of ended sessions and groups whose messages are not all removed yet.
     """
 
     sessions: list[RecoveredSession]
@@ -124,13 +127,14 @@ class Store:
     """Where persistent sessions and retained messages are kept.
 
     durable: False means that nothing is recorded and the record methods are never called.
-    recorded: number of changes recorded so far; compare before and after to learn whether something must be
-    waited for.
+    recorded: number of changes recorded so far. If it differs before and after an action, the answer must wait for a
+        commit.
     batch: number of the open batch. committed: number of the last batch that is safe.
-    is_shared: other brokers may take it over. Then all that a client is answered waits for a commit, were it empty,
-        which shows that none has: also what records nothing.
-    is_blocked: writing fails, and so much waits for it that new clients may not add to it.
-    backlog: bytes that wait to be written, about. failure: why the last transaction failed, "" if it did not.
+    is_shared: other brokers may take the store over. Then every answer to a client waits for a commit, even if nothing
+        was recorded: only a commit, which may be empty, shows that no other broker has the store.
+    is_blocked: writing fails, and so much waits to be written that new clients must not add to it.
+    backlog: approximate number of bytes that wait to be written. failure: why the last transaction failed, "" if it
+        succeeded.
     """
 
     durable: bool
@@ -143,24 +147,24 @@ class Store:
     failure = ""
 
     async def acquire(self, is_waiting: Callable[[str], None], *, is_patient: bool = False) -> None:
-        """Wait until no other broker has the store. Before open(). Raises StoreError.
+        """Wait until no other broker has the store. Call it before open(). Raises StoreError.
 
-        is_waiting: called with the reason, each time it is another one. is_patient: also wait for a store that cannot
-        be used; otherwise only once another broker had it.
+        is_waiting: called with the reason of the wait, whenever it changes. is_patient: if the store cannot be used,
+        wait for it, too; False: raise StoreError in that case, unless it has waited for another broker before.
         """
         del is_waiting, is_patient
 
     async def lost(self) -> str:
-        """Wait until another broker may have taken the store over; return why. After open()."""
+        """Wait until the store is lost: another broker may have taken it over. Returns why. Call it after open()."""
         return await asyncio.get_running_loop().create_future()
 
     async def abandon(self) -> None:
         """Close without a commit: the store is lost."""
 
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, flush: Callable[[], None]) -> Recovered:
-        """Open, migrate if needed, and return what is there. Raises StoreError.
+        """Open, migrate if needed, and return what the store contains. Raises StoreError.
 
-        `flush` is called after each transaction, when its waiters and sessions have been told.
+        flush: called after each transaction, when its packets are released and its sessions have been called.
         """
         raise NotImplementedError
 
@@ -170,20 +174,20 @@ class Store:
     def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
         """Release `packets` of `waiter`, in order, once everything recorded so far is safe; perhaps at once.
 
-        The packets still wait while `waiter.awaiting_commit` is above 0; it is lowered before `release` is called.
+        While packets wait, `waiter.awaiting_commit` is above 0; it is lowered before `release` is called.
         """
         raise NotImplementedError
 
     def took(self, size: int, changes: int) -> bool:
-        """Note that a read of `size` bytes recorded so many changes. Returns whether its client must wait for room."""
+        """Count the bytes of a read and the changes that it recorded. Returns True if its client must wait for room."""
         del size, changes
         return False
 
     def wait_for_room(self, client: RoomWaiter) -> None:
-        """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
+        """Call `client.room_again()` once what is recorded is written, so that it does not fill the memory."""
 
     def wait_no_more(self, client: RoomWaiter) -> None:
-        """Remove a client that has gone."""
+        """Do not call a client that has gone."""
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""
@@ -193,35 +197,35 @@ class Store:
         raise NotImplementedError
 
     def set_owner(self, session: int, owner: "Owner") -> None:
-        """Record that a session is used by another name, in another version or for another time than before."""
+        """Record that the user name, the protocol level or the session expiry of a session has changed."""
 
     def set_away(self, session: int, since: int) -> None:
         """Record since when a session has no connection, in seconds since 1970; 0: it has one.
 
-        A session recovered with 0 was connected when the broker ended without a word.
+        A session that is recovered with 0 was connected when the broker was killed.
         """
 
     def set_will(self, client_id: bytes, will: Will | None) -> None:
-        """Record the will of a connected client, or that there is none (any more).
+        """Record the will of a connected client, or with None that there is none.
 
-        After a crash it is in Recovered.wills: the client went without a DISCONNECT.
+        client_id: the key of the session. After a crash the will is in Recovered.wills.
         """
 
     def discard_session(self, session: int) -> None:
-        """Record the end of a session: everything of it goes."""
+        """Record the end of a session: everything that is stored of it is removed."""
 
     def new_share(self, key: bytes) -> int:
-        """Record the queue of a shared subscription and return its number: one that no session has."""
+        """Record the queue of a shared subscription and return its number, which no session has."""
         raise NotImplementedError
 
     def discard_share(self, share: int) -> None:
-        """Record the end of a shared subscription: everything that is still in its queue goes."""
+        """Record the end of a shared subscription: everything in its queue is removed."""
 
     def set_sent_limit(self, session: int, position: int) -> None:
         """Record that messages up to `position` may have been sent."""
 
     def set_subscription(self, session: int, topic_filter: bytes, options: int | None, identifier: int = 0) -> None:
-        """Record a subscription that waits for no retained messages, or its end when `options` is None."""
+        """Record a subscription whose retained messages are not pending, or its end if `options` is None."""
 
     def set_retained_pending(self, session: int, topic_filter: bytes, is_pending: bool) -> None:
         """Record whether a subscription still waits for some of its retained messages."""
@@ -230,9 +234,9 @@ class Store:
         """Record a message at the end of a session's queue."""
 
     def move_delivery(self, share: int, at: int, session: int, position: int, packet_id: int, qos: int) -> None:
-        """Record that a message at position `at` of a shared queue is a session's own from now on, perhaps sent.
+        """Record that the message at position `at` of a shared queue moves to a session's queue, in one transaction.
 
-        One transaction takes it from the one and gives it to the other.
+        From then on it counts as perhaps sent. position, packet_id, qos: those in the session's queue.
         """
 
     def set_packet_id(self, session: int, position: int, packet_id: int) -> None:
@@ -242,7 +246,7 @@ class Store:
         """Record that a QoS 2 message got its PUBREC."""
 
     def remove_delivery(self, session: int, position: int) -> None:
-        """Record that a message is acknowledged to the end. Nobody waits for this: `recorded` stays as it is."""
+        """Record that a message is completely acknowledged. No answer waits for this: `recorded` does not change."""
 
     def set_inbound(self, session: int, packet_id: int, present: bool) -> None:
         """Record that the packet identifier of an incoming QoS 2 message is taken or released."""
@@ -251,4 +255,4 @@ class Store:
         """Record the retained message of a topic name, or that there is none."""
 
     def load_page(self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]) -> None:
-        """Call `deliver` with up to `limit` messages behind `after`, everything recorded so far included."""
+        """Call `deliver` with up to `limit` messages behind position `after`, including all recorded so far."""

@@ -1,4 +1,4 @@
-"""The changes that one transaction will write, and the packets that wait for it."""
+"""Batches: the changes that one transaction writes, and the packets that wait for it."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from .lock import Witness
 
 
 class Page(NamedTuple):
-    """A request to read messages of one queue in the same transaction."""
+    """A request to read messages of one queue in the transaction of a batch: see Store.load_page()."""
 
     session: int
     after: int
@@ -18,7 +18,7 @@ class Page(NamedTuple):
 
 
 class AwaitingCommit:
-    """Packets of a connection that wait for every entry before them."""
+    """Packets of a connection that wait for all entries before them in the batch."""
 
     __slots__ = ("packets", "waiter")
 
@@ -28,10 +28,10 @@ class AwaitingCommit:
 
 
 class Mark:
-    """A marker in a batch: as long as it remains, an entry recorded before it remains too."""
+    """A marker in a batch: as long as it is there, an entry recorded before it is there too."""
 
 
-# An entry that only a commit takes away.
+# An entry that only a commit removes.
 BARRIER = None
 Entry = Delivery | AwaitingCommit | Mark | None
 
@@ -42,14 +42,14 @@ MARK_KEY = -1
 class Batch:
     """Changes collected since the last transaction began.
 
-    entries: the order of things. A message, under `delivery_key`, until it is written or is acknowledged to the end;
-        a BARRIER, where the first other change is recorded; packets that wait, under negative keys that fall. They
-        may be released when nothing but packets stands before them.
-    acknowledged: positions, by session, of messages that an earlier transaction wrote.
+    entries: in the order of recording. A message, under a key made of its session and position, until it is written or
+        completely acknowledged; a BARRIER, where the first other change was recorded; waiting packets, under falling
+        negative keys. Packets may be released when only packets are before them.
+    acknowledged: positions, by session, of acknowledged messages that an earlier transaction wrote or is writing.
 
-    Where a key can change twice (a subscription, a retained topic) only the last state is kept. What is left
-    commutes as long as the kinds are written in the order of `sqlite.write_batch`: a position is inserted once and
-    removed once.
+    For keys that can change twice (a subscription, a retained topic) only the last state is kept. The other changes can
+    be written grouped by kind, in the order of `sqlite.write_batch`, because a position is inserted once and removed
+    once.
     """
 
     __slots__ = (
@@ -84,21 +84,24 @@ class Batch:
         self.number = 0
         self.entries: dict[int, Entry] = {}
         self.acknowledged: dict[int, list[int]] = {}
-        # Set when the transaction begins: what it inserts; how many of them were acknowledged while it ran.
+        # Set when the transaction begins: the messages that it inserts.
         self.deliveries: list[Delivery] = []
+        # How many of them were acknowledged while the transaction ran.
         self.early = 0
-        # Set likewise: the commit that it will be. changes: whether anything was written, so that it is one.
+        # Set when the transaction begins: the commit that it will be.
         self.progress = Witness(b"", 0, 0)
+        # Set by the transaction: True if it has changed anything, so that it counts as a commit.
         self.changes = False
-        # Set likewise: an ended session with messages left, or 0; whether it has none left.
+        # Set when the transaction begins: the number of an ended session whose messages it removes, 0 for none.
         self.leftover = 0
+        # Set by the transaction: True if that session has no messages left.
         self.leftover_is_gone = False
-        # Set by it: messages that went to quarantine.
+        # Set by the transaction: the messages that were moved to quarantine.
         self.garbled: list[str] = []
         self.sessions: dict[int, tuple[bytes, Owner] | None] = {}
-        # Shared queues made, by number, with their keys; None: ended.
+        # Shared queues by number: the key of a new one; None: it has ended.
         self.shares: dict[int, bytes | None] = {}
-        # From shared queues to sessions: (session, position, packet_id, qos, share, position there).
+        # Messages moved from shared queues to sessions: (session, position, packet_id, qos, share, position there).
         self.moves: list[tuple[int, int, int, int, int, int]] = []
         self.retained_pending: dict[tuple[int, bytes], bool] = {}
         self.owners: dict[int, Owner] = {}
@@ -114,7 +117,7 @@ class Batch:
         self.sleepers: dict[Wakeable, None] = {}
 
     def add_barrier(self) -> None:
-        """Let nothing behind this point be released before the commit."""
+        """Add a barrier: packets recorded behind it are released only by the commit."""
         if _BARRIER_KEY not in self.entries:
             self.entries[_BARRIER_KEY] = BARRIER
 
@@ -127,11 +130,11 @@ class Batch:
         )
 
     def undelivered(self) -> list[Delivery]:
-        """The messages that are not acknowledged yet, in the order recorded."""
+        """Return the messages that are not acknowledged yet, in the order of recording."""
         return [entry for entry in self.entries.values() if isinstance(entry, tuple)]
 
     def pop_released(self) -> dict[int, AwaitingCommit]:
-        """Remove and return the entries with packets that wait for no other entry any more."""
+        """Remove and return the packets that no longer wait for any other entry, by key; remove marks among them."""
         entries = self.entries
         first: list[int] = []
         found: dict[int, AwaitingCommit] = {}
@@ -146,13 +149,13 @@ class Batch:
         return found
 
     def pop_all_awaiting(self) -> list[AwaitingCommit]:
-        """Remove and return all packets that wait: the batch is over."""
+        """Remove and return all waiting packets, because the transaction has ended; remove barrier and marks too."""
         found = [entry for entry in self.entries.values() if isinstance(entry, AwaitingCommit)]
         self.entries = {key: entry for key, entry in self.entries.items() if isinstance(entry, tuple)}
         return found
 
     def absorb(self, later: "Batch") -> None:
-        """Add the changes recorded after this batch, so that one transaction writes both."""
+        """Add the changes of `later`, which were recorded after this batch, so that one transaction writes both."""
         self.deliveries = []
         self.add_barrier()
         later.entries.pop(_BARRIER_KEY, None)

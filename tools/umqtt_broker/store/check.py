@@ -1,4 +1,4 @@
-"""Checks a store, even while a broker has it open. Nothing is changed."""
+"""Checks a store without changing it, even while a broker has it open."""
 
 import os
 import sqlite3
@@ -10,7 +10,7 @@ from . import schema
 from .quarantine import is_whole
 from .recovery import check_tail
 
-# Most findings of SQLite's own check that are reported.
+# Most findings of SQLite's integrity check that are reported.
 _MOST = 20
 _MESSAGES = (
     "SELECT 'shared message', number, topic_name, payload, checksum FROM message",
@@ -25,7 +25,7 @@ _MISSING = "SELECT count(*) FROM delivery WHERE message IS NOT NULL AND message 
 
 
 def check(path: str) -> list[str]:
-    """Return what is wrong with the store at `path`, a line each. Raises StoreError if there is none."""
+    """Return the problems of the store at `path`, one line each. Raises StoreError if there is no store."""
     if not os.path.isfile(path):
         raise StoreError(f"there is no store {path} — name it with --store")
     problems: list[str] = []
@@ -36,7 +36,7 @@ def check(path: str) -> list[str]:
             version = schema.check(database, path)
             if not version:
                 raise StoreError(f"{path} is empty — name a store or a backup of one")
-            # In one transaction, so that a running broker changes nothing between two looks.
+            # In one transaction, so that a running broker changes nothing between two queries.
             database.execute("BEGIN")
             problems += [f"store {path} is damaged: {text}" for text in _damage(database)]
             if not problems and version >= schema.COUNTS_COMMITS:
@@ -47,7 +47,7 @@ def check(path: str) -> list[str]:
 
 
 def check_openable(path: str) -> None:
-    """Raise StoreError for what a broker would not open; that another has it open is no mistake."""
+    """Raise StoreError if a broker could not open the store. It may be open in another broker."""
     try:
         if lost := check_tail(path):
             raise StoreError(f"{lost} — restore a backup, or start with --accept-loss to go on without them")

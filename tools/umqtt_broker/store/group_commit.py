@@ -1,8 +1,8 @@
-"""Group commit: what the event loop records collects in a batch, and a backend writes one batch at a time off the loop.
+"""Group commit: changes are collected in a batch; a backend writes one batch at a time outside the event loop.
 
-Durable before visible: what `after_commit` was given leaves only after its batch is written, or when nothing it
-promises needs the disk any more: a QoS 1 message that every subscriber acknowledged before its transaction began is
-never written.
+Durable before visible: packets passed to `after_commit` are released only after their batch is written, or when nothing
+that they promise needs the disk any more: a QoS 1 message that every subscriber acknowledged before its transaction
+began is never written.
 """
 
 import asyncio
@@ -22,29 +22,34 @@ _log = logging.getLogger("umqtt_broker.store")
 # Seconds until a failed transaction is tried again: a full disk does not heal faster.
 _RETRY_DELAY = 1.0
 
-# Seconds a message that is on its way to its subscriber waits for the acknowledgement that makes writing it needless,
-# while subscribers are that quick. About what a transaction takes, so waiting in vain costs at most twice the time.
+# Seconds that a message which is being sent to its subscriber waits for the acknowledgement that makes writing it
+# needless, as long as most acknowledgements come that quickly. About the time of a transaction, so a wait in vain at
+# most doubles it.
 _LINGER = 0.001
 
-# Seconds until acknowledgements are written for which nobody waits. What a crash takes of them is sent again with DUP.
+# Seconds until acknowledgements, for which no answer waits, are written. A message whose acknowledgement is lost in a
+# crash is resent with DUP.
 _LAZY = 0.05
 
-# Seconds between two questions whether another broker has left the store, and between two signs of life of the one that
-# has it: see redis_backend.LEASE_MS.
+# Seconds between two attempts of a standby to acquire a shared store, and between two renewals of the lease by the
+# broker that has it: see redis_backend.LEASE_MS.
 _ASK_AGAIN = 0.5
 _RENEWAL = 1.0
 
-# Bytes that may wait for the disk while a transaction runs or fails, before those who record more are not read from.
-# Beside what they sent, a change takes about so much memory.
+# Bytes that may wait for the disk while a transaction runs or fails, before clients that record more are not read from;
+# and the bytes of memory that a recorded change takes in addition to the received data.
 _MOST_UNWRITTEN = 64 * 1024 * 1024
 _CHANGE_SIZE = 300
 
-# Positions of a session end below 2 to the power of this.
+# Positions are below 2 to the power of this.
 _POSITION_BITS = 48
 
 
 class Opened(NamedTuple):
-    """What a backend holds. next_session: first free session number. next_release: rank of the next PUBREC."""
+    """What a backend has read when it was opened.
+
+    next_session: the first free number of a session or shared queue. next_release: the rank of the next PUBREC.
+    """
 
     recovered: Recovered
     next_session: int
@@ -52,25 +57,25 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """Where batches are written. open() and close() run in the event loop's thread, the others in another."""
+    """Writes batches. open() and close() run in the event loop's thread, the other methods in other threads."""
 
-    # Its name in messages, with its place: "store PATH".
+    # The name in messages: "store PATH".
     name: str
     # See Store.is_shared.
     is_shared: bool
 
     def acquire(self) -> str:
-        """Keep other brokers off, before open(). Returns "", or who has the store. Raises StoreError."""
+        """Take the store, before open(). Returns "" if that succeeds, else who has the store. Raises StoreError."""
         ...
 
     def open(self) -> Opened:
-        """Open and read. Raises StoreError."""
+        """Open the store and read everything but the queues. Raises StoreError."""
         ...
 
     def write(self, batch: Batch) -> list[list[DeliveryRow]]:
-        """Write all of `batch`, or nothing of it if it raises; return the rows of each of its pages.
+        """Write all of `batch`, or nothing of it if it raises. Returns the rows of each of its pages.
 
-        Raises LeaseLost if that is not known, or another broker has the store: it is not asked again.
+        Raises LeaseLost if another broker has the store or if the result is unknown; then it is not called again.
         """
         ...
 
@@ -89,12 +94,12 @@ class GroupCommitStore(Store):
         self.committed = 0
         self.is_shared = backend.is_shared
         self._backend = backend
-        # Nothing is written any more.
+        # True if nothing is written any more.
         self._has_ended = False
         self._renewal: asyncio.TimerHandle | None = None
         self._open_batch = Batch()
         self._committing: Batch | None = None
-        # The open batch will be committed as soon as may be: something in it cannot become needless.
+        # True if the open batch is to be committed as soon as possible: something in it cannot become needless.
         self._scheduled = False
         self._release_scheduled = False
         self._lingers = True
@@ -109,11 +114,11 @@ class GroupCommitStore(Store):
         self._writing = 0
         self._waiting: dict[RoomWaiter, None] = {}
         self.failure = ""
-        # Transactions that failed since one last worked.
+        # Transactions that failed since the last one that succeeded.
         self._failed_in_a_row = 0
         # Ended sessions and groups whose messages are not all removed yet.
         self._leftovers: dict[int, None] = {}
-        # Set by close(), which waits for the transaction under way.
+        # Made anew by close(), which waits for the running transaction.
         self._transaction_ended = asyncio.Event()
 
     # Opening and closing
@@ -160,7 +165,7 @@ class GroupCommitStore(Store):
         self._backend.close()
 
     def _renew(self) -> None:
-        """Write a batch from time to time, even an empty one: a broker that is silent for longer loses the store."""
+        """Write a batch every second, even an empty one: a broker that does not renew its lease loses the store."""
         self._renewal = self._loop.call_later(_RENEWAL, self._renew)
         self._open_batch.add_barrier()
         if not self._scheduled:
@@ -175,7 +180,7 @@ class GroupCommitStore(Store):
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
         if self._open_batch.entries:
-            # Also those who wait for the lease alone.
+            # Also for packets that wait only for the confirmation of the lease.
             self._open_batch.add_barrier()
         while not self._has_ended and (self._committing is not None or self._open_batch.is_worth_a_transaction()):
             before = self._stats.commit_failures
@@ -224,41 +229,41 @@ class GroupCommitStore(Store):
 
     @property
     def backlog(self) -> int:  # pyrefly: ignore[bad-override] - no attribute here
-        """Bytes that wait to be written: those of the transaction under way, and of what came since."""
+        """Bytes that wait to be written: in the running transaction and in the open batch."""
         return self._unwritten + self._writing
 
     def took(self, size: int, changes: int) -> bool:
-        """Note that a read of `size` bytes recorded so many changes. Returns whether its client must wait for room."""
+        """Count the bytes of a read and the changes that it recorded. Returns True if its client must wait for room."""
         self._unwritten += size + _CHANGE_SIZE * changes
         if self.failure:
             return True
         if self._unwritten <= _MOST_UNWRITTEN:
             return False
-        # Also where everything may become needless: then nothing else would say when there is room.
+        # Commit even if everything may become needless: only a commit makes room.
         self._open_batch.add_barrier()
         if not self._scheduled:
             self._schedule()
         return self._committing is not None
 
     def wait_for_room(self, client: RoomWaiter) -> None:
-        """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
+        """Call `client.room_again()` once what is recorded is written, so that it does not fill the memory."""
         self._waiting[client] = None
 
     def wait_no_more(self, client: RoomWaiter) -> None:
-        """A client has gone."""
+        """Do not call a client that has gone."""
         self._waiting.pop(client, None)
 
     def _make_room(self) -> None:
-        """A transaction is written: read from those who waited, unless the next has grown too large meanwhile."""
+        """Let waiting clients continue after a transaction, unless the open batch has grown too large meanwhile."""
         if self._waiting and self._unwritten <= _MOST_UNWRITTEN:
             waiting, self._waiting = self._waiting, {}
             for client in waiting:
                 client.room_again(self)
 
     def _batch_to_await(self) -> Batch | None:
-        """The last batch that somebody may have to wait for."""
+        """Return the batch that packets must wait for now, None if they need not wait."""
         if self.is_shared:
-            # What runs may have looked at the lease already, so it shows nothing about what comes now.
+            # The running transaction may have checked the lease already, so it cannot confirm it for new packets.
             if not self._scheduled:
                 self._schedule_release()
             return self._open_batch
@@ -269,13 +274,13 @@ class GroupCommitStore(Store):
         return None
 
     def _schedule_release(self) -> None:
-        # Not at once: the rest of the read brings more acknowledgements.
+        # Not at once: the rest of the read may contain more acknowledgements.
         if not self._release_scheduled:
             self._release_scheduled = True
             self._loop.call_soon(self._release_safe)
 
     def _release_safe(self) -> None:
-        """Release what waited for messages that need not be kept any more."""
+        """Release packets that waited only for messages that need not be stored any more."""
         self._release_scheduled = False
         if self.is_shared:
             self._confirm()
@@ -296,10 +301,10 @@ class GroupCommitStore(Store):
         self._flush()
 
     def _confirm(self) -> None:
-        """Ask whether the store is still this broker's, for those who wait for nothing else.
+        """Confirm the lease of a shared store for packets that wait for nothing else.
 
-        A batch of its own, so that messages on their way to their subscribers need not be written for that: Redis
-        answers one without changes at once, and one with changes when they are on its disk.
+        Writes a separate batch without changes, so that messages which may become needless are not written for that.
+        Redis answers a batch without changes at once, and one with changes only when they are on its disk.
         """
         batch = self._open_batch
         if self._committing is not None or self._has_ended:
@@ -336,7 +341,7 @@ class GroupCommitStore(Store):
         self._record()
 
     def set_owner(self, session: int, owner: Owner) -> None:
-        """Record that a session is used by another name, in another version or for another time than before."""
+        """Record that the user name, the protocol level or the session expiry of a session has changed."""
         self._open_batch.owners[session] = owner
         self._record()
 
@@ -346,12 +351,12 @@ class GroupCommitStore(Store):
         self._record()
 
     def set_will(self, client_id: bytes, will: Will | None) -> None:
-        """Record the will of a connected client, or that there is none (any more)."""
+        """Record the will of a connected client, or with None that there is none."""
         self._open_batch.wills[client_id] = will
         self._record()
 
     def discard_session(self, session: int) -> None:
-        """Record the end of a session: everything of it goes."""
+        """Record the end of a session: everything that is stored of it is removed."""
         self._open_batch.sessions[session] = None
         self._record()
 
@@ -363,7 +368,7 @@ class GroupCommitStore(Store):
     def set_subscription(self, session: int, topic_filter: bytes, options: int | None, identifier: int = 0) -> None:
         """Record a subscription, or its end when `options` is None."""
         self._open_batch.subscriptions[session, topic_filter] = None if options is None else (options, identifier)
-        # What was recorded is about the subscription that this one replaces; a backend writes what is pending last.
+        # A pending mark in this batch belongs to the replaced subscription. Backends write the marks last.
         self._open_batch.retained_pending.pop((session, topic_filter), None)
         self._record()
 
@@ -379,14 +384,14 @@ class GroupCommitStore(Store):
         if self._scheduled:
             return
         if self._lingers and row[5] and row[3] == 1:
-            # It is on its way to a client: perhaps it never needs to be written.
+            # It is being sent to a client: perhaps it never needs to be written.
             if self._linger_timer is None:
                 self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
         else:
             self._schedule()
 
     def move_delivery(self, share: int, at: int, session: int, position: int, packet_id: int, qos: int) -> None:
-        """Record that a message of a shared queue is a session's own from now on."""
+        """Record that a message of a shared queue moves to a session's queue."""
         self._open_batch.moves.append((session, position, packet_id, qos, share, at))
         self._record()
 
@@ -402,7 +407,7 @@ class GroupCommitStore(Store):
         self._record()
 
     def remove_delivery(self, session: int, position: int) -> None:
-        """Record that a message is acknowledged to the end."""
+        """Record that a message is completely acknowledged."""
         key = session << _POSITION_BITS | position
         batch = self._open_batch
         if batch.entries.pop(key, None) is None:
@@ -430,7 +435,7 @@ class GroupCommitStore(Store):
         self._record()
 
     def load_page(self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]) -> None:
-        """Call `deliver` with up to `limit` messages behind `after`, everything recorded so far included."""
+        """Call `deliver` with up to `limit` messages behind position `after`, including all recorded so far."""
         self._open_batch.pages.append(Page(session, after, limit, deliver))
         self._record()
 
@@ -443,13 +448,13 @@ class GroupCommitStore(Store):
     # When to commit
 
     def _schedule(self) -> None:
-        # Not at once: what the same reads record joins the same transaction.
+        # Not at once, so that everything that is recorded in this turn of the event loop joins the same transaction.
         self._scheduled = True
         if self._committing is None:
             self._loop.call_soon(self._commit)
 
     def _on_linger(self) -> None:
-        """Commit if a message has waited for its acknowledgement since the last look."""
+        """Commit if a message has waited for its acknowledgement since the last call."""
         self._linger_timer = None
         entries = self._open_batch.entries
         if self._scheduled or self._committing is not None:
@@ -467,7 +472,7 @@ class GroupCommitStore(Store):
             self._schedule()
 
     def _leave(self, numbers: Iterable[int]) -> None:
-        """Remove the messages of these ended sessions bit by bit, because nobody waits for that."""
+        """Remove the messages of these ended sessions in slices, because no client waits for that."""
         self._leftovers.update(dict.fromkeys(numbers))
         if self._leftovers and self._lazy_timer is None:
             self._lazy_timer = self._loop.call_later(_LAZY, self._on_lazy)
@@ -482,7 +487,7 @@ class GroupCommitStore(Store):
         if not batch.is_worth_a_transaction() and not self._leftovers:
             return  # everything in it was acknowledged meanwhile
         batch.number = self.batch
-        # A copy: acknowledgements go on taking entries away while the store's thread writes.
+        # A copy, because acknowledgements continue to remove entries while the store's thread writes.
         batch.deliveries = batch.undelivered()
         batch.early = 0
         batch.leftover = next(iter(self._leftovers), 0)
@@ -520,7 +525,7 @@ class GroupCommitStore(Store):
             self.failure = ""
             self._failed_in_a_row = 0
         if sent := sum(row[5] for row in batch.deliveries):
-            # Most of them, or those that wait for one slow subscriber would wait in vain.
+            # Linger only if most messages were acknowledged in time: with a slow subscriber it would be in vain.
             self._lingers = 4 * batch.early >= 3 * sent
         self._commit_next()
         self._make_room()
@@ -536,14 +541,14 @@ class GroupCommitStore(Store):
         self._transaction_ended.set()
 
     def _commit_next(self) -> None:
-        """Commit what came meanwhile, unless it may become needless."""
+        """Commit what was recorded meanwhile, unless it may become needless."""
         if self._scheduled or not self._lingers:
             self._commit()
         elif self._open_batch.entries and self._linger_timer is None:
             self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
-        """Handle a failed transaction: acknowledge nothing of the batch, and retry it with what came meanwhile."""
+        """Handle a failed transaction: release nothing of the batch, and retry it with what was recorded meanwhile."""
         if isinstance(error, LeaseLost):
             # No client gets an answer: the broker that has the store now answers them.
             self._end()

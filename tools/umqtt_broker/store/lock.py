@@ -1,9 +1,10 @@
-"""The lock beside a store, and in its file the number of the last commit: the witness of a log that lost its end.
+"""The lock file beside a store. It also has the number of the last commit, which shows if commits were lost.
 
-SQLite takes a log that is damaged in the middle, cut short, emptied or removed for one that ends there, as after a
-power cut. The database counts its commits, and so does the lock file: after each commit and without a sync of its own,
-so it is never ahead of what is safe. A database behind it has lost commits that were acknowledged. After a power cut
-the file may be as old as the system's page cache, some 30 seconds: what is missing since then is not noticed.
+SQLite cannot tell a log that is damaged in the middle, cut short, emptied or removed from one that ends there, as after
+a power cut. So the database counts its commits, and the lock file has the same count. The lock file is written after
+each commit, without a sync of its own, so it is never ahead of what is safe: a database with a lower count has lost
+acknowledged commits. After a power cut the lock file may be outdated by the age of the system's page cache, some 30
+seconds: losses since then are not noticed.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ _RECORD = struct.Struct(f">{RUN_SIZE}sQQL")
 
 
 class Witness(NamedTuple):
-    """The last commit. run: which opening of the store it belongs to. commits, messages: written in that run."""
+    """The last commit. run: a random identifier of the opening of the store. commits, messages: written since then."""
 
     run: bytes
     commits: int
@@ -27,9 +28,9 @@ class Witness(NamedTuple):
 
 
 class StoreLock:
-    """The lock of one store. Raises StoreError while another broker has it: each would lose what the other knows.
+    """The lock of one store. Raises StoreError while another broker has the store open.
 
-    Beside the file itself, whatever links lead to it.
+    The lock file is beside the store's file itself, even if `path` is a link to it.
     """
 
     def __init__(self, path: str) -> None:

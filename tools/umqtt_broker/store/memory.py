@@ -1,4 +1,4 @@
-"""The store that keeps nothing: sessions live as long as the process."""
+"""The store that stores nothing: sessions end with the process."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from .base import CommitWaiter, Recovered, Store, Wakeable
 
 
 class MemoryStore(Store):
-    """Holds nothing back, since there is nothing to wait for, and records nothing (`durable` is False)."""
+    """Records nothing (`durable` is False) and releases packets at once, since there is no commit to wait for."""
 
     def __init__(self) -> None:
         self.durable = False

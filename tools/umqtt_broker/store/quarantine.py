@@ -1,7 +1,7 @@
-"""Messages that are not what was stored: found by their checksums, set aside, never delivered.
+"""Garbled messages: found by their checksums, moved to the table quarantine, never delivered.
 
-SQLite has no checksums for what has left its log: a disk that garbles a payload goes unnoticed. Each message has one of
-its topic name and payload; a message of an older version has none (NULL) and is not checked.
+SQLite has checksums only in its log, so it does not notice a disk that garbles a payload later. Each message has a
+checksum of its topic name and payload; a message of an older version has none (NULL) and is not checked.
 """
 
 import sqlite3
@@ -9,19 +9,19 @@ from zlib import crc32
 
 
 def checksum(topic_name: bytes, payload: bytes, passed_on: bytes = b"") -> int:
-    """Return the checksum of a message. passed_on: its properties, where they do not stand in the payload."""
+    """Return the checksum of a message. passed_on: its properties, if they are not part of the payload."""
     return crc32(passed_on, crc32(payload, crc32(topic_name)))
 
 
 def is_whole(topic_name: object, payload: object, expected: object, passed_on: object = b"") -> bool:
-    """Tell whether a message is what was stored."""
+    """Tell whether a message is the one that was stored. expected: its checksum, None if it has none."""
     if not (isinstance(topic_name, bytes) and isinstance(payload, bytes) and isinstance(passed_on, bytes)):
         return False
     return expected is None or checksum(topic_name, payload, passed_on) == expected
 
 
 def set_aside_garbled(database: sqlite3.Connection) -> list[str]:
-    """Set aside what is garbled among retained messages and wills. Returns what it was. Raises sqlite3.Error."""
+    """Move garbled retained messages and wills to the table quarantine. Returns their names. Raises sqlite3.Error."""
     execute = database.execute
     found: list[str] = []
     for table, key, what in (("retained", "topic_name", "retained message"), ("will", "client_id", "will")):
@@ -35,6 +35,6 @@ def set_aside_garbled(database: sqlite3.Connection) -> list[str]:
 
 
 def set_aside(database: sqlite3.Connection, what: str, *message: object) -> None:
-    """Keep a garbled message (topic name, payload, checksum) for inspection."""
+    """Write a garbled message (topic name, payload, checksum) to the table quarantine, for inspection."""
     insert = "INSERT INTO quarantine (what, topic_name, payload, checksum) VALUES (?, ?, ?, ?)"
     database.execute(insert, (what, *message))

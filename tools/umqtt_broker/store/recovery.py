@@ -1,4 +1,4 @@
-"""Reads what a store held when it was opened. The queues stay on disk: sessions page them in when they need them."""
+"""Reads a store when it is opened. The queues stay on disk: sessions load them by pages when they need them."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ from .base import Recovered, RecoveredSession
 from .lock import read_witness
 from .schema import DamagedRow
 
-# Sessions that have a queue: number of messages, and the payload bytes of those that are not released.
+# By session: the number of its messages, and the payload bytes of those that are not released.
 _QUEUED = """
     SELECT session, count(*),
         sum((released = 0) * coalesce(length(message.payload), length(delivery.payload)))
@@ -27,8 +27,11 @@ _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND rele
 
 
 def check_tail(path: str) -> str:
-    """Return what the store at `path` has lost at its end, "" for nothing. Changes nothing. Raises sqlite3.Error."""
-    # The witness first: a broker may be running.
+    """Return a message about commits that the store at `path` has lost, "" if none. Raises sqlite3.Error.
+
+    Changes nothing.
+    """
+    # Read the lock file before the database: a running broker may commit in between.
     witness = read_witness(path)
     if witness is None or not os.path.exists(path):
         return ""
@@ -84,7 +87,7 @@ def _queues(database: sqlite3.Connection) -> Iterator[tuple[int, tuple[int, int]
 
 
 def _last_number(database: sqlite3.Connection) -> int:
-    """Return the highest number of a session or a group, also of one that only its messages remember."""
+    """Return the highest number of a session or a group, including ended ones that have left other rows."""
     columns = (
         "session.number", "share.number", "delivery.session", "subscription.session", "inbound.session"
     )  # fmt: skip
@@ -98,7 +101,10 @@ def _last_number(database: sqlite3.Connection) -> int:
 def _typed(
     database: sqlite3.Connection, query: str, *kinds: type | tuple[type, ...], given: tuple[int, ...] = ()
 ) -> list[Any]:
-    """Return the rows of a query. Raises DamagedRow for one that the broker has not written like this."""
+    """Return the rows of a query. Raises DamagedRow for a row with values that are not of the expected types.
+
+    kinds: the types of its columns. given: the values of its placeholders.
+    """
     rows = database.execute(query, given).fetchall()
     for row in rows:
         if not all(map(isinstance, row, kinds)):
@@ -111,7 +117,7 @@ def _recover_queue(
     row: tuple[int, bytes, int, bytes | None, int, int, int | None],
     queued: dict[int, tuple[int, int]],
 ) -> RecoveredSession:
-    """Return a session or a shared queue. queued: by number, messages and bytes."""
+    """Return a session or a shared queue. row: its row. queued: by number, the messages and their payload bytes."""
     number, key, sent_limit, username, away_since, protocol_level, session_expiry = row
     count, size = queued.get(number, (0, 0))
     of_it = (number,)
@@ -123,7 +129,7 @@ def _recover_queue(
         number,
         key,
         sent_limit,
-        # A position at or below sent_limit would be taken for one that was sent already.
+        # A new position must be above sent_limit: otherwise it would count as sent already.
         max(position, sent_limit),
         packet_id,
         count,

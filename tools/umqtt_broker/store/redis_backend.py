@@ -1,7 +1,8 @@
-"""Batches in a Redis or Valkey that several brokers share; one at a time has its lease and writes.
+"""The backend for a Redis or Valkey that several brokers share. One broker at a time has the lease, and writes.
 
-A batch is one script, one round trip. The script checks the epoch first, so a broker that another has taken over from
-can write nothing, however late its batch comes. Redis has it on disk before it answers: `appendfsync always`.
+A batch is one script and one round trip. The script checks the epoch first: after another broker has taken the store
+over, the old broker can write nothing, however late its batch comes. Redis has a batch on disk before it answers:
+`appendfsync always`.
 """
 
 import contextlib
@@ -26,25 +27,25 @@ from .redis_scripts import ACQUIRE, BATCH, RELEASE
 if TYPE_CHECKING:
     from redis import Redis
 
-# Milliseconds for which a broker has the store without a word, by the clock of Redis. Each batch renews it.
+# Milliseconds after which the lease ends unless it is renewed, by the clock of Redis. Batches renew it.
 LEASE_MS = 3000
 
-# Seconds until a batch without an answer is given up, and the store with it: another broker may have it by then. Of the
-# lease each batch leaves at least so much (see redis_scripts.BATCH).
+# Seconds until a batch without an answer, and with it the store, is given up: after that, another broker may have the
+# store. Each batch makes sure that at least this much of the lease is left (see redis_scripts.BATCH).
 _PATIENCE = 0.8 * LEASE_MS / 1000
 _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.1
 
 # Records and messages that one script reads while the store is opened: a few milliseconds of Redis' time.
 _SLICE = 2000
-# Sessions that one script looks at then, and how much it reads of each at most: what is left has scripts of its own.
+# Sessions that one such script reads, and the most records of each; the remaining records are read by further scripts.
 _MANY = 100
 _FEW = _SLICE // _MANY
 
-# What a session or shared queue has beside its messages, with the command that reads it.
+# The command that reads each kind of record of a session or shared queue, beside its messages.
 _PARTS = (("HSCAN", "subscriptions"), ("SSCAN", "pending"), ("SSCAN", "inbound"))
 
-# Required values of CONFIG GET: with others, acknowledged messages could be lost.
+# Required settings of Redis, and why: with other values, acknowledged messages could be lost.
 _SETTINGS = (
     ("appendonly", "yes", "it keeps nothing on disk as it goes"),
     ("appendfsync", "always", "a power cut would take what was acknowledged"),
@@ -54,7 +55,7 @@ _SETTINGS = (
 
 
 class RedisBackend:
-    """See group_commit.Backend."""
+    """The backend for Redis: see group_commit.Backend."""
 
     is_shared = True
 
@@ -65,7 +66,7 @@ class RedisBackend:
         self._scripts: dict[str, str] = {}
         self._owner = f"{socket.gethostname()}:{os.getpid()}".encode()
         self._epoch = 0
-        # The next batch that changes something.
+        # The number of the next batch that changes something.
         self._number = 1
 
     # The connection
@@ -100,7 +101,7 @@ class RedisBackend:
             protocol=2,
         )
         redis = Redis(connection_pool=pool, single_connection_client=True)
-        # So that close() closes the connection too, and does not only return it to the pool.
+        # Makes close() close the connection, and not only return it to the pool.
         redis.auto_close_connection_pool = True
         try:
             self._check_server(redis)
@@ -115,11 +116,11 @@ class RedisBackend:
         return redis
 
     def _check_server(self, redis: "Redis") -> None:
-        """Raise StoreError for a server that could lose what was acknowledged. Raises RedisError."""
+        """Raise StoreError if the server cannot be used or could lose what was acknowledged. Raises RedisError."""
         info: dict[str, Any] = redis.info()
         if info.get("role") != "master":
             raise StoreError(f"{self.name} is a replica, which takes no writes — name the primary")
-        # Valkey says server_mode.
+        # Valkey calls it server_mode.
         if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
             raise StoreError(f"{self.name} is a node of a Redis Cluster — name a Redis that stands alone")
         settings = redis.config_get("*")
@@ -128,7 +129,7 @@ class RedisBackend:
                 raise StoreError(f"{self.name} has {name} {settings.get(name)}: {why} — set {name} {wanted} there")
 
     def check(self) -> None:
-        """Raise StoreError unless the server answers and loses nothing."""
+        """Raise StoreError unless the server answers and its settings are safe."""
         from redis.exceptions import RedisError
 
         try:
@@ -144,7 +145,7 @@ class RedisBackend:
             self._redis = None
 
     def _run(self, script: str, *words: bytes | int | str) -> Any:
-        """Run a script. Raises RedisError and StoreError; then the next call makes a new connection."""
+        """Run a script. Raises RedisError, OSError and StoreError; then the next call makes a new connection."""
         from redis.exceptions import RedisError
 
         try:
@@ -157,7 +158,7 @@ class RedisBackend:
     # The lease
 
     def acquire(self) -> str:
-        """Take the store. Returns "", or who has it. Raises StoreError."""
+        """Take the lease of the store. Returns "" if that succeeds, else who has it. Raises StoreError."""
         from redis.exceptions import RedisError
 
         identifier = secrets.token_hex(16)
@@ -173,11 +174,11 @@ class RedisBackend:
         return ""
 
     def close(self) -> None:
-        """Give the lease back, where it is still this broker's, so that another need not wait for its end."""
+        """Give the lease back if this broker has it, so that another broker need not wait for its end; disconnect."""
         from redis.exceptions import RedisError
 
         if self._epoch and self._redis is not None:
-            # Otherwise it ends by itself.
+            # If that fails, the lease ends by itself.
             with contextlib.suppress(RedisError, OSError, StoreError):
                 self._run(RELEASE, self._epoch)
         self._disconnect()
@@ -185,16 +186,17 @@ class RedisBackend:
     # Writing
 
     def write(self, batch: Batch) -> list[list[DeliveryRow]]:
-        """Write a batch. Raises LeaseLost when it is not known in time whether Redis has it, or another has the store.
+        """Write a batch. Returns the rows of each of its pages.
 
-        Anything else that it raises has written nothing.
+        Raises LeaseLost if another broker has the store, or if it is not known in time whether Redis has the batch. If
+        anything else is raised, nothing is written.
         """
         reads: list[Command] = [
             ("ZRANGEBYSCORE", key("queue", page.session), f"({page.after}", "+inf", "LIMIT", 0, page.limit)
             for page in batch.pages
         ]
         writes = list(rows.commands_of(batch))
-        # Redis drops a queue of any length in one step.
+        # Redis removes a queue of any length in one step.
         batch.leftover_is_gone = bool(batch.leftover)
         found = self._execute(writes, reads)
         if writes:
@@ -205,7 +207,10 @@ class RedisBackend:
         ]
 
     def _execute(self, writes: list[Command], reads: list[Command]) -> list[Any]:
-        """Run commands by one script. It is sent again as it is until there is an answer: it counts once."""
+        """Run commands by one script. Returns the results of `reads`. Raises LeaseLost and StoreError.
+
+        Without an answer the script is sent again, until the time is up: if it runs twice, it has the same effect.
+        """
         from redis.exceptions import ConnectionError, RedisError, TimeoutError
 
         words: list[bytes | int | str] = [self._epoch, self._number, self._owner, LEASE_MS, len(writes)]
@@ -235,13 +240,13 @@ class RedisBackend:
                     raise LeaseLost(_words(self.name, error)) from error
             else:
                 if time.monotonic() > deadline:
-                    # This process was suspended, and an answer now would be too late.
+                    # This process was suspended: the lease may have ended before clients get their answers.
                     raise LeaseLost(f"{self.name} answered when the lease may have ended")
                 return found
             time.sleep(_RETRY_DELAY)
 
     def _wait_for_replicas(self) -> None:
-        """Raise OSError unless as many replicas as wanted have everything that was written."""
+        """Wait until the required number of replicas has everything that was written. Raises OSError."""
         if self._url.wait:
             have = self._connect().wait(self._url.wait, int(_CONNECT_TIMEOUT * 1000))
             if have < self._url.wait:
@@ -277,7 +282,10 @@ class RedisBackend:
         return Opened(recovered, self._next_session, max(ranks, default=0) + 1)
 
     def _look_at(self, numbers: list[int]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield each session or shared queue with the beginning of its messages and of its _PARTS, for _recover()."""
+        """Yield each number of a session or shared queue, with the first records of its messages and of its _PARTS.
+
+        These records are the parameter `first` of _recover().
+        """
         for at in range(0, len(numbers), _MANY):
             some = numbers[at : at + _MANY]
             reads: list[Command] = []
@@ -289,7 +297,10 @@ class RedisBackend:
                 yield number, [next(found) for _ in range(1 + len(_PARTS))]
 
     def _scan(self, command: str, name: bytes, first: list[Any] | None = None) -> Iterator[Any]:
-        """Yield what is in a hash, as pairs, or in a set, each once. first: what the first answer was."""
+        """Return an iterator over the pairs of a hash or the members of a set, each once.
+
+        command: HSCAN or SSCAN. first: its first answer, if there is one already.
+        """
         cursor, found = first or self._execute([], [(command, name, 0, "COUNT", _SLICE)])[0]
         seen: dict[bytes, Any] = {}
         while True:
@@ -304,7 +315,10 @@ class RedisBackend:
     def _recover(
         self, number: int, client_id: bytes, sent_limit: int, first: list[Any], ranks: list[int]
     ) -> RecoveredSession:
-        """Return a session or a shared queue. first: see _look_at(). ranks: gets those of its PUBRECs."""
+        """Return a session or a shared queue. Reads the records that are not in `first`, see _look_at().
+
+        Appends the highest rank of its PUBRECs to `ranks`.
+        """
         (count, more, last, some), *first_parts = first
         limit = _FEW
         queued = size = position = packet_id = 0
@@ -332,7 +346,7 @@ class RedisBackend:
             number,
             client_id,
             sent_limit,
-            # A position at or below sent_limit would be taken for one that was sent already.
+            # A new position must be above sent_limit: otherwise it would count as sent already.
             max(position, sent_limit),
             packet_id,
             queued,
@@ -347,10 +361,10 @@ class RedisBackend:
 
 
 def _tls_connection(url: RedisUrl) -> type:
-    """Return the class of connections that trust whom `url` names, and nobody else. Raises ConfigError.
+    """Return a class of TLS connections that trust only the authorities of `url`. Raises ConfigError.
 
-    The settings of redis-py add a cafile to the authorities that the system trusts, and compare no host name before
-    version 6.
+    The settings of redis-py itself are not enough: they trust the system's authorities in addition to a cafile, and
+    before version 6 they do not verify the host name.
     """
     from redis import SSLConnection
 
@@ -364,12 +378,12 @@ def _tls_connection(url: RedisUrl) -> type:
 
 
 def check_usable(url: RedisUrl) -> None:
-    """Raise StoreError for a Redis that no broker could use. Changes nothing there."""
+    """Raise StoreError for a Redis that a broker could not use. Changes nothing there."""
     RedisBackend(url).check()
 
 
 def _words(name: str, error: BaseException) -> str:
-    """Say in one line what is wrong with a Redis and what to do."""
+    """Return one line that says what is wrong with a Redis and what to do. name: the store's, for the message."""
     text = " ".join(str(error).split())
     if text == "FOREIGN":
         return f"{name} has data of another program — name another database: redis://HOST:PORT/DATABASE"

@@ -1,9 +1,18 @@
 """Encodes batches and stored data as keys, fields and commands of Redis, and decodes them.
 
-`umqtt:store` has the version of all this, and what fences it (redis_scripts); `umqtt:lease` says who has it. Hashes by
-the number of a session or group: `sessions` and `shares` (client identifiers, keys), `owners`, `away`, `sent`. For each
-session: `subscriptions:N` and `inbound:N`, `pending:N` for subscriptions that wait for retained messages; for each
-session or group the sorted set `queue:N`, by position. `retained` and `wills`.
+All keys begin with `umqtt:`.
+
+    store      hash: the version of this format, the broker's identifier, the next free number, and the epoch and the
+               number of the last batch, which fence it (redis_scripts)
+    lease      who has the store
+    sessions, shares, owners, away, sent
+               hashes by the number of a session or group: client identifiers, keys of groups, owners, times, limits
+    subscriptions:N, pending:N, inbound:N
+               of session N: its subscriptions (hash), those that wait for retained messages (set), the packet
+               identifiers of incoming QoS 2 messages (set)
+    queue:N    sorted set by position: the messages of session or group N
+    retained, wills
+               hashes
 """
 
 import struct
@@ -23,11 +32,12 @@ GARBLED = "a record of the store in Redis is garbled — restore a backup of Red
 _PREFIX = b"umqtt:"
 STORE, LEASE = _PREFIX + b"store", _PREFIX + b"lease"
 
-# position, packet_id, qos, flags, sent, released, expires_at, length of the topic name, which follows with the payload.
+# A message: position, packet_id, qos, flags, sent, released, expires_at, length of the topic name; then the topic name
+# and the payload.
 _ROW = struct.Struct(">QHBBBQQH")
 _ROW_START = struct.Struct(">QHB")
 
-# Fields or members in one command: Lua passes at most some 8000 words on.
+# Most words of fields or members in one command: Lua can pass on about 8000 at most.
 _MOST_WORDS = 2000
 
 Word = bytes | int | str
@@ -36,12 +46,12 @@ Field = bytes | int | None
 
 
 def key(name: str, number: int | None = None) -> bytes:
-    """Return a key of the store."""
+    """Return a key in Redis. number: of a session or group, if the key has one."""
     return _PREFIX + name.encode() if number is None else b"%s%s:%d" % (_PREFIX, name.encode(), number)
 
 
 def encode(*fields: Field) -> bytes:
-    """Join fields: bytes with their length before them, numbers, and what is not there."""
+    """Encode fields: bytes as `LENGTH:BYTES`, numbers as `NUMBER,`, None as `~`."""
     return b"".join(
         b"~" if field is None else b"%d," % field if isinstance(field, int) else b"%d:%s" % (len(field), field)
         for field in fields
@@ -49,7 +59,7 @@ def encode(*fields: Field) -> bytes:
 
 
 def decode(data: bytes, *kinds: type) -> list[Any]:
-    """Decode fields of these kinds (bytes, int; a number may be missing). Raises StoreError."""
+    """Decode fields of these kinds, bytes or int; each may be None. Raises StoreError."""
     fields: list[Field] = []
     at = 0
     try:
@@ -74,7 +84,7 @@ def decode(data: bytes, *kinds: type) -> list[Any]:
 
 
 def encode_row(row: Delivery) -> bytes:
-    """Return a message as a member of its queue: no other has its position, with which it begins."""
+    """Return a message as a member of its queue. It is unique there, because it begins with its position."""
     _, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at = row
     head = _ROW.pack(position, packet_id, qos, flags, sent, released, expires_at, len(topic_name))
     return head + topic_name + payload
@@ -91,17 +101,17 @@ def decode_row(session: int, row: bytes) -> DeliveryRow:
 
 
 def decode_place(row: bytes) -> tuple[int, int]:
-    """Return position and packet identifier, with which a message begins."""
+    """Return position and packet identifier of an encoded message."""
     return struct.unpack_from(">QH", row)
 
 
 def decode_rank(row: bytes) -> int:
-    """Return the rank of a message's PUBREC."""
+    """Return the rank of an encoded message's PUBREC."""
     return _ROW.unpack_from(row)[5]
 
 
 def decode_owner(data: bytes) -> Owner:
-    """Return who uses a session. Raises StoreError."""
+    """Return the owner of a session. Raises StoreError."""
     return Owner(*decode(data, bytes, int, int))
 
 
@@ -117,7 +127,7 @@ def decode_will(data: bytes) -> Will:
 
 
 def commands_of(batch: Batch) -> Iterator[Command]:
-    """Yield the commands that write a batch, in an order in which each finds what it changes."""
+    """Yield the commands that write a batch, in an order in which each finds the records that it changes."""
     made = {number: session for number, session in batch.sessions.items() if session is not None}
     shares = {number: name for number, name in batch.shares.items() if name is not None}
     if made or shares:
@@ -137,7 +147,8 @@ def commands_of(batch: Batch) -> Iterator[Command]:
     for (session, topic_filter), is_pending in batch.retained_pending.items():
         yield "SADD" if is_pending else "SREM", key("pending", session), topic_filter
     yield from _add(batch.deliveries)
-    # What a batch moves it may have inserted itself; what it completes it may have moved.
+    # After the inserts: a batch may move messages that it inserts itself. Before the removals: it may remove messages
+    # that it moves.
     for session, position, packet_id, qos, share, at in batch.moves:
         start = _ROW_START.pack(position, packet_id, qos)
         yield "move", key("queue", share), at, key("queue", session), position, start
@@ -160,7 +171,7 @@ def commands_of(batch: Batch) -> Iterator[Command]:
             yield "HDEL", key("wills"), client_id
         else:
             yield "HSET", key("wills"), client_id, encode(*will[:4], *will.properties, will.delay)
-    # Last: what this batch itself recorded for a discarded session goes too.
+    # Last, so that everything that this batch itself recorded for a discarded session is removed too.
     for number in (number for number, session in batch.sessions.items() if session is None):
         for name in ("sessions", "owners", "away", "sent"):
             yield "HDEL", key(name), number

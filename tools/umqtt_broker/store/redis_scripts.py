@@ -1,6 +1,6 @@
-"""Scripts that run inside Redis. Each is atomic: nothing runs between its commands, and none is half kept."""
+"""Scripts that run inside Redis. Each is atomic: no other command runs in between, and none is kept only in part."""
 
-# Whoever raises the epoch has the store; a batch of an older epoch is refused, however late it comes.
+# Takes the lease and raises the epoch: a batch of an older epoch is refused, however late it comes.
 # KEYS: store, lease. ARGV: owner, milliseconds, version, identifier for a new store.
 # Returns epoch (0: another has it), the owner or the identifier of the broker, the first free session number.
 ACQUIRE = """
@@ -18,14 +18,15 @@ redis.call('HSET', KEYS[1], 'version', ARGV[3], 'batch', 0)
 return {redis.call('HINCRBY', KEYS[1], 'epoch', 1), found[2] or ARGV[4], tonumber(found[3]) or 1}
 """
 
-# KEYS: store, lease. ARGV: epoch.
+# Gives the lease back. KEYS: store, lease. ARGV: epoch.
 RELEASE = """
 if redis.call('HGET', KEYS[1], 'epoch') == ARGV[1] then redis.call('DEL', KEYS[2]) end
 """
 
-# KEYS: store, lease. ARGV: epoch, number of the batch, owner, milliseconds, how many of the commands write; then the
-# commands, those that write first, each as the number of its words and the words. Returns what the others returned.
-# A batch may come again, since the answer to it was lost: written twice it is the same.
+# Writes a batch and renews the lease.
+# KEYS: store, lease. ARGV: epoch, number of the batch, owner, milliseconds, number of write commands; then all
+# commands, the write commands first, each as the number of its words and the words. Returns the results of the others.
+# A batch may come twice, if the answer to it was lost; the second time changes nothing.
 BATCH = """
 local epoch, batch, writes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[5])
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'batch')

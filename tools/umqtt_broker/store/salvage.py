@@ -1,7 +1,7 @@
-"""Copies what can be read of a damaged store into a new file in its place. The damaged file is kept.
+"""Replaces a damaged store by a new file with everything that can be read of it. The damaged file is kept.
 
-Each table is read from its beginning to the first damaged page, and from its end back to the last: what lies between
-is lost. A damaged page of messages so costs the messages on it.
+Each table is read from its beginning up to the first damaged page, and from its end back to the last damaged page; the
+rows in between are lost. So if one page of messages is damaged, only the messages on it are lost.
 """
 
 import os
@@ -25,12 +25,12 @@ class _Column(NamedTuple):
 
 
 def salvage(path: str) -> str:
-    """Put what can be read of the store at `path` in its place; nobody has it open.
+    """Replace the store at `path` by what can be read of it. The caller must have its lock.
 
-    Returns what is left, what is lost, and the name of the damaged file. Raises StoreError, OSError and sqlite3.Error;
-    then the store is what it was before.
+    Returns a message: what is left, what is lost, and the name of the damaged file. Raises StoreError, OSError and
+    sqlite3.Error; then the store is unchanged.
     """
-    # The file itself is replaced: SQLite keeps the log beside it and not beside a link.
+    # Replace the file and not a link to it: SQLite keeps the log beside the file.
     path = os.path.realpath(path)
     with new_file(path) as partial:
         with closing(sqlite3.connect(path, isolation_level=None)) as source:
@@ -57,16 +57,16 @@ def _copy(source: sqlite3.Connection, path: str, to: str) -> tuple[list[str], di
 
 
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> str:
-    """Copy the readable rows of a table. Returns what is unreadable, "" for nothing."""
+    """Copy the readable rows of a table. Returns in words what is lost, "" for nothing."""
     columns = [
         _Column(_KINDS[kind], not (not_null or key), key)
         for _, _, kind, not_null, _, key in target.execute(f"PRAGMA table_info({table})").fetchall()
     ]
-    # By place, not by name: names stand in the database too, and may be damaged.
+    # Columns by number, not by name: the names are in the damaged database too.
     places = [at for at, column in sorted(enumerate(columns), key=lambda one: one[1].key) if column.key]
     keys = [str(at + 1) for at in places] or ["rowid"]
     insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"
-    # What the script has made, an identity for the broker, counts if there is none.
+    # The row that the script of the tables has made, the broker's identity, is used if none can be read.
     made = target.execute(f"SELECT * FROM {table}").fetchall()
     target.execute(f"DELETE FROM {table}")
     query = f"SELECT * FROM {table} ORDER BY "
@@ -87,7 +87,10 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
 
 
 class _Reader:
-    """The rows of a query up to the first that cannot be read. is_cut: there was one. odd: rows that are impossible."""
+    """The rows of a query up to the first that cannot be read.
+
+    is_cut: there was such a row. odd: how many rows were left out because their values are impossible.
+    """
 
     def __init__(self, source: sqlite3.Connection, query: str, columns: Sequence[_Column]) -> None:
         self._source, self._query, self._columns = source, query, columns
@@ -107,7 +110,7 @@ class _Reader:
             self.is_cut = True
 
     def behind(self, places: list[int], word: str) -> str:
-        """Say next to which row it was cut."""
+        """Return `word` and the key of the last row that was read, "" if none was. places: the key's columns."""
         values = [self._last[at] for at in places] if self._last else []
         return f" {word} {' '.join(map(repr, values))}" if values else ""
 
@@ -117,7 +120,7 @@ def _fits(value: object, column: _Column) -> bool:
 
 
 def _tidy(database: sqlite3.Connection, tables: list[str]) -> None:
-    """Remove rows without an owner, because the number of a lost session will be given to another one."""
+    """Remove rows of lost sessions, whose numbers will be given to new ones, and count the shared messages again."""
     execute = database.execute
     if "share" in tables:
         for table in ("subscription", "delivery", "inbound"):

@@ -1,4 +1,4 @@
-"""The tables of the SQLite store, and how older ones become newer ones."""
+"""The tables of the SQLite store, and the migration of older versions."""
 
 import os
 import sqlite3
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ..errors import StoreError
 
-# "umqB": tells this file from any other SQLite database.
+# "umqB": marks the file as a store of this broker, unlike any other SQLite database.
 _APPLICATION_ID = 0x756D7142
 
-# Which broker this is, for other brokers that it is bridged with.
+# Makes the identifier of this broker, for brokers to which it is bridged.
 _BROKER_ID = "INSERT INTO broker (id) VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));"
 
-# One script a version: a store of version n is brought up by the scripts from n on. Never change one that was
-# released.
+# One script for each version: a store of version n is migrated by the scripts from index n on. Never change a script
+# that was released.
 _MIGRATIONS = (
     """
     CREATE TABLE session (
@@ -133,7 +133,7 @@ _MIGRATIONS = (
 )
 
 
-# The low byte of SQLite's error number: the database is damaged, or no database at all.
+# Low bytes of SQLite's error codes which say that the file is damaged or is not a database.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _COLUMNS = (
@@ -141,7 +141,7 @@ _COLUMNS = (
     " LEFT JOIN pragma_table_info(m.name) c WHERE m.sql IS NOT NULL ORDER BY 1, 2, c.cid"
 )
 
-# What this program writes.
+# The version that this program writes.
 VERSION = len(_MIGRATIONS)
 # From this version on the table `broker` counts commits.
 COUNTS_COMMITS = 5
@@ -160,16 +160,16 @@ def is_damage(error: BaseException) -> bool:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open the database at `path`, made if missing (mode 0600), with the newest tables.
+    """Open the database at `path`; make it if it is missing (mode 0600), and migrate it to the newest version.
 
-    Raises sqlite3.Error, or StoreError for a file that is not ours or is newer than this program.
+    Raises sqlite3.Error, or StoreError for a file that is not a store of this broker or is newer than this program.
     """
     try:
         # Only the owner may read the messages; SQLite would make the file with the umask's mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreError(f"cannot write store {path} ({error.strerror}) — name another with --store") from error
-    # Used from one thread at a time: the loop's until it is open, then the store's own.
+    # Used in one thread at a time: the event loop's until it is open, then the store's own.
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         _prepare(database, path)
@@ -182,7 +182,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 def connect_to_look(path: str) -> sqlite3.Connection:
     """Open the database at `path` so that neither it nor its log changes. Raises sqlite3.Error."""
-    # Without a log there is nobody who writes; SQLite would leave an empty one behind.
+    # Without a log no broker is writing; opened as immutable, since SQLite would otherwise leave an empty log behind.
     mode = "mode=ro" if os.path.exists(os.path.realpath(path) + "-wal") else "mode=ro&immutable=1"
     return sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?{mode}", uri=True, isolation_level=None)
 
@@ -190,7 +190,8 @@ def connect_to_look(path: str) -> sqlite3.Connection:
 def check(database: sqlite3.Connection, path: str) -> int:
     """Return the version of a database, 0 for an empty one.
 
-    Raises sqlite3.Error for what is no database, StoreError for one that is not ours or is newer than this program.
+    Raises sqlite3.Error for a file that is not a database, StoreError for a database that is not a store of this broker
+    or is newer than this program.
     """
     execute = database.execute
     version = execute("PRAGMA user_version").fetchone()[0]
@@ -198,7 +199,7 @@ def check(database: sqlite3.Connection, path: str) -> int:
     try:
         is_empty = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
     except UnicodeDecodeError as error:
-        # SQLite's message names what it could not read.
+        # SQLite's message contains the garbled name, which is not UTF-8.
         raise DamagedRow("the list of its tables is garbled") from error
     if application_id != _APPLICATION_ID and not (is_empty and version == 0):
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
@@ -208,7 +209,7 @@ def check(database: sqlite3.Connection, path: str) -> int:
 
 
 def first_damage(database: sqlite3.Connection) -> str:
-    """Return the first finding of SQLite's own check, "" for none. Raises sqlite3.Error."""
+    """Return the first finding of SQLite's integrity check, "" for none. Raises sqlite3.Error."""
     verdict = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     return "" if verdict == "ok" else verdict
 
@@ -218,7 +219,7 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     version = check(database, path)
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")
-    # A burst must not leave its log behind at full size for ever.
+    # Truncate the log after a burst: it would otherwise keep its largest size for ever.
     execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
     migrate(database, version, VERSION)
     check_tables(database)
@@ -242,7 +243,7 @@ def _newest_tables() -> tuple[str, list[tuple[str | int | None, ...]]]:
 def migrate(database: sqlite3.Connection, version: int, to: int) -> None:
     """Bring a database of `version` up to version `to`, in one transaction. Raises sqlite3.Error."""
     if (version, to) == (0, VERSION):
-        # Takes an eighth of what the scripts of all versions take.
+        # Takes an eighth of the time of the scripts of all versions.
         _change(database, _newest_tables()[0], VERSION)
     elif version < to:
         _change(database, "".join(_MIGRATIONS[version:to]), to)

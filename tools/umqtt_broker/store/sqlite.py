@@ -1,7 +1,8 @@
-"""Batches in SQLite: WAL, synchronous=FULL. COMMIT returns only after the log is on disk.
+"""The backend for SQLite, with WAL and synchronous=FULL: COMMIT returns only after the log is on disk.
 
-SQLite gives up Python's lock for every step of a statement and must get it back from a busy event loop, so
-the cost is counted in statements: messages go many rows to a statement, acknowledgements as ranges.
+SQLite releases Python's global lock for every step of a statement and must get it back from a busy event loop, so the
+number of statements determines the cost: many messages are inserted by one statement, and acknowledged messages are
+removed as ranges of positions.
 """
 
 import logging
@@ -29,12 +30,11 @@ _COLUMNS = (
     "session, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at, message, checksum"
 )
 _ROW = "(?,?,?,?,?,?,?,?,?,?,?,?)"
-# Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
-# all.
+# Inserts of several rows, the largest first; few different statements, so that SQLite's statement cache keeps them all.
 _INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
 _PAGE = f"SELECT {_COLUMNS} FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?"
 _OWNER = "SELECT client_id FROM session WHERE number = ? UNION SELECT key FROM share WHERE number = ?"
-# Messages of an ended session that one transaction removes: a few milliseconds, and others wait for it.
+# Messages of an ended session that one transaction removes, in a few milliseconds: clients wait for the transaction.
 SLICE = 2000
 _SLICE = (
     "DELETE FROM delivery WHERE session = ? AND position <="
@@ -51,12 +51,15 @@ _WILL = (
     "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, expiry, passed_on, delay, checksum)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-# Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
+# Bytes from which on a payload that several sessions wait for is stored only once: a separate row costs about as many.
 _SHARED_SIZE = 128
 
 
 class SqliteBackend:
-    """See group_commit.Backend. path: of the database. accept_loss: open it also when something of it is lost."""
+    """The backend for SQLite: see group_commit.Backend.
+
+    path: of the database. accept_loss: open it even if commits are lost, and salvage it if it is damaged.
+    """
 
     is_shared = False
 
@@ -65,7 +68,7 @@ class SqliteBackend:
         self._path = path
         self._accept_loss = accept_loss
         self._is_unwitnessed = False
-        # A disk that damages every copy at once is not filled with them.
+        # False after a salvage, until a batch is written: a disk that damages every copy at once must not be filled.
         self._may_salvage = True
 
     def acquire(self) -> str:
@@ -116,14 +119,17 @@ class SqliteBackend:
         _log.error("%s was damaged (%s): %s", self.name, error, salvage(self._path))
 
     def _check_tail(self) -> None:
-        """Look for commits that are gone, before anything is changed."""
+        """Check for lost commits, before anything is changed. Raises StoreError if that is not accepted."""
         if lost := check_tail(self._path):
             if not self._accept_loss:
                 raise StoreError(f"{lost} — restore a backup, or start with --accept-loss to go on without them")
             _log.error("%s: goes on without them, as told", lost)
 
     def _begin_run(self) -> None:
-        """Count commits anew, in the database itself: no loss of the log can take it back to an earlier run."""
+        """Begin a new count of commits, in the database itself and not in its log.
+
+        So no loss of the log can take the count back to an earlier run.
+        """
         self._progress = Witness(secrets.token_bytes(RUN_SIZE), 0, 0)
         self._database.execute("UPDATE broker SET run = ?, commits = ?, messages = ?", self._progress)
         self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -132,7 +138,10 @@ class SqliteBackend:
     # Writing
 
     def write(self, batch: Batch) -> list[list[DeliveryRow]]:
-        """Write a batch in one transaction. Raises sqlite3.Error, and StoreError if the damage cannot be mended."""
+        """Write a batch in one transaction. If that finds damage, salvage the store and write it once more.
+
+        Raises sqlite3.Error, and StoreError and OSError if the salvage fails.
+        """
         run, commits, messages = self._progress
         batch.progress = Witness(run, commits + 1, messages + len(batch.deliveries))
         try:
@@ -140,7 +149,7 @@ class SqliteBackend:
         except sqlite3.Error as error:
             if not (schema.is_damage(error) and self._may_salvage):
                 raise
-            # Who is connected must not be cut off for ever by a page that somebody else's messages were on.
+            # A damaged page with the messages of one client must not stop the broker for all clients.
             self._may_salvage = False
             self._database.close()
             try:
@@ -179,13 +188,13 @@ class SqliteBackend:
 
 
 def write_batch(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
-    """Write `batch`, commit, and return the rows of each page. Raises sqlite3.Error: roll back then."""
+    """Write `batch`, commit, and return the rows of each page. Raises sqlite3.Error: then the caller must roll back."""
     execute, executemany = database.execute, database.executemany
     execute("BEGIN IMMEDIATE")
     before = database.total_changes
     created = [(number, made[0], *made[1]) for number, made in batch.sessions.items() if made is not None]
     discarded = [(number,) for number, made in batch.sessions.items() if made is None]
-    # First the discarded: a client may have a new session under the same identifier in this very batch.
+    # Discarded sessions first: a client may have a new session under the same identifier in the same batch.
     executemany("DELETE FROM session WHERE number = ?", discarded)
     executemany(_SESSION, created)
     ended = [(number,) for number, key in batch.shares.items() if key is None]
@@ -218,7 +227,8 @@ def write_batch(database: sqlite3.Connection, batch: Batch) -> list[list[Deliver
         [(is_pending, session, topic_filter) for (session, topic_filter), is_pending in batch.retained_pending.items()],
     )
     _insert(database, batch.deliveries)
-    # What a batch moves it may have inserted itself; what it completes it may have moved.
+    # After the inserts: a batch may move messages that it inserts itself. Before the removals: it may remove messages
+    # that it moves.
     executemany(
         "UPDATE delivery SET session = ?, position = ?, packet_id = ?, qos = ?, sent = 1"
         " WHERE session = ? AND position = ?",
@@ -246,7 +256,8 @@ def write_batch(database: sqlite3.Connection, batch: Batch) -> list[list[Deliver
             passed_on = will.properties.passed_on
             values = (client_id, *will[:4], *will.properties, will.delay)
             execute(_WILL, (*values, checksum(will.topic_name, will.payload, passed_on)))
-    # Last: what this batch itself recorded for a discarded session goes too. Its messages follow in slices.
+    # Last, so that everything that this batch itself recorded for a discarded session is removed too. Its messages are
+    # removed in slices, by later batches.
     for table in ("subscription", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
     if batch.leftover:
@@ -281,10 +292,10 @@ def _insert(database: sqlite3.Connection, rows: list[Delivery]) -> None:
 
 
 def _share(database: sqlite3.Connection, rows: list[Delivery]) -> dict[tuple[int, bytes], int]:
-    """Write each message that several deliveries have in common once.
+    """Write each large message that several deliveries share into the table message, once.
 
-    Returns the number of each by the identity of its payload and its topic name. The broker hands the same payload
-    to every session, so its bytes need not be compared.
+    Returns their numbers there, by the id() of the payload and the topic name. The broker passes the same payload
+    object to every session, so the bytes need not be compared.
     """
     if len({id(row[8]) for row in rows}) == len(rows):
         return {}
@@ -309,7 +320,10 @@ def _share(database: sqlite3.Connection, rows: list[Delivery]) -> dict[tuple[int
 
 
 def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> list[DeliveryRow]:
-    """Return whole messages, as many as there are up to the limit; others go to quarantine and are named."""
+    """Return the messages of a page, as many as there are up to the limit.
+
+    Garbled messages are moved to quarantine, and their names are appended to `garbled`.
+    """
     while True:
         rows: list[DeliveryRow] = []
         is_complete = True
@@ -324,7 +338,7 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
                 message = shared[number]
             topic_name, payload, expected = message
             if (row[6] or is_whole(topic_name, payload, expected)) and _is_possible(row):
-                # Of a released message only the packet identifier counts.
+                # Of a released message only the packet identifier is needed.
                 rows.append(DeliveryRow._make((*row[:7], topic_name or b"", payload or b"", row[9])))
                 continue
             is_complete = False
@@ -337,7 +351,7 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
 
 
 def _is_possible(row: tuple[Any, ...]) -> bool:
-    """Tell whether the numbers of a row are ones that were written: a garbled packet identifier has no bytes."""
+    """Tell whether the numbers of a row are possible: an impossible packet identifier, for one, cannot be encoded."""
     _, _, packet_id, qos, flags, sent, released, *_, expires_at, _, _ = row
     if not all(isinstance(number, int) for number in (packet_id, qos, flags, sent, released, expires_at)):
         return False

@@ -1,15 +1,15 @@
-"""Moves the acknowledged state of a broker that will not come back into the store of another one.
+"""Moves the acknowledged state of a broker that will not return into the store of another broker.
 
-export() makes one file of a store and puts the store aside, so that no broker comes up with it again. import_() adds
-that file to a store, in one transaction: all of it or nothing, and never twice.
+export() copies a store into one file and renames the store, so that no broker starts with it again. import_() adds that
+file to another store, in one transaction: all of it or nothing, and never twice.
 
-A session that only the file has moves as it is: with its packet identifiers, so that its client goes on as if it were
-the same broker. A client that has come to the other broker meanwhile has a session there, and nothing of the old one's
-protocol state counts any more: what waited for it goes to the end of its queue, as new messages. Likewise what the
-other broker retains is newer than what the file retains.
+A session that only the file has is moved as it is, with its packet identifiers: its client continues as if with the
+same broker. If the client has connected to the other broker meanwhile, it has a session there, and the protocol state
+of the old session is not used any more: its waiting messages are added to the end of the queue as new messages.
+Retained messages of the other broker are newer than those of the file, and replace them.
 
-The file came over a network, or from a disk that fails: every value is checked before it is written. A message that is
-not what was stored goes to quarantine, as it does in a broker that runs.
+The file may come over a network, or from a failing disk: every value is checked before it is written. A garbled message
+is moved to quarantine, as in a running broker.
 """
 
 import os
@@ -30,7 +30,7 @@ from .quarantine import is_whole, set_aside
 
 _MAX_TEXT = 65535
 _MAX_PAYLOAD = 268_435_455
-# Positions and numbers of sessions have more room than this; seconds since 1970, and the ranks of PUBRECs, too.
+# The highest value that is accepted for positions, numbers of sessions, seconds since 1970, and ranks of PUBRECs.
 _MAX = 1 << 40
 _MAX_UINT32 = 0xFFFFFFFF
 _MAX_IDENTIFIER = 268_435_455
@@ -49,7 +49,10 @@ _WILLS = "SELECT client_id, topic_name, payload, qos, retain, expiry, passed_on,
 
 
 class Imported(NamedTuple):
-    """The numbers of what was moved. garbled: damaged messages, which are in the table quarantine."""
+    """How many sessions, messages, retained messages and wills were moved.
+
+    garbled: how many damaged messages are in the table quarantine instead.
+    """
 
     sessions: int
     messages: int
@@ -59,7 +62,7 @@ class Imported(NamedTuple):
 
 
 class _Queue(NamedTuple):
-    """The target of a queue. number: in the other store; shift: added to positions; is_new: not there yet."""
+    """The target of a queue. number: in the target store. shift: added to positions. is_new: not there before."""
 
     number: int
     shift: int
@@ -67,10 +70,10 @@ class _Queue(NamedTuple):
 
 
 def export(store_path: str, to: str) -> tuple[StoreInfo, str]:
-    """Copy the store to the file `to`, for import_(), and give the store another name.
+    """Copy the store to the file `to`, for import_(), and rename the store.
 
-    Returns what the file holds, and that name. Raises StoreError, also while a broker has the store open. Interrupted,
-    it leaves a store that can be exported again.
+    Returns what the file contains, and the new name of the store. Raises StoreError, also while a broker has the store
+    open. If it is interrupted, the store can be exported again.
     """
     if not os.path.isfile(store_path):
         raise StoreError(f"there is no store {store_path} — name it with --store")
@@ -78,7 +81,7 @@ def export(store_path: str, to: str) -> tuple[StoreInfo, str]:
     held = StoreLock(store_path)
     try:
         check_openable(store_path)
-        # Brought up, as a broker would: a store that has no identity yet gets one that lasts.
+        # Migrate the store, as a broker would: a store without an identity gets one that it keeps.
         schema.connect(store_path).close()
         with new_copy(store_path, to) as partial:
             with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
@@ -96,9 +99,9 @@ def export(store_path: str, to: str) -> tuple[StoreInfo, str]:
 
 
 def import_(source: str, store_path: str) -> Imported:
-    """Add what the file `source` of export() holds to the store at `store_path`; no broker has it open.
+    """Add the contents of `source`, a file made by export(), to the store at `store_path`.
 
-    Raises StoreError; then the store is what it was before.
+    Raises StoreError, also while a broker has the store open; then the store is unchanged.
     """
     if not os.path.isfile(source):
         raise StoreError(f"there is no file {source} — name one that umqtt store export has made")
@@ -109,7 +112,7 @@ def import_(source: str, store_path: str) -> Imported:
         if os.path.samefile(source, store_path):
             raise StoreError(f"{source} is the store itself — name a file that umqtt store export has made")
         check_openable(store_path)
-        # Its errors are those of the store, not of the file.
+        # Errors here concern the store, not the file.
         try:
             target = schema.connect(store_path)
         except sqlite3.Error as error:
@@ -139,7 +142,7 @@ def _import(source: str, target: sqlite3.Connection) -> Imported:
 
 
 def _check_file(database: sqlite3.Connection, path: str) -> None:
-    """Raise StoreError or sqlite3.Error for what export() has not made."""
+    """Raise StoreError or sqlite3.Error for a file that export() has not made, or that is damaged."""
     version = schema.check(database, path)
     if version != schema.VERSION:
         raise StoreError(f"{path} has version {version}, this umqtt imports {schema.VERSION} — export with this umqtt")
@@ -180,7 +183,10 @@ class _Import:
             raise StoreError(f"{self._path} has {what} that no broker writes — export the store again")
 
     def _note_origins(self) -> None:
-        """The file's broker, and those whose stores that had taken in, are known from now on."""
+        """Record the file's broker, and the brokers whose stores were imported into it. Raises StoreError.
+
+        Raises it also if the file's broker is recorded already: the file was imported before.
+        """
         own = self._rows("SELECT id FROM broker").fetchone()[0]
         for (broker_id,) in self._rows("SELECT broker_id FROM imported"):
             self._require(isinstance(broker_id, bytes), "an identity")
@@ -232,7 +238,7 @@ class _Import:
             next_number += 1
 
     def _last_number(self) -> int:
-        """Return the highest number of a session or a group in the target, also of one that only its messages have."""
+        """Return the highest number of a session or a group in the target, including ended ones with rows left."""
         columns = ("session.number", "share.number", "delivery.session", "subscription.session", "inbound.session")
         queries = (f"SELECT max({column}) FROM {column.partition('.')[0]}" for column in columns)
         return max(self._target.execute(query).fetchone()[0] or 0 for query in queries)
@@ -267,7 +273,8 @@ class _Import:
         for session, packet_id in self._rows("SELECT session, packet_id FROM inbound"):
             self._require(session in self._queues and _fits(packet_id, 65535, 1), "a packet identifier")
             queue = self._queues[session]
-            # A client that was told of a new session has forgotten these, and uses them for other messages.
+            # A client with a session in the target has been told that its session is new: it uses these identifiers for
+            # other messages.
             if queue.is_new:
                 self._target.execute("INSERT INTO inbound VALUES (?, ?)", (queue.number, packet_id))
 
@@ -276,7 +283,7 @@ class _Import:
         copies: Counter[int] = Counter()
         for row in self._rows(_DELIVERIES):
             session, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at, shared, crc = row
-            # What an ended session has left is removed bit by bit: it is nobody's.
+            # Messages without a queue are left over from ended sessions, and are being removed.
             queue = self._queues.get(session)
             if queue is None:
                 continue
@@ -296,7 +303,7 @@ class _Import:
             message: tuple[Any, ...] = (topic_name, payload, crc)
             if shared is not None:
                 message = self._source.execute(_MESSAGE, (shared,)).fetchone() or (None, None, None)
-            # Of a released message only the packet identifier counts.
+            # Of a released message only the packet identifier is needed.
             if not released:
                 if not is_whole(*message):
                     self._set_aside(f"message {position} of queue {session}", *message)
@@ -349,7 +356,7 @@ class _Import:
             is_possible = _is_key(key) and _is_message(topic_name, payload, 0) and _is_passed_on(passed_on)
             is_possible = is_possible and _fits(qos, 2) and _fits(retain, 1) and _fits(delay, _MAX_UINT32)
             self._require(is_possible and (expiry is None or _fits(expiry, _MAX_UINT32)), "a will")
-            # Of a client that has come to the other broker since, it would say that it has gone.
+            # Not for a client that has connected to the other broker since: its will would say that it has gone.
             if key not in self._met:
                 count += self._target.execute(insert, row).rowcount
         return count
@@ -364,7 +371,7 @@ def _fits(value: object, most: int, least: int = 0) -> bool:
 
 
 def _is_key(key: object) -> bool:
-    """Tell whether a session may be found under `key`: client identifier, or mount point, U+0000 and identifier."""
+    """Tell whether `key` can be that of a session: client identifier, or mount point, U+0000 and client identifier."""
     if not isinstance(key, bytes):
         return False
     mount, zero, client_id = key.rpartition(b"\0")

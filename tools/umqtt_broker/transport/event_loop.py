@@ -1,13 +1,13 @@
-"""The event loop of a broker that has a process of its own: a socket that is ready costs no more than its callback.
+"""The event loop of a broker that has its own process: it calls the callbacks of ready sockets directly.
 
-asyncio makes a key, a queue entry and a context switch of each socket that is ready, which takes longer than reading a
-small packet. Its event loops may be given a selector; this one calls the readers and writers of plain connections
-itself, as soon as it knows of them, and hands asyncio only what is asyncio's. In any other event loop, and where there
-is no epoll, connections are watched by the loop itself: the same, slower.
+For each ready socket, asyncio makes a key and a queue entry and runs the callback in a context, which takes longer than
+reading a small packet. An asyncio event loop accepts a selector; the selector here calls the readers and writers of
+plain connections itself as soon as they are ready, and returns only the other events to asyncio. In any other event
+loop, and without epoll, the loop itself watches the connections: that works in the same way, but is slower.
 
-CPU of the broker in asyncio's own loop instead, in alternation, medians of 9: 1.07 times this for one message a read,
-1.10 for 100 pairs, 1.03 to 1.17 for a connection, no more for batches. With uvloop: 0.97 to 0.99 for one message a
-read, 1.09 for a connection; and its TLS has buffers of its own, which tls.py could not make smaller.
+CPU time of the broker in other event loops, relative to this one, measured in alternation, medians of 9. asyncio's own:
+1.07 for one message a read, 1.10 for 100 pairs, 1.03 to 1.17 for a connection, 1.0 for batches. uvloop: 0.97 to 0.99
+for one message a read, 1.09 for a connection; and its TLS has its own buffers, which tls.py could not make smaller.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Watcher(Protocol):
 
 
 def readiness(loop: asyncio.AbstractEventLoop) -> Readiness:
-    """Return what tells that a socket is ready, in this event loop."""
+    """Return the object with which plain connections are watched in this event loop."""
     return getattr(loop, "streams", loop)
 
 
@@ -60,23 +60,23 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 if sys.platform == "linux":
 
     class BrokerLoop(asyncio.SelectorEventLoop):
-        """asyncio's event loop, whose selector serves plain connections. streams: where they are watched."""
+        """asyncio's event loop with a selector that serves plain connections. streams: that selector, a Readiness."""
 
         def __init__(self) -> None:
             self.streams = _Selector(self)
             super().__init__(self.streams)
 
     class _Selector(selectors.EpollSelector):
-        """See Readiness.
+        """The selector: see Readiness.
 
-        A descriptor is closed only after its reader and its writer are removed, and never by what is called here: else
-        another connection might get its number and be called for it.
+        A descriptor must be closed only after its reader and its writer are removed, and never within a callback:
+        otherwise another connection could get the same number, and be called for the old one's events.
         """
 
         def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
             super().__init__()
             self._loop = loop
-            # The same epoll by another descriptor: plain connections are in it beside asyncio's own.
+            # The same epoll under another descriptor: it watches plain connections beside asyncio's own descriptors.
             self._streams = select.epoll.fromfd(os.dup(self.fileno()))
             self._readers: dict[int, _Callback] = {}
             self._writers: dict[int, _Callback] = {}
@@ -104,7 +104,7 @@ if sys.platform == "linux":
                 self._streams.register(fd, event)
 
         def _remove(self, fd: int, others: dict[int, _Callback], event: int) -> None:
-            # One that nobody waits for would be reported all the same once it has failed.
+            # Unregister a descriptor without callbacks: epoll would still report it once it has failed.
             if fd in others:
                 self._streams.modify(fd, event)
             else:
@@ -120,11 +120,11 @@ if sys.platform == "linux":
             super().close()
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            """Wait up to `timeout` seconds, call those of plain connections, and return what is asyncio's."""
+            """Wait up to `timeout` seconds, call the callbacks of plain connections, and return asyncio's events."""
             if timeout is None:
                 timeout = -1
             elif timeout > 0:
-                # epoll knows milliseconds: rounded up, or the loop would spin until a timer is due.
+                # epoll takes milliseconds: round up, or the loop would spin until a timer is due.
                 timeout = math.ceil(timeout * 1000) / 1000
             try:
                 ready = self._streams.poll(timeout)
@@ -137,7 +137,7 @@ if sys.platform == "linux":
                     if fd in readers:
                         if event != select.EPOLLOUT:
                             readers[fd]()
-                        # What was called may have removed it.
+                        # The reader may have removed the writer.
                         if event != select.EPOLLIN and fd in writers:
                             writers[fd]()
                     elif fd in writers:

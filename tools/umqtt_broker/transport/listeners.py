@@ -17,20 +17,24 @@ from .stream import AcceptTrouble, StreamServer
 from .tls import make_context
 from .websocket.stream import Upgrade
 
-# Makes the protocol of a network connection, which sees plain bytes, whatever the transport.
+# Makes the protocol of a network connection, which gets plain bytes from every kind of transport.
 NewConnection = Callable[[Listener], asyncio.Protocol]
 
-# TLS handshakes at once on one listener. Each costs a millisecond of CPU; beyond this the kernel's queue waits.
+# TLS handshakes at once on one listener. Each costs a millisecond of CPU; further clients wait in the kernel's queue.
 _MAX_HANDSHAKES = 256
 
-# Connections of one TLS listener that have not said a word. A client begins at once: one more turns the oldest away.
+# Connections of one TLS listener that have not sent a byte yet. For one more, the oldest is closed, since a client
+# normally begins at once.
 _MAX_SILENT = 1024
 
 _log = logging.getLogger(__name__)
 
 
 class BoundListener:
-    """One listener that listens: open(), then serve(), then close(). context: its TLS, read again at a reload."""
+    """One listener and its sockets: open(), then serve(), then close().
+
+    context: its TLS context, replaced at a reload; None without TLS. sockets: the listening sockets.
+    """
 
     def __init__(
         self,
@@ -72,14 +76,14 @@ class BoundListener:
             server.close()
         for listening in self.sockets:
             listening.close()
-        # The file may be another broker's by now.
+        # Do not remove the file if it is another broker's by now.
         if self._file is not None and identity_of(self.listener.path) == self._file:
             with contextlib.suppress(OSError):
                 os.unlink(self.listener.path)
         self._file = None
 
     def new_protocol(self) -> asyncio.Protocol:
-        """Return the protocol with which a connection of asyncio begins."""
+        """Return the first protocol of a connection that asyncio serves (TLS)."""
         protocol = self._new_plain_protocol()
         return _DelaySmallPackets(protocol) if self._is_delayed() else protocol
 
@@ -98,7 +102,7 @@ class BoundListener:
         return 0 if self.listener.path else self.sockets[0].getsockname()[1]
 
     def addresses(self) -> list[str]:
-        """Return where it listens, in words: `127.0.0.1:8883 (tls)`."""
+        """Return the addresses it listens on, as text: `127.0.0.1:8883 (tls)`."""
         kinds = [
             *(["unix"] if self.listener.path else []),
             *(["websockets"] if self.listener.protocol == "websockets" else []),
@@ -114,9 +118,9 @@ class BoundListener:
 
 
 class _TlsServer:
-    """Accepts and shakes hands. The event loop's own server could not change its certificate while it listens.
+    """Accepts TLS clients and does the handshake. asyncio's own server could not change its certificate at a reload.
 
-    A handshake begins with the client's first byte: those who never send one take nobody's place.
+    A handshake begins with the client's first byte: clients that never send one do not count as handshakes.
     """
 
     def __init__(
@@ -127,7 +131,7 @@ class _TlsServer:
         self._config = config
         self._stats = stats
         self._loop = asyncio.get_running_loop()
-        # Oldest first, with the time that they have.
+        # Clients that have not sent a byte, the oldest first, with the timers that close them.
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_MAX_HANDSHAKES)
@@ -136,7 +140,7 @@ class _TlsServer:
         self._accepting = self._loop.create_task(self._accept())
 
     def close(self) -> None:
-        """Stop accepting; handshakes that are not done are given up."""
+        """Stop accepting, and cancel unfinished handshakes."""
         self._accepting.cancel()
         for client in list(self._silent):
             self._watch_no_more(client)
@@ -157,11 +161,11 @@ class _TlsServer:
                 continue
             trouble.over()
             self._watch(client)
-            # One a turn: those before it may have said something.
+            # Accept one client in each turn of the loop, so that earlier clients can begin their handshakes.
             await asyncio.sleep(0)
 
     def _watch(self, client: socket.socket) -> None:
-        """Wait for the first byte."""
+        """Wait for the client's first byte; close the oldest silent client if there are too many."""
         self._silent[client] = self._loop.call_later(self._config.connect_timeout, self._timed_out, client)
         self._loop.add_reader(client.fileno(), self._begin, client)
         if len(self._silent) > _MAX_SILENT:
@@ -218,7 +222,7 @@ class _TlsServer:
 
 
 class _DelaySmallPackets(asyncio.Protocol):
-    """Switches Nagle's algorithm on, which asyncio switches off, and steps aside."""
+    """Switches Nagle's algorithm on, which asyncio switches off; then `protocol` replaces it."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -238,9 +242,9 @@ def open_listeners(
 ) -> list[BoundListener]:
     """Open all listeners of the configuration; then call `bound`, which may give up root.
 
-    Raises PortInUse, ConfigError or BrokerError, and then listens nowhere.
+    Raises PortInUse, ConfigError or BrokerError; then all listeners are closed.
     """
-    # Certificates first: nothing is bound for a listener that could not serve.
+    # This reads the certificates first: nothing is bound if a listener could not serve.
     bound_listeners = [
         BoundListener(listener, config, stats, refusals, new_connection) for listener in config.all_listeners()
     ]

@@ -1,22 +1,22 @@
-"""Open files of the process: as many as there may be connections, and room for them before they come."""
+"""The limit of open files: raises it for as many connections as there may be, and enlarges the kernel's table early."""
 
 import contextlib
 import fcntl
 import os
 import resource
 
-# What a broker has open beside its connections: listeners, store, log, event loop; and a margin.
+# Files that a broker has open beside its connections: listeners, store, log, event loop; and a margin.
 _OTHERS = 200
-# Entries of the kernel's table of open files that are made at once, 8 bytes each.
+# Most entries of the kernel's table of open files that are made in advance, 8 bytes each.
 _MOST_AT_ONCE = 16384
 
 
 def make_room(connections: int) -> None:
-    """Raise the limit of open files as far as this process may, and have the kernel's table grow now.
+    """Raise the limit of open files as far as this process may, and make the kernel's table of open files grow now.
 
-    It doubles whenever it is full, and where a process has threads each time waits until no CPU can be reading the old
-    one: milliseconds in which a broker that has just begun to serve does nothing. Beyond the limit connections wait in
-    the kernel's queue, and the log says so; so nothing here fails.
+    The kernel doubles the table whenever it is full. In a process with threads it then waits until no CPU can be
+    reading the old table, which would block a broker for milliseconds while clients connect. Errors are ignored: beyond
+    the limit, connections wait in the kernel's queue, and the log says so.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHERS

@@ -4,7 +4,7 @@ import asyncio
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str:
-    """Return the IP address of a client, or the path of the Unix socket that it came in by."""
+    """Return the IP address of a client, or the path of the Unix socket to which it is connected."""
     name = transport.get_extra_info("peername")
-    # Clients of a Unix socket have no name of their own.
+    # Clients of a Unix socket have no address of their own.
     return str(name[0]) if isinstance(name, tuple) else str(transport.get_extra_info("sockname") or "unix")

@@ -12,12 +12,15 @@ from ..settings.broker import Listener
 BACKLOG = 4096
 
 _FAMILIES = {"": socket.AF_UNSPEC, "ipv4": socket.AF_INET, "ipv6": socket.AF_INET6}
-# How often a free port is looked for that is free on every address of a listener.
+# How many ports are tried, for port 0, to find one that is free on every address of a listener.
 _FREE_PORT_TRIES = 20
 
 
 def open_tcp(listener: Listener) -> list[socket.socket]:
-    """Return a listening socket for each address of the host, all with the same port."""
+    """Return a listening socket for each address of the host, all with the same port.
+
+    Raises ConfigError, PortInUse or BrokerError.
+    """
     host = listener.host
     try:
         found = socket.getaddrinfo(
@@ -29,13 +32,13 @@ def open_tcp(listener: Listener) -> list[socket.socket]:
         )
     except OSError as error:
         raise ConfigError(f"cannot find an address for host {host!r} ({error}) — use an IP address") from error
-    # IPv4 first: where both are there, the ready line names the address that every client can use.
+    # IPv4 first, so that the `listening on` line names an address that every client can use.
     addresses = sorted({(family, address[0]) for family, _, _, _, address in found}, key=lambda one: (one[0], one[1]))
     for attempt in range(_FREE_PORT_TRIES):
         try:
             return _open_all(listener, addresses)
         except PortInUse:
-            # The port that was free on the first address is taken on the second: look for another.
+            # The port that was free on the first address is in use on another: try a new port.
             if listener.port or attempt == _FREE_PORT_TRIES - 1:
                 raise
     raise AssertionError("unreachable")
@@ -49,7 +52,7 @@ def _open_all(listener: Listener, addresses: Sequence[tuple[int, str | int]]) ->
             try:
                 opened.append(_listen(family, str(host), port))
             except OSError as error:
-                # A machine without IPv6 may still name such addresses; one that answers is enough.
+                # A machine without IPv6 may still list IPv6 addresses; one usable address is enough.
                 if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and len(addresses) > 1:
                     if (family, host) == addresses[-1] and not opened:
                         raise
@@ -75,7 +78,7 @@ def _listen(family: int, host: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it, which spares a system call for each.
+        # Accepted sockets inherit this, which saves a system call for each.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -89,12 +92,12 @@ def _listen(family: int, host: str, port: int) -> socket.socket:
 
 
 def open_unix(listener: Listener) -> socket.socket:
-    """Return a listening Unix socket; a file that a broker left behind is replaced."""
+    """Return a listening Unix socket; the file that a killed broker left is replaced. Raises BrokerError."""
     path = listener.path
     _remove_stale(listener)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The file never exists with wider permissions than it is to have.
+        # With this umask, the file never exists with wider permissions than `mode`.
         before = os.umask(0o777 & ~listener.mode)
         try:
             listening.bind(path)
@@ -135,7 +138,7 @@ def _remove_stale(listener: Listener) -> None:
 
 
 def identity_of(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a file, which tell whether it is still the same; None if there is none."""
+    """Return device and inode of a file, which identify it; None if there is no file."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:

@@ -1,8 +1,8 @@
-"""Accepted sockets without encryption: leaner than asyncio's own transports, which serve every kind of stream.
+"""Transports of accepted sockets without encryption: faster than asyncio's own, which serve every kind of stream.
 
-Only what asyncio documents for every event loop is used: add_reader, add_writer, call_soon; `event_loop` has the first
-two for less. What a protocol sees is the same: its methods are called as asyncio calls them. What is spared is a task
-and a few futures for each accepted connection, and the checks for each read and write that do not apply here.
+They use only what asyncio documents for every event loop: add_reader, add_writer, call_soon; `event_loop` has faster
+versions of the first two. A protocol sees no difference: its methods are called as asyncio calls them. This saves a
+task and a few futures for each accepted connection, and checks at each read and write that do not apply here.
 """
 
 import asyncio
@@ -14,36 +14,39 @@ from typing import Any, cast
 
 from .event_loop import Readiness, Watcher, readiness
 
-# Connections accepted before others have their turn.
+# Most connections accepted in one turn of the event loop.
 _ACCEPT_AT_ONCE = 64
 
-# Seconds until accepting is tried again after it failed: mostly the process has no file descriptors left.
+# Seconds until accepting is tried again after it failed, usually because the process has no file descriptors left.
 _ACCEPT_AGAIN = 1.0
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-# Bytes of a read: room for a large one is only made when the last read was full.
+# Bytes of a read: a large buffer is used only if the last read filled the small one.
 _SMALL_READ = 16 * 1024
 _LARGE_READ = 256 * 1024
 
-# As in asyncio; a Connection sets its own.
+# Bytes that may wait before pause_writing(), as in asyncio; a Connection sets its own limit.
 _HIGH_WATER = 64 * 1024
 
-# Whom a transport tells once its connection is lost. Protocol and transport hold each other: until one lets go, what
-# has come and gone waits for the garbage collector, which seldom runs.
+# Replaces the protocol of a transport whose connection is lost. Protocol and transport refer to each other; otherwise
+# both would stay in memory until the garbage collector runs, which is seldom.
 NOBODY = asyncio.Protocol()
 
 _log = logging.getLogger(__name__)
 
 
 class AcceptTrouble:
-    """Says once that a listening socket gives no connections, and once that it does again. where: its address."""
+    """Logs that accepting on a listening socket fails, and that it works again, each only once.
+
+    where: the address of the socket.
+    """
 
     def __init__(self, where: object) -> None:
         self._where = where
         self._error: int | None = None
 
     def failed(self, error: OSError) -> float:
-        """Accepting failed. Returns the seconds until it is worth another try: the socket may stay readable."""
+        """Log that accepting has failed. Returns the seconds after which to try again."""
         if error.errno != self._error:
             self._error = error.errno
             advice = " — raise the limit of open files" if error.errno in _OUT_OF_RESOURCES else ""
@@ -51,17 +54,17 @@ class AcceptTrouble:
         return _ACCEPT_AGAIN
 
     def over(self) -> None:
-        """A connection was accepted."""
+        """Log that accepting works again, if it has failed before."""
         if self._error is not None:
             self._error = None
             _log.warning("accepting clients at %s again", self._where)
 
 
 class StreamServer:
-    """Accepts on one listening socket, whose TCP_NODELAY the accepted ones inherit.
+    """Accepts connections on one listening socket. Accepted sockets inherit its TCP_NODELAY.
 
-    new_protocol: makes the protocol of a connection. is_delayed: tells whether small packets may wait to be sent with
-    more (Nagle's algorithm); asked for each connection.
+    new_protocol: makes the protocol of a connection. is_delayed: tells, for each new connection, whether small packets
+    may be delayed to be sent together (Nagle's algorithm).
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class StreamServer:
             except ConnectionError:
                 continue  # the client has gone before it was accepted
             except OSError as error:
-                # The socket stays readable: looking again at once would only spin.
+                # The socket stays readable: trying again at once would make the loop spin.
                 self._loop.remove_reader(self._listening.fileno())
                 self._again = self._loop.call_later(self._trouble.failed(error), self._listen)
                 return
@@ -109,7 +112,7 @@ class StreamServer:
             client.setblocking(False)
             if self._is_tcp and self._is_delayed():
                 try:
-                    # It has inherited the opposite from the socket that listens.
+                    # The listening socket has TCP_NODELAY set, which was inherited.
                     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
                 except OSError:
                     client.close()  # reset before it was looked at
@@ -118,7 +121,7 @@ class StreamServer:
 
 
 class StreamTransport(asyncio.Transport):
-    """The transport of one connected socket. It has a protocol from the start and reads until told otherwise."""
+    """The transport of one connected socket. It has a protocol from the start, and reads until pause_reading()."""
 
     __slots__ = (
         "_address",
@@ -150,7 +153,8 @@ class StreamTransport(asyncio.Transport):
         self._loop = loop
         self._ready = ready
         self._socket = connected
-        # The event loop is given numbers: it asks a socket that it does not know for its repr(), two system calls.
+        # The event loop gets descriptor numbers: for a socket object it would make a repr(), which takes two system
+        # calls.
         self._fd = connected.fileno()
         self._address = address
         self._protocol = cast(asyncio.Protocol, protocol)
@@ -162,7 +166,7 @@ class StreamTransport(asyncio.Transport):
         self._reading = False
         self._congested = False
         self._closing = False
-        # connection_lost() is on its way.
+        # True once connection_lost() is scheduled.
         self._gone = False
         self._tell(self._protocol.connection_made, self)
         self.resume_reading()
@@ -179,7 +183,7 @@ class StreamTransport(asyncio.Transport):
             return
         if data:
             self._read_size = _LARGE_READ if len(data) >= _SMALL_READ else _SMALL_READ
-            # As _tell() does, without a call.
+            # The code of _tell(), inlined to save a call.
             try:
                 self._protocol.data_received(data)
             except Exception as error:  # noqa: BLE001 - a mistake may be anything, and is logged
@@ -208,7 +212,7 @@ class StreamTransport(asyncio.Transport):
     # Output
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send `data`, at once as far as the socket takes it."""
+        """Send `data`: at once as far as the socket accepts it, the rest later."""
         out = self._out
         if out is None:
             if self._gone:
@@ -241,7 +245,7 @@ class StreamTransport(asyncio.Transport):
         del out[:sent]
         if self._congested and len(out) <= self._low:
             self._congested = False
-            # It may write more at once, or end the connection.
+            # The protocol may write more at once, or end the connection: check `_out` again.
             self._tell(self._protocol.resume_writing)
         if not out and self._out is not None:
             self._out = None
@@ -255,11 +259,11 @@ class StreamTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that the socket has not taken yet."""
+        """Return the number of bytes that the socket has not accepted yet."""
         return len(self._out or b"")
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set how many bytes may wait before pause_writing(), and how few for resume_writing()."""
+        """Set the numbers of waiting bytes above which pause_writing() and down to which resume_writing() is called."""
         self._high = _HIGH_WATER if high is None else high
         self._low = self._high // 4 if low is None else low
         self._tell_congested()
@@ -271,7 +275,7 @@ class StreamTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Read no more, send what waits, then close."""
+        """Stop reading, send the bytes that wait, then close."""
         if self._closing:
             return
         self.pause_reading()
@@ -280,11 +284,11 @@ class StreamTransport(asyncio.Transport):
             self._end(None)
 
     def abort(self) -> None:
-        """Close at once; what waits is not sent."""
+        """Close at once, without sending the bytes that wait."""
         self._end(None)
 
     def _tell(self, method: Callable[..., object], *arguments: object) -> None:
-        """Call the protocol. A mistake of the broker leaves something half done: this connection ends, no other."""
+        """Call a method of the protocol. If it raises, log that and end this connection, but no other."""
         try:
             method(*arguments)
         except Exception as error:  # noqa: BLE001 - a mistake may be anything, and is logged
@@ -302,7 +306,7 @@ class StreamTransport(asyncio.Transport):
         if self._out is not None:
             self._out = None
             self._ready.remove_writer(self._fd)
-        # Not at once: whoever ended it may be in the middle of something.
+        # Not at once: the caller may not have finished its own change.
         self._loop.call_soon(self._lose, error)
 
     def _lose(self, error: Exception | None) -> None:
@@ -312,10 +316,10 @@ class StreamTransport(asyncio.Transport):
             self._socket.close()
             self._protocol = NOBODY
 
-    # Who it is
+    # Information
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What asyncio knows of a socket: socket, peername, sockname. And `is_alone`, see Connection.has_time()."""
+        """Return socket, peername or sockname, as asyncio does; or the function is_alone, see Connection.has_time()."""
         if name == "peername":
             return self._address or default
         if name == "is_alone":
@@ -328,7 +332,7 @@ class StreamTransport(asyncio.Transport):
 
     def _is_alone(self) -> bool:
         """Return True if no other connection has anything to read or to write now."""
-        assert isinstance(self._ready, Watcher)  # else nobody was told to ask
+        assert isinstance(self._ready, Watcher)  # otherwise get_extra_info() does not return this method
         return not self._ready.is_any_ready_but(self._fd)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:

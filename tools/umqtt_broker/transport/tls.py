@@ -1,4 +1,4 @@
-"""TLS of listeners and bridges: the contexts that their settings make, and whom a client's certificate names."""
+"""TLS of listeners and bridges: makes contexts from their settings, and reads the name in a client's certificate."""
 
 import asyncio
 import os
@@ -25,13 +25,13 @@ _SHORT_NAMES = {
     "streetAddress": "STREET",
 }
 
-# asyncio reads into a buffer of 256 KB for each connection. OpenSSL hands out a record at a time, of 16 KB at most
-# (RFC 8446, 5.1): so much for each client instead takes it from 285 KB of memory to 40 KB.
+# asyncio reads into a buffer of 256 KB for each connection. OpenSSL returns one record at a time, of 16 KB at most
+# (RFC 8446, 5.1). With a buffer of that size, a client takes 40 KB of memory instead of 285 KB.
 sslproto.SSLProtocol.max_size = 16 * 1024
 
 
 def make_context(tls: Tls) -> ssl.SSLContext:
-    """Return a context that reads the files anew. Raises ConfigError, which names the file that is wrong."""
+    """Return the TLS context of a listener; reads the files anew. Raises ConfigError, which names the wrong file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.tls_version]
     # A renegotiation costs the server a handshake and the client nothing.
@@ -42,7 +42,8 @@ def make_context(tls: Tls) -> ssl.SSLContext:
         except ssl.SSLError as error:
             raise ConfigError(f"ciphers {tls.ciphers!r}: OpenSSL knows none of them — see: openssl ciphers") from error
     _load_identity(context, tls)
-    # Asked for or not: what is missing of the certificate's own chain in certfile is sent from here too.
+    # Always, even if no client certificate is required: certificates missing from the chain in certfile are sent from
+    # these files.
     _load_authorities(context, tls)
     if tls.require_certificate:
         if not tls.cafile and not tls.capath:
@@ -53,7 +54,7 @@ def make_context(tls: Tls) -> ssl.SSLContext:
 
 
 def make_bridge_context(config: BridgeConfig) -> ssl.SSLContext | None:
-    """Return what encrypts the link of a bridge, None for nothing. Raises ConfigError, which names the files."""
+    """Return the TLS context of a bridge's link, None without TLS. Raises ConfigError, which names the files."""
     if not config.encrypted:
         return None
     try:
@@ -61,7 +62,7 @@ def make_bridge_context(config: BridgeConfig) -> ssl.SSLContext | None:
     except ConfigError as error:
         raise ConfigError(f"bridge {config.name}: {error}") from error
     context.minimum_version = _VERSIONS[config.tls_version]
-    # The chain is verified all the same: insecure is about the name in the certificate, as in mosquitto.
+    # As in mosquitto, `insecure` concerns only the host name: the certificate chain is always verified.
     context.check_hostname = not config.insecure
     return context
 
@@ -121,20 +122,23 @@ def warnings_of(tls: Tls) -> list[str]:
     try:
         mode = os.stat(tls.keyfile).st_mode
     except OSError:
-        return []  # make_context says what is wrong with it
+        return []  # make_context() reports this error
     if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
         return [f"keyfile {tls.keyfile} can be read by others — chmod 600 {tls.keyfile}"]
     return []
 
 
 def identity_of(transport: asyncio.BaseTransport, listener: Listener) -> str | None:
-    """Return who the verified certificate of the client names; None without one, or if the listener does not ask."""
+    """Return the name in the client's verified certificate: its common name, or its whole subject.
+
+    None without a certificate, or if the listener does not use the name as user name.
+    """
     if not listener.use_identity_as_username:
         return None
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return None
-    # The most special name comes last in a certificate and first in text.
+    # The most specific attribute comes last in a certificate, and first in text.
     names = [name for group in reversed(certificate.get("subject", ())) for name in group]
     if listener.use_subject_as_username:
         return ",".join(f"{_SHORT_NAMES.get(name, name)}={_escape(value)}" for name, value in names) or None

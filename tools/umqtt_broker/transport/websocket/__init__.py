@@ -1,15 +1,17 @@
 """WebSocket as a transport.
 
-The sans-I/O ServerProtocol of the package websockets (17.4, with its C extension) was measured in place of `frames`, on
-CPython 3.11, medians of 5 in alternation. The broker's CPU time for a delivered message of 64 bytes at QoS 0:
+Why not the package websockets? Its sans-I/O ServerProtocol (17.4, with its C extension) was measured in place of
+`frames`, on CPython 3.11, medians of 5 in alternation. The first three lines are the broker's CPU time for a delivered
+message of 64 bytes at QoS 0:
 
-200 messages in each frame              0.84 us here, 0.78 us with it
-one message in each frame               1.55 us here, 2.65 us with it (1.7 times)
-one frame in each read                  16.0 us here, 18.2 us with it (1.14 times)
-memory of a connection beyond TCP's     2.2 KB here, 6.8 KB with it
-CPU time of a connection                0.12 ms here, 0.18 ms with it
+                                        frames     websockets
+200 messages in each frame              0.84 us    0.78 us
+one message in each frame               1.55 us    2.65 us (1.7 times)
+one frame in each read                  16.0 us    18.2 us (1.14 times)
+memory of a connection beyond TCP's     2.2 KB     6.8 KB
+CPU time of a connection                0.12 ms    0.18 ms
 
-Ours stays because most clients send one packet in each frame, and because theirs collects a whole frame before it
-hands it on, which would need a limit of its own for clients that have not sent CONNECT. It also takes lengths that are
-not the shortest, and answers every PING of a client that reads nothing.
+`frames` is used because most clients send one packet in each frame. Also, the package websockets collects a whole frame
+before it passes it on, which would need another limit for clients that have not sent CONNECT; it accepts lengths that
+are not encoded in the shortest form; and it answers every PING of a client that reads nothing.
 """

@@ -1,7 +1,7 @@
 """WebSocket frames as a server sees them (RFC 6455, section 5). No I/O.
 
-MQTT packets need not be aligned with frames [MQTT-6.0.0-2], so a payload is handed on as it arrives: neither a
-frame nor a fragmented message is ever collected, and no size of either has to be limited.
+MQTT packets need not be aligned with frames [MQTT-6.0.0-2], so a payload is passed on as it arrives: frames and
+fragmented messages are never collected, and their sizes need no limit.
 """
 
 from ...errors import BrokerError
@@ -15,14 +15,14 @@ _FIN = 0x80
 _MASKED = 0x80
 _MAX_CONTROL_PAYLOAD = 125
 
-# The heads of all short binary frames: most packets need no other.
+# The heads of all short binary frames, by size: most packets need no other.
 _SHORT_HEADS = tuple(bytes((_FIN | _BINARY, size)) for size in range(126))
 
 
 class BadFrame(BrokerError):
-    """A client broke the WebSocket protocol: the connection must fail (7.1.7).
+    """A client broke the WebSocket protocol: the connection must be failed (7.1.7).
 
-    Attributes: code (int) is the close code to send; received (bytes) the payload that came before it.
+    Attributes: code (int), the close code to send; received (bytes), the payload that came before the bad frame.
     """
 
     def __init__(self, code: int, reason: str, received: bytes) -> None:
@@ -47,10 +47,10 @@ def encode_close(code: int) -> bytes:
 
 
 class FrameDecoder:
-    """Takes what a client sends and gives the payload of its binary messages.
+    """Decodes the frames of a client, and returns the payload of its binary messages.
 
-    replies: control frames that answer what was received; whoever writes empties the list.
-    closed: the client has sent its close frame; whatever follows it is ignored.
+    replies: control frames to send as answers; the caller sends them and empties the list.
+    closed: the client has sent its close frame; everything after it is ignored.
     """
 
     __slots__ = ("_control", "_head", "_in_message", "_left", "_mask", "_opcode", "closed", "replies")
@@ -58,15 +58,15 @@ class FrameDecoder:
     def __init__(self) -> None:
         self.replies: list[bytes] = []
         self.closed = False
-        self._head = b""  # of a frame whose head is not whole yet
-        self._left = 0  # bytes of the frame's payload to come
-        self._mask = b""  # turned so that it fits the next byte of payload
+        self._head = b""  # the beginning of an incomplete frame head
+        self._left = 0  # bytes of the frame's payload that have not come yet
+        self._mask = b""  # rotated so that it begins with the mask of the next payload byte
         self._opcode = _BINARY
         self._control = b""
         self._in_message = False  # a fragmented message has begun and not ended
 
     def receive(self, data: bytes) -> bytes:
-        """Return the payload in `data`. Raises BadFrame."""
+        """Decode received data. Returns the payload in it. Raises BadFrame."""
         if self._head:
             data = self._head + data
             self._head = b""
@@ -88,7 +88,7 @@ class FrameDecoder:
                     piece = data[at : at + size]
                     at += size
                     mask = self._mask
-                    # As one number: the quickest way there is without an extension module.
+                    # XOR as one large number: the fastest way without an extension module.
                     piece = (
                         int.from_bytes(piece, "little")
                         ^ int.from_bytes(mask * (size >> 2) + mask[: size & 3], "little")
@@ -108,7 +108,7 @@ class FrameDecoder:
         return payload[0] if len(payload) == 1 else b"".join(payload)
 
     def _begin(self, data: bytes, at: int, end: int) -> int:
-        """Take the head of a frame (5.2). Returns the index of its payload, or 0 if the head is cut short."""
+        """Decode the head of a frame (5.2). Returns the index of its payload, 0 if cut short. Raises BadFrame."""
         if end - at < 2:
             return 0
         first, second = data[at], data[at + 1]
@@ -151,7 +151,7 @@ class FrameDecoder:
         return body + 4
 
     def _end_control(self) -> None:
-        """Answer a control frame that is whole."""
+        """Process a complete control frame: add the answer to `replies`. Raises BadFrame."""
         opcode, self._opcode = self._opcode, _BINARY
         if opcode == _PING:
             self.replies.append(bytes((_FIN | _PONG, len(self._control))) + self._control)

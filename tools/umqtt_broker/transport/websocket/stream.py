@@ -1,4 +1,4 @@
-"""MQTT over WebSocket (MQTT 3.1.1, chapter 6): a connection that sees plain bytes, whatever the frames were."""
+"""MQTT over WebSocket (MQTT 3.1.1, chapter 6): decodes frames, so that a connection gets plain bytes."""
 
 import asyncio
 from typing import Any, cast
@@ -13,11 +13,11 @@ from .upgrade import MAX_REQUEST, UpgradeRefused, answer_upgrade
 
 
 class Upgrade(asyncio.Protocol):
-    """A connection that is still HTTP. Becomes a WebSocket, or is answered why not and closed.
+    """The protocol of a connection during its HTTP request. It becomes a WebSocket, or is refused and closed.
 
-    It is a connection of the broker from its first moment: counted, and in time for its CONNECT.
+    The broker counts it as a connection from the start, and its connect_timeout applies.
 
-    connection: what is to see the plain bytes. is_local: only this machine reaches the listener.
+    connection: the protocol that gets the plain bytes. is_local: only this machine reaches the listener.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Upgrade(asyncio.Protocol):
         self._request = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the broker count the connection and give it time."""
+        """Register the connection with the broker, which counts it and starts its timeout."""
         self._transport = cast(asyncio.Transport, transport)
         self._socket = WebSocket(self._connection, self._transport, self._stats)
 
@@ -40,7 +40,7 @@ class Upgrade(asyncio.Protocol):
         self._socket.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Collect the request, answer it, and hand what follows to the WebSocket."""
+        """Collect the request, answer it, and pass the data behind it to the WebSocket."""
         self._request += data
         try:
             request, end, rest = self._request.partition(b"\r\n\r\n")
@@ -62,9 +62,9 @@ class Upgrade(asyncio.Protocol):
 
 
 class WebSocket(asyncio.Protocol):
-    """Takes the frames of the client apart and hands their payload to `connection`.
+    """Decodes the frames of a client and passes their payload to `connection`.
 
-    Before open() nothing is sent: the client would not take it for a frame.
+    Before open() nothing may be sent: the client still expects the HTTP response. closing: no more frames are sent.
     """
 
     def __init__(self, connection: asyncio.Protocol, transport: asyncio.Transport, stats: Stats) -> None:
@@ -72,20 +72,20 @@ class WebSocket(asyncio.Protocol):
         self._transport = transport
         self._stats = stats
         self._decoder = FrameDecoder()
-        self._pong = b""  # the newest, while the client does not read
+        self._pong = b""  # the newest PONG, while the client does not read
         self._is_open = False
         self._is_congested = False
         self.closing = False
         connection.connection_made(WebSocketTransport(self, transport))
 
     def open(self, data: bytes) -> None:
-        """Begin after the answer to the request, with the data that followed the request."""
+        """Begin, after the answer to the request is sent. data: the data that followed the request."""
         self._is_open = True
         if data:
             self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the payload; answer control frames; fail the connection at a broken one."""
+        """Pass the payload on, and answer control frames. A malformed frame fails the connection."""
         if self.closing and self._transport.is_closing():
             return
         decoder = self._decoder
@@ -108,13 +108,13 @@ class WebSocket(asyncio.Protocol):
             if not self.closing:
                 self._transport.write(replies[-1])
             self.closing = True
-            # Both sides have said close: the server closes first (7.1.1).
+            # Both sides have sent a close frame: the server closes first (7.1.1).
             self._transport.close()
         elif self._is_congested:
             self._pong = replies[-1]
         elif not self.closing:
-            # Only the newest PING need be answered (5.5.3): a client that sends them and reads nothing must not
-            # fill the memory.
+            # Only the newest PING need be answered (5.5.3): a client that sends PINGs and reads nothing must not fill
+            # the memory.
             self._transport.write(replies[-1])
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.close()
 
     def fail(self, code: int) -> None:
-        """Send the reason and close without waiting (7.1.7)."""
+        """Send a close frame with `code`, and close without waiting (7.1.7)."""
         if not self.closing:
             self.closing = True
             self._transport.write(encode_close(code))
@@ -155,7 +155,7 @@ class WebSocket(asyncio.Protocol):
 
 
 class WebSocketTransport(asyncio.Transport):
-    """What a Connection writes to: each write is one binary frame."""
+    """The transport of a Connection over WebSocket: each write is one binary frame."""
 
     def __init__(self, websocket: WebSocket, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class WebSocketTransport(asyncio.Transport):
         self._transport = transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send one frame; nothing after the close frame (5.5.1)."""
+        """Send one frame. Nothing is sent after the close frame (5.5.1)."""
         if not self._websocket.closing:
             self._transport.write(encode_binary(bytes(data)))
 
@@ -193,13 +193,13 @@ class WebSocketTransport(asyncio.Transport):
         return self._transport.is_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait to leave."""
+        """Return how many bytes wait to be sent."""
         return self._transport.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say from how many waiting bytes on the connection counts as congested."""
+        """Set from how many waiting bytes on the connection counts as congested."""
         self._transport.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the network connection knows, such as "peername" or "peercert"."""
+        """Return information about the network connection, such as "peername" or "peercert"."""
         return self._transport.get_extra_info(name, default)

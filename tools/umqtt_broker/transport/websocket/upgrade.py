@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from ...errors import BrokerError
 from ...settings.broker import is_loopback_name
 
-# Bytes of a request with its headers. Browsers send cookies; 8 KiB is what web servers take.
+# Bytes that a request with its headers may have. Browsers send cookies; 8 KiB is the usual limit of web servers.
 MAX_REQUEST = 8192
 
 _KEY_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -39,9 +39,9 @@ class UpgradeRefused(BrokerError):
 def answer_upgrade(request: bytes, origins: Collection[str], is_local: bool) -> bytes:
     """Return the response that opens the WebSocket. Raises UpgradeRefused.
 
-    request: up to and with the empty line. origins: whose pages may connect; empty for every page's, but on a
-    listener that only this machine reaches (is_local) only those that come from this machine: otherwise any page
-    that its user opens could speak to a broker that trusts everyone on loopback.
+    request: up to and including the empty line. origins: the sites whose pages may connect. If it is empty, all pages
+    may; but on a listener that only this machine reaches (is_local), only pages of this machine: otherwise any page
+    that its user opens could talk to a broker that trusts everyone on loopback.
     """
     try:
         lines = request[:-4].decode("latin-1").split("\r\n")
@@ -75,7 +75,7 @@ def answer_upgrade(request: bytes, origins: Collection[str], is_local: bool) -> 
 
 
 def _tokens(headers: dict[str, list[str]], name: str) -> list[str]:
-    """Return the values of a header that is a list, in lower case."""
+    """Return the items of a header that is a comma-separated list, in lower case."""
     return [token.strip().lower() for value in headers.get(name, ()) for token in value.split(",")]
 
 
@@ -91,7 +91,7 @@ def _accept(keys: list[str]) -> str:
 
 
 def _check_origin(found: list[str], origins: Collection[str], is_local: bool) -> None:
-    """Refuse a browser that shows a page of somebody else; other programs send no Origin."""
+    """Raise UpgradeRefused for a page of another site. Programs other than browsers send no Origin."""
     if not found:
         return
     origin = found[0].lower()
