@@ -372,7 +372,7 @@ def test_a_client_that_guesses_is_told_to_wait_and_one_that_was_right_is_not(
     broker.advance(1.5)
     assert enter(b"once more") == 4 and enter(b"once more") == 3
     assert broker.call(lambda: (broker.stats.wrong_passwords, broker.stats.told_to_wait)) == (7, 3)
-    assert "6 wrong passwords for user ada from 127.0.0.1: waits 1 s" in caplog.text
+    assert "6 wrong passwords for user ada from 127.0.0.1: this address must wait 1 s" in caplog.text
 
 
 CALM = Outcome(5.0, 30.0, 33.0, 40.0, 34.0)

@@ -151,10 +151,10 @@ def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(writ
     configuration = load(str(path))
     for_all = "for all listeners; with per_listener_settings true each has its own"
     assert configuration.warnings == [
-        f"{path}:2: sys_interval is said at {path}:1 too — this one counts",
-        f"{path}:8: max_connections is said at {path}:7 too — this one counts",
-        f"{path}:9: allow_anonymous is said at {path}:5 too — this one counts, {for_all}",
-        f"{path}:13: keepalive_interval is said at {path}:12 too — this one counts",
+        f"{path}:2: sys_interval is already set at {path}:1 — this line takes effect",
+        f"{path}:8: max_connections is already set at {path}:7 — this line takes effect",
+        f"{path}:9: allow_anonymous is already set at {path}:5 — this line takes effect, {for_all}",
+        f"{path}:13: keepalive_interval is already set at {path}:12 — this line takes effect",
     ]
     listeners = configuration.broker.listeners
     assert configuration.broker.sys_interval == 6

@@ -148,9 +148,9 @@ def test_http_needs_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("-c", "x.conf", "--http", "1"), "--http cannot stand beside -c"),
-        (("-c", "x.conf", "-p", "1883"), "--port cannot stand beside -c — say it in x.conf"),
-        (("-c", "x.conf", "--store", "a", "--max-inflight", "3"), "--store and --max-inflight cannot stand beside -c"),
+        (("-c", "x.conf", "--http", "1"), "--http cannot be combined with -c"),
+        (("-c", "x.conf", "-p", "1883"), "--port cannot be combined with -c — set it in x.conf"),
+        (("-c", "x.conf", "--store", "a", "--max-inflight", "3"), "--store and --max-inflight cannot be combined"),
         (("--lenient",), "name it with -c FILE"),
         (("--test-config", "-p", "0"), "name it with -c FILE"),
         (("-c", f"{__file__}.d/x.conf"), f"{__file__}.d/x.conf cannot be read (No such file or directory)"),

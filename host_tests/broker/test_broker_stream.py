@@ -229,7 +229,7 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
             if where == "resume_writing":
                 reading = loop.create_task(_read(peers[0], 5_000_000))
             assert isinstance(await asyncio.wait_for(accepted[0].lost, WAIT_LIMIT_S), KeyError)
-            assert "a mistake of the broker ends the connection" in caplog.text and "KeyError" in caplog.text
+            assert "a defect of the broker ends the connection" in caplog.text and "KeyError" in caplog.text
             await eventually_async(lambda: accepted[1].data)
             with suppress(ConnectionResetError):  # the socket is closed
                 if where == "resume_writing":

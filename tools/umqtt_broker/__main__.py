@@ -91,14 +91,14 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--accept-loss",
         action="store_true",
-        help="open the store also when part of it is lost or damaged; what is, is logged",
+        help="open the store also when part of it is lost or damaged; the loss is logged",
     )
     options = parser.parse_args(arguments)
     if options.config is None:
         if options.lenient or options.test_config:
             parser.error("--lenient and --test-config are about a configuration file — name it with -c FILE")
     elif _settings(options):
-        parser.error(f"{_spoken(_settings(options))} cannot stand beside -c — say it in {options.config}")
+        parser.error(f"{_spoken(_settings(options))} cannot be combined with -c — set it in {options.config}")
     return options
 
 

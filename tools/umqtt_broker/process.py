@@ -89,7 +89,7 @@ class Process:
         with contextlib.suppress(asyncio.CancelledError):
             await reloading
         if is_lost:
-            _log.error("%s — ends all connections and is standby now", await losing)
+            _log.error("%s — closing all connections; this broker is now the standby", await losing)
             await broker.abandon()
         return is_lost
 

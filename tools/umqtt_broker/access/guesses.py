@@ -65,14 +65,15 @@ class Guesses:
             pair.until = now + wait
             if wait == 1.0 or wait == _LONGEST_WAIT:
                 shown = username.decode(errors="replace")
-                _log.warning("%d wrong passwords for user %s from %s: waits %d s", pair.count, shown, address, wait)
+                text = "%d wrong passwords for user %s from %s: this address must wait %d s"
+                _log.warning(text, pair.count, shown, address, wait)
         for key in (address, username):
             was_full = self._is_full(key, now)
             found = self._wrong.get(key)
             self._count(key, now, 0.0 if found is None else max(0.0, 1.0 - (now - found.at) / max(found.count, 1.0)))
             if self._is_full(key, now) and not was_full:
                 kind, shown = ("from", key) if isinstance(key, str) else ("for user", key.decode(errors="replace"))
-                _log.warning("%d wrong passwords %s %s: held to one a second", _AT_ONCE, kind, shown)
+                _log.warning("%d wrong passwords %s %s: limited to one a second", _AT_ONCE, kind, shown)
 
     def _is_forgotten(self, key: tuple[str, bytes], now: float) -> bool:
         found = self._wrong.get(key)

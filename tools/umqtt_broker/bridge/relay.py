@@ -318,7 +318,7 @@ class Relay:
             self._bridge.report(f"{self._status.remote} takes QoS 2 for QoS 1: it may deliver messages twice")
         elif isinstance(error, SessionPurged):
             self._status.purges += 1
-            self._bridge.report(f"{self._status.remote} keeps a session that is not this one's: made to forget it")
+            self._bridge.report(f"{self._status.remote} had another session of this bridge, which is now discarded")
         else:
             self._bridge.report(f"cannot connect to {self._status.remote}: {error}")
 
@@ -385,7 +385,7 @@ class Relay:
     def _lead_to(self, broker_id: bytes) -> None:
         """Record the identifier of the remote broker."""
         if not is_broker_id(broker_id):
-            self._bridge.report(f"{self._status.remote} gives itself a name that no broker has; it is ignored")
+            self._bridge.report(f"{self._status.remote} sent an invalid identifier of a broker; it is ignored")
             return
         router = self._bridge.router
         router.set_origin(self._local.session, broker_id)

@@ -89,7 +89,7 @@ def bridge_of(lines: Sequence[Line], problems: Problems) -> BridgeConfig | None:
             problems.at(line, f"{line.key} has no value — write it behind the key")
             continue
         if key != "topic" and key in seen:
-            problems.warn(line.file, line.number, f"{line.key} is said at {seen[key]} too — this one counts")
+            problems.warn(line.file, line.number, f"{line.key} is already set at {seen[key]} — this line takes effect")
         seen[key] = line.where
         try:
             if key == "topic":

@@ -173,7 +173,7 @@ class _Builder:
             else:
                 config.store = os.path.join(place, asked.get("persistence_file", _STORE_FILE))
         else:
-            without_effect["persistence_location"] = without_effect["persistence_file"] = "say persistence true"
+            without_effect["persistence_location"] = without_effect["persistence_file"] = "write persistence true"
         for name, why in without_effect.items():
             if line := lines.get(name):
                 self._problems.warn(line.file, line.number, f"{name} has no effect: {why}")

@@ -111,7 +111,7 @@ _KEYS = (
     Key("persistent_client_expiration", "broker", "session_expiry", values.duration, "never",
         "When the session of a client that stays away is forgotten: `1h`, `2d`, `3w`, `4m`, `5y`"),
     Key("retain_available", "broker", "retain_available", values.boolean, "true",
-        "false: the retain flag is ignored"),
+        "false: the retain flag is ignored; clients of MQTT 5 that set it are disconnected"),
     Key("server_reference", "broker", "server_reference", values.text, "",
         "Send clients of MQTT 5 to this server, `HOST:PORT`: new ones, and at a reload those that are connected."
         " Clients of MQTT 3.1.1 are served"),

@@ -121,7 +121,7 @@ class Reader:
         section.lines[key.name] = line
 
     def _warn_twice(self, first: Line, line: Line, is_global: bool) -> None:
-        text = f"{line.key} is said at {first.where} too — this one counts"
+        text = f"{line.key} is already set at {first.where} — this line takes effect"
         if is_global and len(self._sections.listeners) > 1:
             text += ", for all listeners; with per_listener_settings true each has its own"
         self._problems.warn(line.file, line.number, text)

@@ -66,7 +66,7 @@ class Turns:
             try:
                 taker.on_turn()
             except Exception:  # noqa: BLE001 - a mistake may be anything, and is logged
-                _log.exception("a mistake of the broker ends a connection")
+                _log.exception("a defect of the broker ends a connection: please report this traceback")
                 taker.abort()
             if self._loop.time() >= until:
                 break

@@ -200,7 +200,7 @@ class BrokerConfig:
         if not 0 <= listener.port <= 65535:
             raise ConfigError(f"port {listener.port} is not between 0 and 65535")
         if listener.path and listener.tls is not None:
-            raise ConfigError(f"TLS on the Unix socket {listener.path} protects nothing — leave certfile away")
+            raise ConfigError(f"TLS on the Unix socket {listener.path} protects nothing — remove certfile")
         if listener.mount_point and not is_mount_point(listener.mount_point):
             shown = listener.mount_point[:60].decode(errors="replace")
             raise ConfigError(f"mount_point {shown!r} is not the beginning of topic names, or is one of $share")

@@ -561,7 +561,7 @@ class GroupCommitStore(Store):
         if str(error) != self.failure:
             self.failure = str(error)
             _log.error(
-                "%s: transaction failed, will be tried again: %s — until it works, those who need it are not read from",
+                "%s: transaction failed, will be tried again: %s — until then, clients that need it are not read from",
                 self._backend.name,
                 error,
             )

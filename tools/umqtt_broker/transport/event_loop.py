@@ -148,5 +148,5 @@ if sys.platform == "linux":
                         )
                         others.append((key, events & key.events))
                 except Exception as error:  # noqa: BLE001 - as asyncio does: one that fails takes no other with it
-                    self._loop.call_exception_handler({"message": "a mistake of the broker", "exception": error})
+                    self._loop.call_exception_handler({"message": "a defect of the broker", "exception": error})
             return others

@@ -295,7 +295,8 @@ class StreamTransport(asyncio.Transport):
             self._on_mistake(error)
 
     def _on_mistake(self, error: Exception) -> None:
-        _log.exception("a mistake of the broker ends the connection of %s", self._address or "a client")
+        text = "a defect of the broker ends the connection of %s: please report this traceback"
+        _log.exception(text, self._address or "a client")
         self._end(error)
 
     def _end(self, error: Exception | None) -> None:
