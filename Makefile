@@ -98,7 +98,7 @@ prove-ingest: setup ## The way into the tables killed 50 times under load, count
 	@$(PY) host_tests/spark/prove.py $(ARGS)
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/spark/pipeline/test_alert_delivery.py
 
-prove-cluster: setup ## Nodes of RabbitMQ, of NATS, and shards killed, stopped and lost, rows counted (ARGS="--quick --json --seed N")
+prove-cluster: setup ## Nodes of RabbitMQ, of NATS, and shards killed, stopped and lost under boards and devices, rows counted (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/clusters/prove.py $(ARGS)
 
 fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="--minutes M --corpus DIR")

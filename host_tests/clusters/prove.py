@@ -1,16 +1,17 @@
 """Proves that a cluster loses nothing: `make prove-cluster`, or `python host_tests/clusters/prove.py [--quick]`.
 
 Runs three nodes of each installed engine, and four shards of the paired broker, configured by tools/clusters, with a
-balancer, devices with this project's client, an operator that sends them commands, the collector, and Spark. Nodes
-are killed (one, all), stopped for a time, wiped and joined again, or lost for good, in an order drawn from a seed; an
-operator does what docs/engines.md and docs/shards.md say. Then the rows of silver are compared with what the engine
-acknowledged to the devices, and what the devices received with what it acknowledged to the operator. Faults that an
-engine itself does not survive (chain.CANNOT) have a run of their own and are counted separately.
+balancer, virtual boards with the firmware, devices with this project's client, an operator that sends commands to both,
+the collector, and Spark. Nodes are killed (one, all), stopped for a time, wiped and joined again, or lost for good, in
+an order drawn from a seed; an operator does what docs/engines.md and docs/shards.md say. Then the rows of silver are
+compared with what the engine acknowledged to the devices and with all that the boards had in their flash, and the
+commands that devices received or boards answered with those that it acknowledged to the operator. Faults that an engine
+itself does not survive (chain.CANNOT) have a run of their own and are counted separately.
 
-With --json it prints one JSON object at the end: engines (for each: acknowledged, commands, lost, duplicated,
-commands_lost, doubled, faults), cannot (for each such case: its issue, lost, commands_lost; nobody is shut out there
-either), lost, duplicated, commands_lost (sums, without those cases), seed, seconds. Exit code: 0, or 1 if a law was
-broken; then the folder is kept and named.
+With --json it prints one JSON object at the end: engines (for each: acknowledged, from_boards, commands, lost,
+duplicated, commands_lost, doubled, faults), cannot (for each such case: its issue, lost, commands_lost; nobody is shut
+out there either), lost, duplicated, commands_lost (sums, without those cases), seed, seconds. Exit code: 0, or 1 if a
+law was broken; then the folder is kept and named.
 """
 
 from __future__ import annotations
