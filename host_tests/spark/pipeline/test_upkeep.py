@@ -215,6 +215,7 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
     whole = Path(shutil.copytree(tables, tmp_path / "whole"))
     command = [*broken.split(), *(["d'1"] if broken == "forget" else [])]
     monkeypatch.setattr(Gold, "update", lambda *_arguments, **_given: 1 / 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # for the file with the traceback
     assert "ZeroDivisionError" in run(*command, "--tables", tables, code=70)
     again = "was interrupted: run umqtt tables " + ("forget 'd'\"'\"'1'" if broken == "forget" else broken)
     with pytest.raises(UsageError, match=re.escape(f"{again} --tables {tables} again")):
