@@ -86,6 +86,8 @@ class Fleet:
             operator.client.subscribe("fleet/+/reply", qos=1)
         self._parties = [*self.devices, *self._operators]
         self._makes = False
+        self._greets = False
+        self._greetings = [-1 - number for number in range(len(boards.names))]  # ids of the first commands to boards
         self._pauses = False
         self._ends = False
         self._failure: BaseException | None = None
@@ -95,6 +97,10 @@ class Fleet:
         self._thread.start()
         patiently(lambda: self._alive and all(p.client.connected for p in self._parties), self.told)
         patiently(lambda: self._alive and all(p.client.subscribed for p in self._parties), self.told)
+        # A command that an engine takes before a board has subscribed is nobody's.
+        self._greets = True
+        patiently(lambda: self._alive and set(self._greetings) <= self.commands, self.told)
+        self._greets = False
         self._makes = True
         return self
 
@@ -157,7 +163,7 @@ class Fleet:
 
     def _run(self) -> None:
         try:
-            last = time.monotonic()
+            last = greeted = time.monotonic()
             readings = commands = 0.0
             while not self._ends:
                 now = time.monotonic()
@@ -171,6 +177,9 @@ class Fleet:
                 for operator in self._operators:
                     while self._makes and operator.client.pending < 8 and operator.made < commands:
                         self._command(operator, self._commanded[operator.made % len(self._commanded)], "ping")
+                if self._greets and now - greeted > 1:
+                    greeted = now
+                    self._greet_boards()
                 if self._pauses:
                     self._pause_boards()
                 for party in self._parties:
@@ -190,6 +199,16 @@ class Fleet:
     def _on_command(self, _topic: bytes, payload: bytes) -> None:
         # A device takes the command itself, the operator the reply of a board. Both have its id.
         self.commands.add(int(json.loads(payload)["id"]))
+
+    def _greet_boards(self) -> None:
+        """Send the first command to each board that has not answered it yet; a repeated one is answered again."""
+        for operator in self._operators:
+            for number, name in zip(self._greetings, self._boards.names, strict=True):
+                if number not in self.commands and operator.client.pending < 8:
+                    payload = json.dumps({"id": str(number), "cmd": "ping"})
+                    packet_id = operator.client.publish(f"fleet/{name}/cmd", payload.encode(), qos=1)
+                    assert packet_id is not None
+                    operator.sent[packet_id] = number
 
     def _pause_boards(self) -> None:
         """Send the last commands: each board answers once all its readings are acknowledged."""
