@@ -82,10 +82,7 @@ class Node:
     def listens(self) -> bool:
         """Whether it accepts connections."""
         assert self._process is not None
-        if self._process.poll() is not None:
-            assert self._restarts, f"{self.name} has ended: {self.log[-2000:]}"
-            self.stop()
-            self.start()
+        assert self._process.poll() is None, f"{self.name} has ended: {self.log[-2000:]}"
         return self._accepts()
 
     def _accepts(self) -> bool:
@@ -94,8 +91,15 @@ class Node:
         return False
 
     def await_listening(self) -> None:
-        """Wait until it accepts connections."""
-        patiently(lambda: self.listens, lambda: f"{self.name} listens: {self.log[-1000:]}")
+        """Wait until it accepts connections; start it again if it ends with an error and `restarts` is set."""
+
+        def listens() -> bool:
+            if self._restarts and self._process is not None and self._process.poll() is not None:
+                self.stop()
+                self.start()
+            return self.listens
+
+        patiently(listens, lambda: f"{self.name} listens: {self.log[-1000:]}")
 
     def start(self) -> None:
         """Start it; it may take some seconds before it listens."""

@@ -52,11 +52,15 @@ class Party:
         )
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1."""
+        """Publish the next message at QoS 1."""
+        self.publish_as(self.made, topic, payload)
+        self.made += 1
+
+    def publish_as(self, number: int, topic: str, payload: bytes) -> None:
+        """Publish at QoS 1 a message that counts as `number`."""
         packet_id = self.client.publish(topic, payload, qos=1)
         assert packet_id is not None
-        self.sent[packet_id] = self.made
-        self.made += 1
+        self.sent[packet_id] = number
 
 
 class Fleet:
@@ -193,8 +197,7 @@ class Fleet:
             self._failure = error
 
     def _command(self, operator: Party, name: str, command: str) -> None:
-        payload = json.dumps({"id": str(operator.made), "cmd": command})
-        operator.publish(f"fleet/{name}/cmd", payload.encode())
+        operator.publish(f"fleet/{name}/cmd", _payload(operator.made, command))
 
     def _on_command(self, _topic: bytes, payload: bytes) -> None:
         # A device takes the command itself, the operator the reply of a board. Both have its id.
@@ -205,10 +208,7 @@ class Fleet:
         for operator in self._operators:
             for number, name in zip(self._greetings, self._boards.names, strict=True):
                 if number not in self.commands and operator.client.pending < 8:
-                    payload = json.dumps({"id": str(number), "cmd": "ping"})
-                    packet_id = operator.client.publish(f"fleet/{name}/cmd", payload.encode(), qos=1)
-                    assert packet_id is not None
-                    operator.sent[packet_id] = number
+                    operator.publish_as(number, f"fleet/{name}/cmd", _payload(number, "ping"))
 
     def _pause_boards(self) -> None:
         """Send the last commands: each board answers once all its readings are acknowledged."""
@@ -223,3 +223,7 @@ class Fleet:
         record = {"v": 1, "id": device.name, "boot": self.boot, "seq": device.made, "ts": _TS + device.made,
                   "up": 1000 + device.made, "m": {"t": 21.5}}  # fmt: skip
         device.publish(f"fleet/{device.name}/telemetry", json.dumps(record).encode())
+
+
+def _payload(number: int, command: str) -> bytes:
+    return json.dumps({"id": str(number), "cmd": command}).encode()

@@ -24,26 +24,23 @@ class Boards:
         self.names = [f"board-{number}" for number in range(count)]
         self._cluster = cluster
         self._folder = folder
-        self._running = ExitStack()
         self._boards: list[VirtualBoard] = []
         folder.mkdir()
 
     def __enter__(self) -> Self:
         secrets = {"mqtt": {"username": "devices", "password": PASSWORDS["devices"]}, "tls": {"ca": "/ca.pem"}}
         files: dict[str, Any] = {**deployed_files(), "/ca.pem": self._cluster.ca, "/secrets.json": _json(secrets)}
-        try:
+        with ExitStack() as starting:
             for number, name in enumerate(self.names):
                 board = VirtualBoard(
                     self._folder / f"{name}.img",
                     env={"UMQTT_GROUND_TRUTH": str(ground_truth_path(self._folder, name))},
                     log=self._folder / f"{name}.log",
                 )
-                self._boards.append(self._running.enter_context(board))
+                self._boards.append(starting.enter_context(board))
                 board.install({**files, "/settings.json": _json(self._settings(number, name))})
                 board.start()
-        except BaseException:
-            self._running.close()
-            raise
+            self._running = starting.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
