@@ -21,7 +21,6 @@ was cut before.
 """
 
 import os
-from array import array
 from binascii import crc32
 from struct import calcsize, pack, unpack, unpack_from
 
@@ -75,7 +74,6 @@ class Box:
         self._prefix = prefix
         self._chunk = chunk
         self._order = 0
-        self._orders = array("I", bytes(4 * slots))
         self.slots = slots
         self.torn = 0
         self._large = []  # slots whose first chunk has blocks of its own
@@ -145,7 +143,7 @@ class Box:
         except StoreError:
             self._free_chunk(slot)
             raise
-        self._order = self._orders[slot] = order
+        self._order = order
 
     def message(self, slot):
         """Returns (flags, packet_id, order, lifetime, topic, payload), or None if the slot is free or torn.
@@ -216,7 +214,6 @@ class Box:
                     if slot >= self.slots:
                         raise StoreError("%s has messages in slots above %d" % (self._path, self.slots))
                     flags, packet_id, order, lifetime = message[:4]
-                    self._orders[slot] = order
                     self._order = max(self._order, order)
                     found.append((order, slot, packet_id, flags, lifetime))
         live = [message[1] for message in found]
@@ -262,7 +259,9 @@ class FlashStore(Box):
         return Box.restore(self, names)
 
     def change(self, slot, flags, rank):
-        self._write(self._name(slot) + "r", pack(_CHANGE, self._orders[slot], rank, flags))
+        message = self.message(slot)  # its order is not in RAM: only QoS 2 needs it
+        if message:
+            self._write(self._name(slot) + "r", pack(_CHANGE, message[2], rank, flags))
 
     @property
     def session(self):
