@@ -8,7 +8,7 @@ import gc
 try:
     import startup
 
-    startup.select(startup.Startup("", startup._cause()).folder)
+    startup.begin(False)
 except Exception as error:  # noqa: BLE001 - whatever is wrong: main.py and the prompt must be reached
     print("boot.py: the version to run was not chosen:", repr(error))
 

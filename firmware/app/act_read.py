@@ -14,6 +14,8 @@ _FILES = (
     "main.py",
     "settings.json",
     "deployed.json",
+    "boot_choice.py",
+    "boot_choice.mpy",
     "startup.py",
     "startup.mpy",
     "postmortem.py",

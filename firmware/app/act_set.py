@@ -31,7 +31,7 @@ def run(board, args):
             raise CommandError("not changed: settings.json cannot be written: %r" % error)
     applies = "now"
     for key in changes:
-        if not board.apply(settings, key):
+        if not apply(board, settings, key):
             applies = "after reboot"
         if key not in LIVE:
             # Readings delivered with this boot's settings say nothing about those of the next boot.
@@ -53,6 +53,40 @@ def recover(board, args):
     if "settings" in args:
         return {"changed": sorted(changes), "applies": "now"}
     return {"key": args["key"], "value": args["value"], "applies": "now"}
+
+
+def apply(board, settings, key):
+    """Use new settings, in which `key` has changed; return True if that takes effect at once."""
+    board.settings = settings
+    if board.unreported is not None:
+        board.unreported = True
+    telemetry = board.telemetry
+    if key == "log_level":
+        board.log.level = settings[key]
+        return True
+    if key == "telemetry_qos" and telemetry:
+        telemetry.qos = settings[key]
+        return True
+    if key == "expires_s" and telemetry:
+        telemetry.expires_s = settings[key]  # for readings taken from now on
+        return True
+    if key == "home_assistant" and telemetry:
+        board.discover(settings[key])
+        return True
+    if key == "interval_ms" and telemetry:
+        telemetry.interval_ms = settings[key]
+        if not telemetry.paused:
+            telemetry.resume()  # the next reading is taken now, and the schedule counts from it
+        return True
+    if key == "sleep_s" and telemetry:
+        if not settings[key]:
+            board.sleeper = None
+            telemetry.interval_ms = settings["interval_ms"]
+            telemetry.resume()
+        elif not board.sleeper:
+            board.sleep()
+        return True
+    return False
 
 
 def _value(changes, key):

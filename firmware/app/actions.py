@@ -11,7 +11,7 @@ commands with recover():
     rotate                        the same for secrets.json, once its trial is over; see rotation.py
     update                        continues until the new version is confirmed or given up; see update.py
 
-Rarely used commands are modules act_NAME with run(board, args) and, if they need it, recover(board, args). Each is
+The larger commands are modules act_NAME with run(board, args) and, if they need it, recover(board, args). Each is
 imported when it is called and unloaded afterwards.
 """
 
@@ -21,8 +21,9 @@ import sys
 from app.commands import CommandError, Later
 from app.modules import forget, once
 
-_MODULES = ("crash", "get", "log", "read", "set")
-_NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "rotate", "update")
+_MODULES = ("read", "set")
+_MOST_LOG_CHARACTERS = 1000
+_NAMES = _MODULES + ("crash", "get", "log", "pause", "ping", "reboot", "resume", "rotate", "update")
 
 
 class Actions:
@@ -59,7 +60,7 @@ class Actions:
         if name == "pause":
             raise CommandError("the board restarted before its outbox was empty, and takes readings again")
         if name in ("rotate", "update"):
-            self._board.updater(name).recover(args, order)
+            self._updater(name).recover(args, order)
             raise Later
         if name not in _NAMES:
             raise CommandError("interrupted, and this version does not know the command")
@@ -81,7 +82,32 @@ class Actions:
         except MemoryError:
             raise CommandError("not enough memory; send it again under another id")
         finally:
-            forget("act_" + name, "crash", "settings_files", "settings")
+            forget("act_" + name, "settings_files", "settings")
+
+    def do_crash(self, args, order):
+        """Return the last traceback, and how often this board has crashed."""
+        return once("crash", "last_crash") or {"n": 0}
+
+    def do_get(self, args, order):
+        """Return one setting for {"key": "interval_ms"}, all of them for {}. Settings hold no secret."""
+        key = args.get("key")
+        settings = self._board.settings
+        if key is None:
+            return settings
+        if key not in settings:
+            raise CommandError("no setting %r; there are %s" % (key, ", ".join(sorted(settings))))
+        return {"key": key, "value": settings[key]}
+
+    def do_log(self, args, order):
+        """Return the newest lines of the log in RAM, oldest first."""
+        found = []
+        room = _MOST_LOG_CHARACTERS
+        for line in reversed(self._board.log.lines()):
+            room -= len(line) + 3
+            if room < 0:
+                break
+            found.insert(0, line)
+        return {"lines": found}
 
     def do_ping(self, args, order):
         board = self._board
@@ -117,12 +143,23 @@ class Actions:
         raise Later
 
     def do_rotate(self, args, order):
-        self._board.updater("rotate").begin(args, order)
+        self._updater("rotate").begin(args, order)
         raise Later
 
     def do_update(self, args, order):
-        self._board.updater("update").begin(args, order)
+        self._updater("update").begin(args, order)
         raise Later
+
+    def _updater(self, command):
+        # Returns the part that carries out updates or rotations, one at a time.
+        board = self._board
+        if not board.update or board.update.command != command and not board.update.busy:
+            if command == "rotate":
+                from app.rotation import Rotation as Part
+            else:
+                from app.update import Updater as Part
+            board.update = Part(board)
+        return board.update
 
     def _counts(self):
         telemetry = self._board.telemetry

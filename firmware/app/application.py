@@ -57,7 +57,10 @@ class Application:
                 wanted = part.step()
                 if wanted is not None and wanted < wait_ms:
                     wait_ms = wanted
-        board.restart.step()
+        if board.restart.asked:
+            from app.restart import step
+
+            step(board)
         board.health.step()
         if board.loop_timer:
             board.loop_timer.stop()

@@ -22,14 +22,16 @@ _MODULES = (
 
 
 class CommandDoor:
-    """The receiver of commands. board: app.board.Board with client, clock, identity; path: folder of the ledger."""
+    """The receiver of commands. board: app.board.Board with client, clock, identity; path: folder of the ledger;
+    unfinished: bool, it may hold an unanswered command.
+    """
 
-    def __init__(self, board, path):
+    def __init__(self, board, path, unfinished):
         self._board = board
         self._path = path
         self._desired = path + "/desired"
         self._commands = self._actions = None
-        self._unfinished = _is_unfinished(path)
+        self._unfinished = unfinished
         self._idle_since = 0
         self.refused = 0
 
@@ -43,7 +45,7 @@ class CommandDoor:
         desired = topic.endswith(b"/desired")
         if desired:
             checksum = (crc32(payload) & 0xFFFFFFFF).to_bytes(4, "big")
-            if not payload or _head(self._desired) == checksum:
+            if not payload or first_bytes(self._desired) == checksum:
                 return
         try:
             self._load().handle(topic, payload)
@@ -110,19 +112,8 @@ class CommandDoor:
             pass  # not a command, or no room for the reply: it is counted
 
 
-def _is_unfinished(path):
-    # True if the ledger may hold an unanswered command. Loading the ledger decides; see its file layout.
-    newest = 0
-    for n in range(16):
-        newest = max(newest, _order(path + "/%d" % n))
-    return newest > _order(path + "/sent")
-
-
-def _order(name):
-    return int.from_bytes(_head(name)[4:], "little")
-
-
-def _head(name):
+def first_bytes(name):
+    """Return the first 8 bytes of a file, or b"" if there is none."""
     try:
         with open(name, "rb") as file:
             return file.read(8)

@@ -4,9 +4,9 @@
     {"id": "7", "ok": true, "result": {"key": "interval_ms", "value": 500, "was": 1000, "applies": "now"}}
 
 Each command is in flash (ledger.py) before it is carried out, and its reply stays there until the broker has it. A
-command whose id is known is not carried out again, whether it repeats because a power cut broke QoS 2, the broker
-lost its session, or its sender repeats it. Its reply is sent again instead. The ledger has the last 16 commands with
-their replies, and knows the ids of 48 more, which are refused.
+command whose id is known is not carried out again, whether the broker repeats it (QoS 1, or a lost session) or its
+sender. Its reply is sent again instead. The ledger has the last 16 commands with their replies, and knows the ids of
+48 more, which are refused.
 
 Commands that can take the board away from its owner are signed (signed.py, guard.py). Each has a higher counter than
 those before, which is durable before the command is carried out: a repeated old command is refused even if its id is

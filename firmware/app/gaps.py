@@ -20,8 +20,7 @@ _LOG = b"/log"
 class Gaps:
     """The dropped readings. path: their file; boot: this boot's id; report(level, text, fields, always): of a log.
 
-    Counters: dropped, readings of any boot; others, messages of other kinds; unreadable, damaged messages of unknown
-    content. error: None, or why the note is not in flash.
+    unreadable: count of damaged messages of unknown content. error: None, or why the note is not in flash.
     """
 
     def __init__(self, path, boot, report):
@@ -29,8 +28,6 @@ class Gaps:
         self._boot = boot
         self._report = report
         self._gaps = {}
-        self.dropped = 0
-        self.others = 0
         self.unreadable = 0
         self.error = None
         # Called with the packet id and the topic of each dropped message that is not a reading.
@@ -51,10 +48,8 @@ class Gaps:
         except ValueError:
             record = {}
         if "seq" in record and "boot" in record:
-            self.dropped += 1
             self.add(record["boot"], record["seq"])
             return
-        self.others += 1
         # A dropped announcement: its gaps are noted again.
         for first, last in record.get("dropped_seq", ()):
             self.add(record["boot"], first, last)

@@ -33,8 +33,6 @@ class Log:
     most_pending: with more messages in the outbox, records are refused, because they would push readings out.
 
     refused_by_broker: True once a broker has refused this board or shown a certificate that is not trusted.
-
-    Counters: refused, records that found no room in the outbox; suppressed, records dropped by the rate limit.
     """
 
     def __init__(self, client, identity, clock, level="info", most_pending=None, write=print):
@@ -49,8 +47,6 @@ class Log:
         self._room = _BURST
         self._refilled_at = clock.uptime_ms()
         self.level = level
-        self.refused = 0
-        self.suppressed = 0
         self._untold = 0
         self._reasons = {}  # repr() of the error: uptime in ms when it was reported
         self.refused_by_broker = False
@@ -85,7 +81,7 @@ class Log:
             try:
                 self._publish("warning", text)
             except (OutboxFull, StoreError):
-                self.refused += 1
+                self._untold += 1
 
     def dead_letter(self, topic, payload, error):
         """Report a message that is lost because its handler raised an exception: Client.on_dead_letter."""
@@ -100,16 +96,13 @@ class Log:
         if self._note(level, text) < _PUBLISHED_FROM:
             return True
         if not always and not self._may_go():
-            self.suppressed += 1
             self._untold += 1
             return True
         if self._most_pending is not None and self._client.pending > self._most_pending:
-            self.refused += 1
             return False
         try:
             self._publish(level, text, fields)
         except (OutboxFull, StoreError):
-            self.refused += 1
             return False
         if not always:
             self._room -= 1

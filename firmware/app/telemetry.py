@@ -5,12 +5,11 @@
 With "encoding": "cbor" in the settings the same fields are a CBOR map.
 
 ts is Unix milliseconds, null until the clock is known; up is milliseconds since boot; seq counts from 0
-within a boot. Numbers that are not finite become null. A reading that the outbox refuses keeps its seq and
-is noted as a gap (gaps.py), like readings that are dropped to make room.
+within a boot. A reading that the outbox refuses keeps its seq and is noted as a gap (gaps.py), like readings that are
+dropped to make room.
 """
 
 import json
-import math
 
 from umqtt_robust.errors import OutboxFull, StoreError
 
@@ -134,22 +133,8 @@ class Telemetry:
 
 
     def _pack(self, now, ts, metrics):
-        clean = finite(metrics)
         if self._cbor:
-            self._fields.update((("seq", self.seq), ("ts", ts), ("up", now), ("m", clean)))
+            self._fields.update((("seq", self.seq), ("ts", ts), ("up", now), ("m", metrics)))
             return self._cbor(self._fields)
         head = "%s%d,\"ts\":%s,\"up\":%d,\"m\":" % (self._head, self.seq, "null" if ts is None else ts, now)
-        return (head + json.dumps(clean, separators=(",", ":")) + "}").encode()
-
-
-def finite(metrics):
-    """Return metrics with None for numbers that are not finite: JSON has no NaN, but json.dumps would write it.
-
-    metrics: a flat dict. Raises TypeError, naming the metric, for a value that is not a number.
-    """
-    clean = {}
-    for name, value in metrics.items():
-        if value is not None and not isinstance(value, (int, float)):
-            raise TypeError("metric %s: %r is not a number" % (name, value))
-        clean[name] = value if value is None or isinstance(value, int) or math.isfinite(value) else None
-    return clean
+        return (head + json.dumps(metrics, separators=(",", ":")) + "}").encode()

@@ -7,8 +7,9 @@
 sha256 names the manifest (versions.py), and the manifest names the files: their server need not be trusted, only the
 command, whose signature was checked before (guard.py). A version older than the installed one needs "downgrade": true
 in the command. Every object is requested by its hash, unless the slot or the running version already has it. The slot
-that does not run is written and verified by reading it back; only then does the pointer file name it (startup.py). A
-power cut at any moment leaves a version that boots, and the update continues where it was: complete files are kept.
+that does not run is written and verified by reading it back; only then does the pointer file name it (startup.py). If
+the flash has no room for a third version, the base version runs first, and the slot that ran is overwritten. A power
+cut at any moment leaves a version that boots, and the update continues where it was: complete files are kept.
 The reply is sent when the broker has acknowledged the first reading of the new version, or when it was given up.
 """
 
@@ -28,8 +29,10 @@ _WAIT_MS = 20
 _SILENT_MS = 20_000
 _TRIES = 8
 _LONGEST_PAUSE_MS = 60_000
-# Two blocks for each folder, and what the rest of the board may need meanwhile.
-_SPARE_BYTES = 65_536
+# For the file that is being written, and what the rest of the board may need meanwhile.
+_SPARE_BYTES = 24_576
+# For the folders of a slot, with the small files in them.
+_FOLDERS_BYTES = 65_536
 
 
 class Updater:
@@ -127,6 +130,8 @@ class Updater:
         slot = "a" if self._board.boots.run != "a" else "b"
         folder = startup.folder_of(slot)
         root = self._board.folder
+        if not versions.is_folder(root + folder) and versions.free_bytes(root) < _SPARE_BYTES + _FOLDERS_BYTES:
+            yield from self._make_way(root + folder)
         self._board.boots.overwrite(slot)
         for path in ("/ota", folder):
             try:
@@ -163,13 +168,15 @@ class Updater:
 
     def _make_room(self, folder, manifest):
         # This also finds lines that are not allowed, before a file is touched.
-        needed = _SPARE_BYTES
-        for sha256, size, path in versions.entries(manifest):
-            if versions.sha256_of(folder + "/" + path) != sha256:
-                needed += versions.space_needed(size)
-            yield 0
         for path in list(versions.strays(folder, manifest)):
             os.remove(folder + "/" + path)
+            yield 0
+        needed = _SPARE_BYTES
+        if not versions.is_folder(folder + "/app"):
+            needed += _FOLDERS_BYTES
+        for sha256, size, path in versions.entries(manifest):
+            if versions.sha256_of(folder + "/" + path) != sha256:
+                needed += versions.space_needed(size) - versions.space_taken(folder + "/" + path)
             yield 0
         try:
             # An empty folder would be found before /sensors, which holds the modules installed over the cable.
@@ -178,7 +185,17 @@ class Updater:
             pass  # it does not exist, or is not empty
         free = versions.free_bytes(self._board.folder)
         if free < needed:
+            yield from self._make_way(folder)
             raise CommandError("needs %d bytes of flash, and %d are free" % (needed, free))
+
+    def _make_way(self, folder):
+        # There is no room for a third version: the base version runs until the update has overwritten this one.
+        boots = self._board.boots
+        if boots.run != startup.BASE:
+            if versions.is_folder(folder):
+                versions.remove(folder)
+            boots.run_base()
+            yield from self._restart()
 
     def _verify(self, folder):
         # Checks what the flash holds, not what was written to it.
@@ -198,6 +215,9 @@ class Updater:
 
     def _try(self, slot):
         self._board.boots.try_version(slot)
+        yield from self._restart()
+
+    def _restart(self):
         self._board.restart()
         while True:  # the restart ends this
             yield 1000

@@ -48,7 +48,9 @@ PACKAGES = {
     "umqtt_cli": Package("umqtt_cli", extras=frozenset({"ingest", "kit"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
     "firmware": Package(
-        "firmware", frozenset({"umqtt_robust", "app", "portal", "startup", "postmortem", "pins"}), on_device=True
+        "firmware",
+        frozenset({"umqtt_robust", "app", "portal", "boot_choice", "startup", "postmortem", "pins"}),
+        on_device=True,
     ),
 }
 

@@ -13,10 +13,11 @@ from umqtt_testkit.wire import Packet, Type
 import umqtt_robust
 
 FIRMWARE = Path(__file__).resolve().parents[2] / "firmware"
-# Their places on a board: readable, and so without the portal. A Pico's flash holds everything only if compiled.
+# Their places on a board: readable, and without the portal.
 PROGRAM = {
     "boot.py": FIRMWARE / "boot.py",
     "main.py": FIRMWARE / "main.py",
+    "boot_choice.py": FIRMWARE / "boot_choice.py",
     "startup.py": FIRMWARE / "startup.py",
     "postmortem.py": FIRMWARE / "postmortem.py",
     "app": FIRMWARE / "app",

@@ -105,11 +105,11 @@ def test_a_board_without_settings_is_set_up_by_a_browser_and_publishes(
     assert "Traceback" not in board.output
 
 
-def test_the_portal_works_in_the_heap_that_the_firmware_needs(
+def test_the_portal_works_in_100_kb_of_heap(
     virtual_board: MakeBoard, files: dict[str, bytes | Path]
 ) -> None:
     """Planted: the package app is loaded first, and the client with it."""
-    portal = Portal(virtual_board, files, heap="110K")
+    portal = Portal(virtual_board, files, heap="100K")
     portal.board.wait_for("portal: Wi-Fi umqtt-")
     form = {"code": CODE, "ssid": "cellar", "wifi_password": "open sesame", "broker": "mqtt://127.0.0.1:1"}
     # Browsers open any number of connections that they do not use.

@@ -86,11 +86,11 @@ def test_the_firmwares_units_hold_for_its_bundle(tmp_path: Path):
 
 def test_a_traceback_of_the_bundle_is_translated_to_the_lines_of_the_readable_modules(tmp_path: Path):
     bundle = _bundle()
-    _compile({"startup": bundle.sources["startup"]}, tmp_path)
+    _compile({name: bundle.sources[name] for name in ("boot_choice", "startup")}, tmp_path)
     done = _run("import startup\nstartup.Startup('/dev/null').mark('c')\n", tmp_path)
     told = bundle.readable(done.stdout + done.stderr)
     written = _line_of("startup.py", 'with open(path, "w")')
-    assert f'File "startup.py", line {written}, in _write' in told, told
+    assert f'File "startup.py", line {written}, in write' in told, told
     # In a joined module, the line number is one of the package.
     line = _line_of("app/clock.py", "raise ValueError(")
     (here,) = (number for number, place in bundle.places["app.__init__"].items()
@@ -125,8 +125,7 @@ def test_private_names_take_no_heap_of_a_board():
     bundle = _bundle()
     names = minify.Names([ast.parse(text) for text in bundle.sources.values()])
     left = {name for name in (names.made_attributes | names.made_globals) if name[0] == "_" and name[:2] != "__"}
-    # boot.py, which is not compiled, uses it.
-    assert left == {"_cause"}
+    assert left == set()
 
 
 def test_two_joined_modules_with_one_public_name_are_refused(tmp_path: Path):
@@ -148,13 +147,14 @@ def test_the_bundle_takes_a_seventh_less_heap_than_the_readable_modules(tmp_path
     for folder in (bundled, readable):
         folder.mkdir()
         client.compile(folder)
-    always = ["app", *public_names(firmware), "app.application"]
+    for_commands = {f"app.{name}" for name in BUNDLES["app.commands"]}
+    always = ["app", *(name for name in public_names(firmware) if name not in for_commands), "app.application"]
     everything = _bundle().sources
-    _compile({name: everything[name] for name in (*BUNDLES, "startup")}, bundled)
+    _compile({name: everything[name] for name in (*BUNDLES, "boot_choice", "startup")}, bundled)
     paths = {
         name: next(path for path in (f"{name.replace('.', '/')}/__init__", name.replace(".", "/"))
                    if (firmware / f"{path}.py").exists())
-        for name in (*always, "startup")
+        for name in (*always, "boot_choice", "startup")
     }  # fmt: skip
     sources = {path.replace("/", "."): (firmware / f"{path}.py").read_text() for path in paths.values()}
     _compile(sources, readable)

@@ -5,6 +5,7 @@ import os
 import sys
 
 import _app_fakes as fakes
+from app.assembly_parts import is_unfinished
 from app.board import Board
 from app.command_door import CommandDoor
 from startup import Startup
@@ -41,7 +42,8 @@ class World:
         self.board = board = Board(self.root, {"brokers": ["mqtt://b"], "unsigned_commands": True}, boots, "1")
         board.client, board.clock, board.identity = self.client, clock, fakes.identity()
         board.restart = lambda: None
-        board.commands = self.door = CommandDoor(board, self.root + "/state/commands")
+        path = self.root + "/state/commands"
+        board.commands = self.door = CommandDoor(board, path, is_unfinished(path))
 
     def send(self, command_id, name):
         self.door.handle(_CMD, json.dumps({"id": command_id, "cmd": name}).encode())
@@ -68,11 +70,11 @@ def test_it_is_let_go_of_when_the_broker_has_the_reply_and_not_before():
     world = World()
     world.send("1", "ping")
     world.run(60_000)
-    assert world.door.busy and "app.actions" in sys.modules
+    assert world.door.busy and "app.commands" in sys.modules
     world.client.acknowledge()
     world.run(60_000)
     equal((world.door._commands, world.door.busy, world.replies()), (None, False, ["1"]))
-    assert "app.actions" not in sys.modules and "app.ledger" not in sys.modules
+    assert "app.commands" not in sys.modules and "app.ledger" not in sys.modules
     world.send("1", "ping")
     equal(world.replies(), ["1", "1"])
 

@@ -4,6 +4,8 @@ import json
 import os
 
 import _app_fakes as fakes
+from app.act_set import apply
+from app.assembly_parts import is_unfinished
 from app.board import Board
 from app.command_door import CommandDoor
 from app.reported import report
@@ -38,7 +40,8 @@ class World:
         board.client, board.clock, board.identity, board.log = self.client, clock, fakes.identity(), fakes.Log()
         board.telemetry = Telemetry(self.client, board.identity, clock, (), 100, board.log.report)
         board.restart = self._restart
-        board.commands = self.door = CommandDoor(board, self.root + "/state/commands")
+        path = self.root + "/state/commands"
+        board.commands = self.door = CommandDoor(board, path, is_unfinished(path))
 
     def _restart(self):
         self.restarts.add(self.board.boots.count)
@@ -115,7 +118,7 @@ def test_the_settings_are_reported_once_something_was_desired_and_whenever_they_
     """Planted: a report that the outbox gave up is not sent again."""
     world = World()
     equal(world.board.unreported, None)
-    world.board.apply(check_settings({"brokers": ["mqtt://b"], "unsigned_commands": True}), "log_level")
+    apply(world.board, check_settings({"brokers": ["mqtt://b"], "unsigned_commands": True}), "log_level")
     equal(world.board.unreported, None)
     world.desire(1, {"interval_ms": 500})
     equal(world.board.unreported, True)
@@ -132,7 +135,7 @@ def test_the_settings_are_reported_once_something_was_desired_and_whenever_they_
     world.board.dropped(1, _REPORTED)
     equal(world.board.unreported, True)
     world.board.unreported = False
-    world.board.apply(world.board.settings, "log_level")
+    apply(world.board, world.board.settings, "log_level")
     equal(world.board.unreported, True)
 
 

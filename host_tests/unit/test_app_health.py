@@ -96,7 +96,3 @@ def test_without_a_crash_nothing_is_published():
     equal(client.published, [])
 
 
-def test_a_log_that_finds_no_room_says_so_and_counts():
-    log = _log(fakes.Client(room=0))
-    equal(log.report("warning", "x"), False)
-    equal(log.refused, 1)

@@ -16,6 +16,7 @@ class Part:
     """Any part of the application, which does nothing."""
 
     connected = True
+    asked = False
 
     def step(self, *arguments):
         return None

@@ -71,6 +71,13 @@ def test_a_failing_sensor_is_reported_once_counted_and_reported_back():
     )
 
 
+def test_numbers_that_are_not_finite_become_null():
+    _, _, sensors = _build()
+    infinity = float("inf")
+    sensors.add("odd", _Sensor({"a": float("nan"), "b": infinity, "c": -infinity, "d": 1.5, "e": True, "f": None}))
+    equal(sensors.read(), {"a": None, "b": None, "c": None, "d": 1.5, "e": 1, "f": None})
+
+
 def test_whatever_a_sensor_raises_or_gives_the_others_go_on():
     class _Mine(Exception):
         pass

@@ -3,7 +3,7 @@
 import os
 import sys
 
-import startup
+import boot_choice
 from startup import BASE, CONFIRMED, CRASHED, INTERRUPTED, NONE, RETRY, STEADY, Startup
 from umqtt_testkit.portable import Rng, equal, new_path
 
@@ -190,12 +190,12 @@ def test_a_version_comes_before_everything_on_the_path_and_the_library_before_wh
     before = sys.path[:]
     try:
         sys.path[:] = ["", ".frozen", "/lib"]
-        startup.select("")
+        boot_choice.select("")
         equal(sys.path, ["", "/lib", ".frozen"])
-        startup.select("/ota/b")
-        startup.select("/ota/a")
+        boot_choice.select("/ota/b")
+        boot_choice.select("/ota/a")
         equal(sys.path, ["/ota/a", "/ota/a/lib", "", "/lib", ".frozen"])
-        startup.select("")
+        boot_choice.select("")
         equal(sys.path, ["", "/lib", ".frozen"])
     finally:
         sys.path[:] = before

@@ -6,7 +6,7 @@ from binascii import hexlify
 import _app_fakes as fakes
 from app import telemetry
 from app.cbor import encode
-from app.telemetry import Telemetry, finite
+from app.telemetry import Telemetry
 from umqtt_testkit.portable import Rng, equal, raises
 
 from umqtt_robust.errors import StoreError
@@ -226,16 +226,6 @@ def test_an_interval_shorter_than_the_measurement_is_stretched_and_reads_only_wh
     kinds = [kind for kind, _ in sensors.calls]
     equal(kinds, ["start", "read"] * (len(kinds) // 2) + ["start"] * (len(kinds) % 2))
     assert 4 <= part.seq <= 6, part.seq
-
-
-def test_numbers_that_are_not_finite_become_null():
-    infinity = float("inf")
-    clean = finite({"a": float("nan"), "b": infinity, "c": -infinity, "d": 1.5, "e": 3, "f": None})
-    equal(clean, {"a": None, "b": None, "c": None, "d": 1.5, "e": 3, "f": None})
-
-
-def test_a_metric_that_is_no_number_is_refused_by_name():
-    assert "mode" in str(raises(TypeError, finite, {"mode": "auto"}))
 
 
 def test_cbor_is_what_the_rfc_says():

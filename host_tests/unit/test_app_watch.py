@@ -170,7 +170,7 @@ def test_safe_mode_feeds_the_watchdog_and_tries_again_after_an_hour():
 
 def test_a_flash_that_takes_no_mark_does_not_end_the_loop():
     world = World()
-    world.boots._root = "/dev/null"
+    world.boots.root = "/dev/null"
     world.run(1000)
     world.deliver()
     world.run(1000)

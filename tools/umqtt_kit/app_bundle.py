@@ -1,11 +1,12 @@
-"""The firmware as it goes onto a board: the modules that always run joined into two, with short private names.
+"""The firmware as it goes onto a board: modules that are loaded together joined, with short private names.
 
 The readable modules of firmware/ stay the source of truth. From them this module makes
 
-    app/__init__, app/application    the modules that every board loads, joined in the order of their imports
-    app/NAME    each other module, loaded when needed; what it imported from a joined module comes from those two
+    app/__init__, app/application, app/commands
+                modules that are loaded together, joined in the order of their imports
+    app/NAME    each other module, loaded when needed; what it imported from a joined module comes from those three
     app/start, app/telemetry    doors: they re-export what main.py, and a virtual board, import from a joined module
-    startup, postmortem    modules of their own, because they are written over the cable only
+    boot_choice, startup, postmortem    modules of their own, because they are written over the cable only
 
 On a board a name costs some 25 bytes of heap until the next reset, even after the name's module is gone, and a
 module costs some 300. Docstrings are left out, and private named numbers are replaced by their values. Names that
@@ -25,20 +26,21 @@ from umqtt_kit import minify
 
 PACKAGE = "app"
 INIT = f"{PACKAGE}.__init__"
-# The modules that are joined, by the name of the joined module. Every board that is not in safe mode loads both, and
-# keeps them: the first while the client is made, which takes the most heap at once, the second after it.
+# The modules that are joined, by the name of the joined module. Every board that is not in safe mode loads the first
+# two, and keeps them: the first while the client is made, which takes the most heap at once, the second after it. The
+# third is loaded for commands: a file of its own takes at least 4 KB of flash.
 BUNDLES = {
     INIT: ("__init__", "modules", "clock", "identity", "board", "gaps", "log", "status", "start"),
     f"{PACKAGE}.application": (
-        "health", "restart", "wifi", "sensors.__init__", "sensors.system", "telemetry", "command_door", "application",
+        "health", "wifi", "sensors.__init__", "sensors.system", "telemetry", "command_door", "application",
     ),
+    f"{PACKAGE}.commands": ("ledger", "commands", "actions"),
 }  # fmt: skip
 _HOME = {f"{PACKAGE}.{name}": bundle for bundle, names in BUNDLES.items() for name in names}
 # What main.py, and a virtual board that notes its readings, still import from the modules that were joined.
 DOORS = {f"{PACKAGE}.start": ("run",), f"{PACKAGE}.telemetry": ("on_published",)}
-# MicroPython runs these from source, and they may use any name of startup and postmortem.
+# MicroPython runs these from source, and they may use any name of these three.
 _AS_SOURCE = ("boot", "main")
-_CABLE = ("startup", "postmortem")
 # Functions that are called with the keys of settings.json as keyword arguments.
 _BY_KEYWORD = frozenset({"Sensor.__init__"})
 # Attributes of every exception: no other attribute may get one of these names.

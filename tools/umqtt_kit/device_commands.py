@@ -1,6 +1,6 @@
 """Commands to a device over the broker, and its replies; firmware/app/commands.py is the other end.
 
-    fleet/{device_id}/cmd     {"id": "…", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}   QoS 2
+    fleet/{device_id}/cmd     {"id": "…", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}   QoS 1
     fleet/{device_id}/reply   {"id": "…", "ok": true, "result": …}
 
 The device carries out a command once, however often it is sent under one id; if it is sent again, the reply is
@@ -125,7 +125,7 @@ class Remote:
     def send(self, command: str, args: Mapping[str, Any], command_id: str) -> None:
         """Send a command; return when the broker has it. Raises KitError."""
         payload = payload_of(self._keys, self.device_id, command, args, command_id, always_sign=self._always_sign)
-        self.link.publish(self.topic("cmd"), payload, qos=2)
+        self.link.publish(self.topic("cmd"), payload, qos=1)
         if not self.link.wait_for(lambda: not self.link.pending, _SENT_WITHIN_S):
             raise KitError(f"{self._where} does not take the command — see its log", EXIT_NETWORK)
 

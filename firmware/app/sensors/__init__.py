@@ -20,6 +20,8 @@ This gives the metric north_door_open. Modules are looked for here, in app/senso
 update touches them. The suffix of a name gives the unit: _c, _pct, _hpa, _v, _ms, _s (see discovery.py).
 """
 
+from app.modules import once
+
 # A sensor whose constructor failed is tried again after this time: it may be plugged in by then.
 _MAKE_AGAIN_MS = 30_000
 
@@ -47,7 +49,7 @@ class Sensors:
         arguments = dict(entry)
         module = arguments.pop("module")
         name = arguments.pop("name", "")
-        place = _Place(name or module, name and name + "_", lambda: _class(module)(**arguments))
+        place = _Place(name or module, name and name + "_", (module, arguments))
         self._try(place, self._make, place)
         self._places.append(place)
 
@@ -72,7 +74,8 @@ class Sensors:
 
     def _make(self, place):
         place.again_ms = self._clock.uptime_ms() + _MAKE_AGAIN_MS
-        place.sensor = place.make()
+        module, arguments = place.maker
+        place.sensor = once("sensor_class", "load", module)(**arguments)
         # Rounded up to a whole number of ms, whatever a driver says: the main loop waits whole ones.
         self.lead_ms = max(self.lead_ms, int(getattr(place.sensor, "lead_ms", 0) + 0.999))
 
@@ -96,7 +99,8 @@ class Sensors:
             # 0 + value turns True and False into numbers, which JSON would write as true and false.
             if value is not None and not isinstance(value, (bool, int, float)):
                 raise TypeError("%s: %r is not a number" % (name, value))
-            checked[place.prefix + name] = value if value is None else 0 + value
+            # JSON has no NaN and no infinity, though json.dumps would write them: they become null.
+            checked[place.prefix + name] = None if value is None or 0 * value != 0 else 0 + value
         return checked
 
     def _try(self, place, function, *arguments):
@@ -115,19 +119,8 @@ class _Place:
     again_ms = 0
     failed = started = False
 
-    def __init__(self, label, prefix, make, sensor=None):
+    def __init__(self, label, prefix, maker, sensor=None):
         self.label = label
         self.prefix = prefix
-        self.make = make
+        self.maker = maker  # module and keyword arguments
         self.sensor = sensor
-
-
-def _class(module):
-    for package in ("app.sensors.", "sensors."):
-        try:
-            return __import__(package + module, None, None, ("Sensor",)).Sensor
-        except ImportError as error:
-            # Try the next package only if this module is missing, not if an import inside it fails.
-            if module not in str(error) and "sensors" not in str(error):
-                raise
-    raise ImportError("no module app/sensors/%s.py or /sensors/%s.py" % (module, module))

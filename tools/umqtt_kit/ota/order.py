@@ -83,7 +83,11 @@ def update(
     say(f"{runs}; it is sent {release.version}, which it confirms after a minute")
     with Updater(access, device) as updater:
         result = _send(updater, release, wanted, lambda size: on_sent(release, size))
-    return Done(told, result, result.get("slot") == told.get("slot"))
+        # The same slot is not enough: a board whose flash has no room for a third version overwrites it.
+        already = result.get("slot") == told.get("slot")
+        if already:
+            already = updater.result("ping", {}, min(_ANSWER_S, wanted.timeout_s)).get("boot") == told.get("boot")
+    return Done(told, result, already)
 
 
 def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str], object]) -> Done:
