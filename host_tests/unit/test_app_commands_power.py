@@ -24,13 +24,14 @@ CUTS = None if FULL else 12
 
 _KEY = b"k" * 32
 # Size of the ledger: a small one soon forgets.
-_SIZE = 6
+_SIZE = 7
 _COMMANDS = (
     ("1", "set", {"key": "interval_ms", "value": 500}),
     ("2", "reboot", {}),
     ("3", "set", {"key": "interval_ms", "value": 700}),
     ("4", "read", {"path": "/settings.json"}),
     ("5", "reboot", {}),
+    ("6", "pause", {}),  # answered later, when its sender does not send it again
 )
 
 
@@ -48,7 +49,7 @@ class Died(BaseException):
 
 
 class Broker:
-    """The side outside the board: the commands it delivered (QoS 2 completed), what was done, and the replies."""
+    """The side outside the board: the commands that were acknowledged, what was done, and the replies."""
 
     def __init__(self):
         self.taken = []
@@ -130,7 +131,7 @@ def _life(root, broker, ledger_class=Ledger, replayed=False):
 
 
 def _replay(board):
-    for n in range(_SIZE):
+    for n in range(4 * _SIZE):  # with each command, the ledger keeps three older ids
         board.commands.handle(b"c", b'{"id": "flood %d", "cmd": "ping"}' % n)
         _settle(board)
     for n in (1, 4):
@@ -140,6 +141,7 @@ def _replay(board):
 
 def _settle(board):
     for _ in range(3):
+        board.actions.step()
         board.commands.step()
         board.client.acknowledge()
 
