@@ -28,6 +28,11 @@ def ticks_ms():
     return (time.monotonic_ns() // 1000000) & 0x3FFFFFFF
 
 
+def ticks_diff(later, earlier):
+    """Returns a difference that does not wrap; _platform replaces it."""
+    return later - earlier
+
+
 _tried = {}  # address that did not answer: when it was tried last, in s of time.monotonic()
 
 

@@ -8,7 +8,7 @@ try:
     from gc import collect
     from select import poll
     from sys import print_exception
-    from time import ticks_ms
+    from time import ticks_diff, ticks_ms
 
     from micropython import const
 
@@ -19,7 +19,7 @@ try:
         # A board without a network: the program brings its own transport.
         Socket = getaddrinfo = None
 except ImportError:
-    from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_ms
+    from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_diff, ticks_ms
 
 __all__ = ("Socket", "collect", "const", "getaddrinfo", "load", "poll", "print_exception", "ticks_diff", "ticks_ms")
 
@@ -35,11 +35,10 @@ def load(name):
     return __import__("umqtt_robust." + name, None, None, name)
 
 
-def ticks_diff(later, earlier):
-    """Returns `later - earlier` in ms, between -2**29 and 2**29 - 1.
+if ticks_diff(0, 0x3FFFFFFF) != 1:  # the port's own has another period: 2**62 on a 64-bit host
 
-    The port's own ticks_diff is not used: its period differs (2**62 on a 64-bit host), and an injected clock may have
-    another one. Every intermediate value fits a 31-bit small integer, so nothing is allocated.
-    """
-    # The highest of the 30 bits becomes the sign.
-    return ((later - earlier & 0x3FFFFFFF) ^ 0x20000000) - 0x20000000
+    def ticks_diff(end, start):
+        """Returns `end - start` in ms, between -2**29 and 2**29 - 1."""
+        # The highest of the 30 bits becomes the sign. Every intermediate value fits a 31-bit small integer, so nothing
+        # is allocated.
+        return ((end - start & 0x3FFFFFFF) ^ 0x20000000) - 0x20000000

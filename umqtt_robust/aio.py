@@ -16,7 +16,7 @@ dropped and counted in `discarded`. No received message is lost.
 import asyncio
 
 from ._platform import collect, const, load
-from .base_errors import LinkLost, MQTTError, OutboxFull, Refused
+from .base_errors import LinkLost, MQTTError, OutboxFull
 from .inbox import Inbox
 from .session import checked
 
@@ -188,7 +188,7 @@ class Client(Inbox):
         filters = self.subscriptions.filters
         if not filters.get(topic_filter, 0) & _GRANTED:
             filters.pop(topic_filter, None)  # the caller is told, and may ask again
-            raise Refused("subscribe", topic_filter)
+            raise load("errors").Refused("subscribe", topic_filter)
 
     async def unsubscribe(self, topic_filter):
         """Ends a subscription. Returns when the broker has confirmed that. Raises InvalidArgument and LinkLost."""

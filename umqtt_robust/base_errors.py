@@ -15,7 +15,3 @@ class LinkLost(MQTTError):
 
 class ProtocolError(LinkLost):
     pass
-
-
-class Refused(LinkLost):
-    pass

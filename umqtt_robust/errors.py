@@ -20,7 +20,7 @@ packet are not raised by `Client.tick()`: they go to `Client.on_error` or `Clien
 Further errors are in aio.py (Dropped), tls.py (ClockNotSet, CertificateRefused) and websocket.py (UpgradeRefused).
 """
 
-from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError, Refused
+from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
 
 __all__ = [
     "Downgraded",
@@ -43,4 +43,8 @@ class StoreError(MQTTError):
 
 
 class Downgraded(MQTTError):
+    pass
+
+
+class Refused(LinkLost):
     pass

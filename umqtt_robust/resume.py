@@ -18,11 +18,11 @@ case. True never does: the client accepts the session as it is and asks nothing.
 sessions: with servers={name: URLs} they have one name, so a failover among them meets no other broker.
 """
 
-from ._platform import NEVER, const, ticks_diff
-from .base_errors import LinkLost, ProtocolError, Refused
+from ._platform import NEVER, const, load, ticks_diff
+from .base_errors import LinkLost, ProtocolError
 from .packets import DUP, PUBREL, QOS
 from .states import AWAIT_PUBCOMP, STATE
-from .store import MAYBE_SENT
+from .store import MAYBE_SENT, USED
 
 _TRIES = const(3)
 
@@ -42,7 +42,9 @@ def restore(outbox, found, window):
         # What was sent before the restart was among the first `window` that are left.
         if len(outbox.queue) < window:
             flags |= MAYBE_SENT | (DUP if flags & QOS else 0)
-        outbox.enter(slot, packet_id, flags)
+        outbox.flags[slot] = flags | USED
+        outbox.slot_of[packet_id] = slot
+        outbox.queue.append(packet_id)
         if flags & STATE == AWAIT_PUBCOMP:
             ranks[rank] = packet_id
         if lifetime:
@@ -62,7 +64,7 @@ def refuse(session, return_code):
         session.retry_delay = 0
     elif return_code in (2, 4, 5):
         session.retry_delay = NEVER  # the client takes its longest wait
-    raise Refused("connect", return_code)
+    raise load("errors").Refused("connect", return_code)
 
 
 class Resume:

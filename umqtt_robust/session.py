@@ -503,7 +503,8 @@ class Session:
 
     def complete(self, packet_id):
         """Completes a message: the broker has sent the last acknowledgement for it. Raises StoreError."""
-        self.remove(packet_id)
+        self.in_flight -= self.outbox.remove(packet_id)  # remove(), without a call: a call takes 40 us on an RP2040
+        self.pending -= 1
         if self.on_acknowledged:
             self.on_acknowledged(packet_id)
 
@@ -664,7 +665,8 @@ class Session:
             return NEVER
         if self.broken:
             raise self.broken
-        self._pump()
+        if self._loaded or self.subscriptions.must_send or out.end or self.in_flight < self.pending:
+            self._pump()
         now = self.now
         if out.body is not None and out.written_at == now:
             # No acknowledgement can come before the end of a large packet.

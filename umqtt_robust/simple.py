@@ -10,7 +10,7 @@ what umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in 
 from errno import ENOTCONN
 
 from ._platform import collect, load
-from .base_errors import LinkLost, Refused
+from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
 from .packets import PINGREQ, decode_length
@@ -158,7 +158,7 @@ class MQTTClient:
             self._error = None
             if not client.connected:
                 self._close()
-            if isinstance(error, Refused):
+            if isinstance(error, load("errors").Refused):
                 if error.args[0] == "connect":
                     raise MQTTException(error.args[1])
                 client.subscriptions.filters.pop(error.args[1], None)  # the program is told, and may ask again

@@ -26,15 +26,18 @@ from .states import AWAIT_PUBCOMP, STATE
 
 # Flags of a message, beside those of its PUBLISH and the bits of its state (states.py).
 MAYBE_SENT = const(0x10)  # some broker may have it; DUP: the broker's present session may have it
-_USED = const(0x20)  # so that the flags of a slot in use are never 0
+USED = const(0x20)  # so that the flags of a slot in use are never 0
 _IN_FLIGHT = const(0x80)  # sent on this link
 
 
 class Outbox:
     """Index of the messages that the store holds.
 
-    slot_of[packet_id]: the slot of a message; flags[slot]: 0 if the slot is free; sent_at[slot]: ms.
+    slot_of[packet_id]: the slot of a message; flags[slot]: 0 if the slot is free; sent_at[slot]: ms. report(error) is set
+    by the session, and called when the store cannot forget a message.
     """
+
+    report = print
 
     def __init__(self, store, window):
         """window: how many messages may have been in flight before a restart. Raises StoreError."""
@@ -58,19 +61,15 @@ class Outbox:
             raise OutboxFull(self.store.slots)
         n = len(self.queue)
         try:
-            self.enter(slot, packet_id, flags)  # first, since it may find no memory
+            self.flags[slot] = flags | USED  # first, since there may be no memory for these
+            self.slot_of[packet_id] = slot
+            self.queue.append(packet_id)
             self.store.put(slot, packet_id, flags, topic, payload, lifetime)
         except BaseException:
             self.flags[slot] = 0
             self.slot_of.pop(packet_id, None)
             del self.queue[n:]
             raise
-
-    def enter(self, slot, packet_id, flags):
-        """Appends a message that the store holds."""
-        self.flags[slot] = flags | _USED
-        self.slot_of[packet_id] = slot
-        self.queue.append(packet_id)
 
     def next_unsent(self):
         """Returns the packet id of the next message to send on this link, or 0."""
@@ -123,10 +122,6 @@ class Outbox:
             self.released.remove(packet_id)
         self.flags[slot] = 0
         return flags & _IN_FLIGHT > 0
-
-    def report(self, error):
-        """Reports that the store cannot forget a message. The session replaces this method."""
-        raise error
 
     def rewind(self, new_session):
         """Puts all messages back in line for a new link. new_session: none was sent to this broker."""

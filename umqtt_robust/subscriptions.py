@@ -1,7 +1,7 @@
 """The client's subscriptions, and its requests that the broker has not answered yet."""
 
-from ._platform import const
-from .base_errors import ProtocolError, Refused
+from ._platform import const, load
+from .base_errors import ProtocolError
 from .packets import SUBSCRIBE, UNSUBSCRIBE, string
 
 # Flags in filters[topic_filter], beside the QoS.
@@ -84,7 +84,7 @@ class Subscriptions:
                 # Asked for again later: rights change, and a cluster that holds elections refuses what it grants then.
                 self.refused = True
             if return_code:
-                session.report(Refused(what, topic_filter, return_code))
+                session.report(load("errors").Refused(what, topic_filter, return_code))
         elif return_code > 2:  # [MQTT-3.9.3-2]
             raise ProtocolError("malformed SUBACK")
         else:

@@ -240,7 +240,7 @@ def test_the_firmware_has_no_topics_but_these() -> None:
     for file in (ROOT / "firmware" / "app").glob("*.py"):
         text = file.read_text()
         found.update(re.findall(r'topic\("([a-z/]+)"\)', text))
-        for leaves in re.findall(r"for leaf, qos in \((.+)\):", text):
+        for leaves in re.findall(r"for leaf in \((.+)\):", text):
             found.update(re.findall(r'"([a-z/]+)"', leaves))
     assert found == _PUBLISHES | _SUBSCRIBES
 

