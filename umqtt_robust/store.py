@@ -33,8 +33,8 @@ _IN_FLIGHT = const(0x80)  # sent on this link
 class Outbox:
     """Index of the messages that the store holds.
 
-    slot_of[packet_id]: the slot of a message; flags[slot]: 0 if the slot is free; sent_at[slot]: ms. report(error) is set
-    by the session, and called when the store cannot forget a message.
+    slot_of[packet_id]: the slot of a message; flags[slot]: 0 if the slot is free; sent_at[slot]: ms. report(error) is
+    set by the session, and called when the store cannot forget a message.
     """
 
     report = print
