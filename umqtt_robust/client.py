@@ -97,7 +97,8 @@ class Client(Session):
 
     connect_timeout = 15000
     rx_size = 1024
-    transports = on_disconnect = None
+    # before_reading: a method of a subclass that returns True if nothing is to be read now.
+    transports = on_disconnect = before_reading = None
     allow_plain = False
 
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
@@ -234,8 +235,31 @@ class Client(Session):
             if ready:
                 self._begin(self.connect_timeout)
                 self.open(self.transport.write, self.servers[self._server][2])
-        if self.state != CLOSED:
-            self._read(n)
+        if self.state != CLOSED and (n or not self.before_reading or not self.before_reading()):
+            # Not a function of its own: an RP2040 would take longer for its call than for a whole idle tick.
+            buf = self._rx
+            end = self._rx_end
+            for _ in range(self.reads):
+                space = len(buf) - end
+                if n is None and space:
+                    n = self.transport.read(buf, end)
+                if n == 0:
+                    raise LinkLost("closed by the broker")
+                end += n or 0
+                if not end:
+                    self.idle = True
+                    break
+                used = self.receive(buf, end)
+                if self.transport is None:  # a callback closed the link
+                    break
+                end -= used
+                if used and end:
+                    buf[:end] = buf[used : used + end]
+                self._rx_end = end
+                if not n or n < space:
+                    break
+                n = None
+                self._pump()  # the acknowledgements just read make room in the window
         wait = self.work()
         if not self.connected:
             wait = ticks_diff(self._deadline, self.now)
@@ -247,31 +271,6 @@ class Client(Session):
         # Sets the deadline of a connection phase, or the wait for the next one, in ms.
         self._deadline = self.now + limit & TICKS_MASK
         self.wait_ms = limit
-
-    def _read(self, n):
-        buf = self._rx
-        end = self._rx_end
-        for _ in range(self.reads):
-            space = len(buf) - end
-            if n is None and space:
-                n = self.transport.read(buf, end)
-            if n == 0:
-                raise LinkLost("closed by the broker")
-            end += n or 0
-            if not end:
-                self.idle = True
-                return
-            used = self.receive(buf, end)
-            if self.transport is None:  # a callback closed the link
-                return
-            end -= used
-            if used and end:
-                buf[:end] = buf[used : used + end]
-            self._rx_end = end
-            if not n or n < space:
-                return
-            n = None
-            self._pump()  # the acknowledgements just read make room in the window
 
     def handle_connack(self, session_present, return_code):
         """Handles CONNACK like Session, and tells the transport if the broker has accepted the client."""

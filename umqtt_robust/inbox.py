@@ -49,9 +49,8 @@ class Inbox(Client):
             self.ping = 0
         return True
 
-    def _read(self, n):
-        if n or not self.pauses():
-            Client._read(self, n)
+    def before_reading(self):
+        return self.pauses()
 
     def _arrived(self, topic, payload):
         try:

@@ -127,7 +127,9 @@ class Qos2:
                 session.downgraded += 1
                 if session.downgraded == 1:
                     session.report(Downgraded("the broker takes QoS 2 for QoS 1"))
-            session.complete(packet_id)
+            session.remove(packet_id)
+            if session.on_acknowledged:
+                session.on_acknowledged(packet_id)
             return
         if packet_id not in outbox.released:
             outbox.rank += 1

@@ -22,10 +22,10 @@ class MQTTException(Exception):
 
 
 class _Client(Inbox):
-    def _read(self, n):
-        # Reads at most one packet: the others stay in the socket, where a selector sees them. n is always None.
+    def before_reading(self):
+        # Reads at most one packet: the others stay in the socket, where a selector sees them.
         if self.pauses():
-            return
+            return True
         buf = self._rx
         while True:
             end = self._rx_end
@@ -41,17 +41,17 @@ class _Client(Inbox):
                 if n == 0:
                     raise LinkLost("closed by the broker")
                 if not n:
-                    return
+                    return True
                 end += n
             used = self.receive(buf, end)
             if not self.transport:  # a callback closed the link
-                return
+                return True
             end -= used
             if used and end:
                 buf[:end] = buf[used : used + end]
             self._rx_end = end
             if used or whole:
-                return
+                return True
 
 
 class MQTTClient:

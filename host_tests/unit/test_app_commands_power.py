@@ -24,7 +24,7 @@ CUTS = None if FULL else 12
 
 _KEY = b"k" * 32
 # Size of the ledger: a small one soon forgets.
-_SIZE = 7
+_SIZE = 3
 _COMMANDS = (
     ("1", "set", {"key": "interval_ms", "value": 500}),
     ("2", "reboot", {}),
