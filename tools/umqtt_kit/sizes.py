@@ -48,6 +48,8 @@ BUDGETS = {
     # The smallest client with the names that `umqtt deploy` leaves readable, which tracebacks show.
     "deployed_heap_bytes": Budget(limit=26_880, goal=24_576),
     # The heap of a program that imports only this module; mqtt_as, asyncio included, takes 26,080.
+    # 6 KB with words of 32 bits.
+    "smallest_rom_heap_bytes": Budget(limit=11_200, goal=6_144),
     "aio_heap_bytes": Budget(limit=36_096, goal=26_080),
     "simple_heap_bytes": Budget(limit=33_664, goal=24_576),
 }
@@ -80,9 +82,9 @@ class ModuleSize:
 class Sizes:
     """The sizes of all modules, each after those that it imports, and the totals.
 
-    totals: by the names of BUDGETS, and two that have no budget: `everything_heap_bytes`, and
-    `smallest_rom_heap_bytes`, the heap after import if the code stays in flash, as in a frozen image or a ROMFS.
-    measure_apart() gives only the totals that are sums over the modules.
+    totals: by the names of BUDGETS, and `everything_heap_bytes`, which has no budget. `smallest_rom_heap_bytes` is the
+    heap after import if the code stays in flash, as in a frozen image or a ROMFS. measure_apart() gives only the totals
+    that are sums over the modules.
     """
 
     modules: list[ModuleSize]
