@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cable import Answer, Cable, broker, deployed
 from kit_command import umqtt_here
+from umqtt_kit.data import firmware_folder
 from umqtt_kit.device import Board
 from umqtt_kit.doctor.checks import split_address
 from umqtt_testkit.waiting import eventually
@@ -218,6 +219,18 @@ def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, t
         assert any("main.py" in line for line in found["start"]["more"])
         shown = cable.umqtt("doctor").stdout
         assert "Traceback (most recent call last):" in shown and "ValueError: the planted one" in shown
+
+
+def test_the_traceback_of_a_start_names_the_lines_of_the_readable_firmware(cable: Cable):
+    """Planted: it is shown as the board gave it, with the short names of the generated modules."""
+    with cable.board() as board:
+        assert cable.umqtt("deploy", "--no-wait", "--board", "UNIX").code == 0
+        board.wait_for("Ctrl-C for the prompt")
+        told = checks(cable.umqtt("doctor", "--json"))["start"]["more"]
+    source = (firmware_folder() / "app" / "build.py").read_text().splitlines()
+    line = 1 + next(number for number, text in enumerate(source) if '"settings_files", "load"' in text)
+    assert f'  File "app/build.py", line {line}, in make' in told, told
+    assert not any('File "app"' in text for text in told), told
 
 
 _CRASHES = b"""

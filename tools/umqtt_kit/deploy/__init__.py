@@ -5,4 +5,5 @@ build      the files as they lie on the board, compiled for its .mpy version
 plan       what has to be sent and removed, by SHA-256
 apply      carries the plan out, so that an interruption at any point leaves a board that can be deployed to again
 telemetry  waits at the broker for the first reading after the new start
+tracebacks tracebacks of boards, in the lines of the readable firmware
 """

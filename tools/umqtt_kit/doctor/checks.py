@@ -14,6 +14,7 @@ from umqtt_kit.data import board_folders
 from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.deploy.telemetry import Watch, access_of_board
+from umqtt_kit.deploy.tracebacks import readable
 from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configuration
 from umqtt_kit.device.guess import check_board, missing_network
 from umqtt_kit.doctor import scripts
@@ -199,7 +200,9 @@ def _starts(board: Board) -> Iterator[Finding]:
         text += "; no traceback was kept, so the watchdog or a reset ended them"
         yield Finding("start", FAIL, text, "see what it says before: umqtt logs")
         return
-    lines = [line for line in str(traceback).splitlines() if line.strip()]
+    record = read_record(board)
+    shown = readable(str(traceback), record.files, record.board or "")
+    lines = [line for line in shown.splitlines() if line.strip()]
     yield Finding("start", FAIL, f"{text}: {lines[-1]}", "correct that, then: umqtt deploy", more=tuple(lines))
 
 
