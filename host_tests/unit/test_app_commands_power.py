@@ -19,12 +19,12 @@ from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import FULL, equal, raises
 
 HEAP = "8M"
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 CUTS = None if FULL else 12
 
 _KEY = b"k" * 32
 # Size of the ledger: a small one soon forgets.
-_SIZE = 3
+_SIZE = 2
 _COMMANDS = (
     ("1", "set", {"key": "interval_ms", "value": 500}),
     ("2", "reboot", {}),

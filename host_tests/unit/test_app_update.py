@@ -528,7 +528,7 @@ def test_a_power_cut_at_any_flash_operation_of_an_update_without_room_for_three_
             boot(ROOT, True)
             versions.free_bytes = lambda root: 1 << 30
             equal(_life(ROOT).slot, "a")
-            print("small", flash.sweep(_small_life, _small_check, most=CUTS, second_cuts=0 if CUTS else 1, seed=3))
+            print("small", flash.sweep(_small_life, _small_check, most=CUTS, seed=3))
     finally:
         versions.free_bytes = free_bytes
         versions_spare(spare)
