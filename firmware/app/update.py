@@ -130,8 +130,6 @@ class Updater:
         slot = "a" if self._board.boots.run != "a" else "b"
         folder = startup.folder_of(slot)
         root = self._board.folder
-        if not versions.is_folder(root + folder) and versions.free_bytes(root) < _SPARE_BYTES + _FOLDERS_BYTES:
-            yield from self._make_way(root + folder)
         self._board.boots.overwrite(slot)
         for path in ("/ota", folder):
             try:
@@ -171,12 +169,15 @@ class Updater:
         for path in list(versions.strays(folder, manifest)):
             os.remove(folder + "/" + path)
             yield 0
-        needed = _SPARE_BYTES
+        boots = self._board.boots
+        running = self._board.folder + startup.folder_of(boots.run)
+        needed = in_place = _SPARE_BYTES  # in_place: if the files of the version that runs were overwritten
         if not versions.is_folder(folder + "/app"):
             needed += _FOLDERS_BYTES
         for sha256, size, path in versions.entries(manifest):
             if versions.sha256_of(folder + "/" + path) != sha256:
                 needed += versions.space_needed(size) - versions.space_taken(folder + "/" + path)
+            in_place += versions.space_needed(size) - versions.space_taken(running + "/" + path)
             yield 0
         try:
             # An empty folder would be found before /sensors, which holds the modules installed over the cable.
@@ -184,18 +185,14 @@ class Updater:
         except OSError:
             pass  # it does not exist, or is not empty
         free = versions.free_bytes(self._board.folder)
-        if free < needed:
-            yield from self._make_way(folder)
+        if free >= needed:
+            return
+        if boots.run == startup.BASE or free < in_place:
             raise CommandError("needs %d bytes of flash, and %d are free" % (needed, free))
-
-    def _make_way(self, folder):
         # There is no room for a third version: the base version runs until the update has overwritten this one.
-        boots = self._board.boots
-        if boots.run != startup.BASE:
-            if versions.is_folder(folder):
-                versions.remove(folder)
-            boots.run_base()
-            yield from self._restart()
+        versions.remove(folder)
+        boots.run_base()
+        yield from self._restart()
 
     def _verify(self, folder):
         # Checks what the flash holds, not what was written to it.

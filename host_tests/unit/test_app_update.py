@@ -499,7 +499,7 @@ def _small_life(root, ledger):
         found = files_in(root + boots.folder)
         assert found == OLD if boots.slot == "base" else found in (NEW, NEWER), (boots.slot, found)
         board = Board(root, boots, NEWER, "3")
-        versions.free_bytes = lambda root: 1 << 30 if boots.run == BASE else 0
+        versions.free_bytes = lambda root: 1 << 30 if boots.run == BASE else 8192  # three files need 12288
         try:
             board.updater.recover(board.args, 1)
         except CommandError:
@@ -532,6 +532,21 @@ def test_a_power_cut_at_any_flash_operation_of_an_update_without_room_for_three_
     finally:
         versions.free_bytes = free_bytes
         versions_spare(spare)
+
+
+def test_a_release_that_fits_nowhere_leaves_the_version_that_runs():
+    """Planted: the base version runs first, whatever the size of the release."""
+    root = fresh()
+    Board(root, boot(root), NEW, "2").update()
+    boot(root).confirm()
+    free_bytes = versions.free_bytes
+    try:
+        versions.free_bytes = lambda root: _SPARE + 8192
+        board = Board(root, boot(root), {"app/main.mpy": b"n" * 30000}, "3").update()
+    finally:
+        versions.free_bytes = free_bytes
+    equal((board.restarts, board.boots.run), (0, "a"))
+    assert "are free" in board.commands.replies[0][1], board.commands.replies
 
 
 def test_an_update_counts_the_flash_of_the_files_that_it_overwrites():
