@@ -1,4 +1,4 @@
-"""Block devices for `vfs`: flash memory in RAM that counts its writes and loses power where a test says."""
+"""Block devices for `vfs`: flash memory in RAM that counts its writes and can apply one in part."""
 
 try:
     from umqtt_testkit.flash_copy import copy
@@ -17,18 +17,10 @@ SECTOR_SIZE = 512
 
 _ERASED = b"\xff" * BLOCK_SIZE
 _EIO = 5
-_NEVER = -1
 
 _IOCTL_BLOCK_COUNT = 4
 _IOCTL_BLOCK_SIZE = 5
 _IOCTL_BLOCK_ERASE = 6
-
-
-class PowerCut(BaseException):
-    """The power is gone. Not an Exception, so that code under test which catches those cannot survive its own death."""
-
-
-_CUT = PowerCut()  # made beforehand, so that it can be raised where nothing can be allocated
 
 
 def _unwatched(address, data):
@@ -38,11 +30,9 @@ def _unwatched(address, data):
 class NorFlash:
     """NOR flash: programming clears bits, erasing sets all bits of a block.
 
-    memory: bytearray that keeps its content over lives. cut_at, quarters: the number of the operation at which the
-    power fails, and how many quarters of it are still done. watch: called before each operation with its address and
-    the bytes to program, or None for an erase. dead: the power was cut; off: it was switched off cleanly. Counters:
-    erases (list, one number per block), programs, programmed_bytes, overwrites (programs of bytes that were not
-    erased), operations (erases and programs together).
+    memory: bytearray that keeps its content over lives. watch: called before each operation with its address and the
+    bytes to program, or None for an erase. off: the power is off. Counters: erases (list, one number per block),
+    programs, programmed_bytes, overwrites (programs of bytes that were not erased).
     """
 
     block_size = BLOCK_SIZE
@@ -50,39 +40,34 @@ class NorFlash:
     def __init__(self, memory):
         self.memory = memory
         self.block_count = len(memory) // self.block_size
-        self.cut_at = _NEVER
-        self.quarters = 0
-        self.dead = self.off = False
+        self.off = False
         self.watch = _unwatched
         self.clear_counters()
 
     def clear_counters(self):
         self.erases = [0] * self.block_count
-        self.programs = self.programmed_bytes = self.overwrites = self.operations = 0
+        self.programs = self.programmed_bytes = self.overwrites = 0
 
     def readblocks(self, block, buffer, offset=0):
-        if self.dead or self.off:
+        if self.off:
             return -_EIO
         copy(buffer, 0, self.memory, block * self.block_size + offset, len(buffer))
         return 0
 
     def writeblocks(self, block, buffer, offset=0):
-        if self.dead or self.off:
+        if self.off:
             return -_EIO
         start = block * self.block_size + offset
         self.watch(start, buffer)
         length = len(buffer)
-        last = self._is_last()
-        self.program(start, buffer, length * self.quarters // 4 if last else length)
-        if last:
-            self._die()
+        self.program(start, buffer, length)
         self.programs += 1
         self.programmed_bytes += length
         return 0
 
     def ioctl(self, operation, argument):
-        # A dead device returns an error: littlefs's own finalisers come here too, where nothing may be raised.
-        if self.dead or self.off:
+        # Without power it returns an error: littlefs's own finalisers come here too, where nothing may be raised.
+        if self.off:
             return -_EIO
         if operation == _IOCTL_BLOCK_COUNT:
             return self.block_count
@@ -90,10 +75,7 @@ class NorFlash:
             return self.block_size
         if operation == _IOCTL_BLOCK_ERASE:
             self.watch(argument * BLOCK_SIZE, None)
-            last = self._is_last()
-            self.erase(argument * BLOCK_SIZE, BLOCK_SIZE * self.quarters // 4 if last else BLOCK_SIZE)
-            if last:
-                self._die()
+            self.erase(argument * BLOCK_SIZE, BLOCK_SIZE)
             self.erases[argument] += 1
         return 0
 
@@ -103,14 +85,6 @@ class NorFlash:
             self.erase(address, BLOCK_SIZE * quarters // 4)
         else:
             self.program(address, data, len(data) * quarters // 4)
-
-    def _is_last(self):
-        self.operations += 1
-        return self.operations - 1 == self.cut_at
-
-    def _die(self):
-        self.dead = True
-        raise _CUT
 
     def erase(self, start, length):
         """Erase the first `length` bytes of the block at address `start`."""
