@@ -66,6 +66,10 @@ class Actions:
             raise CommandError("interrupted, and this version does not know the command")
         return self.run(name, args, order)
 
+    def failed(self, text):
+        """Report what the flash refuses, once an hour."""
+        self._board.log.failed(RuntimeError(text))
+
     def step(self):
         """Answer the pause commands once the outbox is empty."""
         if self._paused and self._board.client.pending == 0:

@@ -42,6 +42,9 @@ class Application:
         board = self.board
         if board.loop_timer:
             board.loop_timer.start()
+        for part in (board.gaps, board.health):
+            if part.error:
+                board.log.failed(RuntimeError(part.error))
         board.wifi.step(board.clock.uptime_ms())
         board.status.step(board.client)
         if board.crash_report and board.crash_report.step(board.client):

@@ -79,7 +79,7 @@ def _add_log(board):
     log.report("info", started + (", safe mode" if boots.safe else ""))
     board.gaps = Gaps(board.state_folder + "/gaps", identity.boot, log.report)
     client.on_dropped = board.gaps.on_dropped
-    client.on_error = client.on_disconnect = log.link_failed
+    client.on_error = client.on_disconnect = log.failed
     client.on_dead_letter = log.dead_letter
     client.on_connect = board.connected
     board.gaps.on_other = board.dropped

@@ -41,8 +41,8 @@ class Commands:
     """The executor of commands: handle() is the client's handler for the command topic; step() sends replies.
 
     actions: object with names(), run(name, args, order), which returns the result or raises CommandError or Later,
-    recover(name, args, order), the same for a command that the end of the last run interrupted, and
-    authorize(name, args, payload, counter), see guard.check().
+    recover(name, args, order), the same for a command that the end of the last run interrupted,
+    authorize(name, args, payload, counter), see guard.check(), and failed(text), which reports trouble.
     """
 
     def __init__(self, client, topic, ledger, actions):
@@ -55,7 +55,6 @@ class Commands:
         self.executed = 0
         self.repeated = 0
         self.unanswered = 0
-        self.error = None
 
     def handle(self, topic, payload):
         """Carry out and answer a command. A bad command raises nothing: it is answered with an error."""
@@ -146,7 +145,6 @@ class Commands:
         except CommandError as error:
             self._finish(order, command_id, False, str(error))
         except Exception as error:  # noqa: BLE001 - a mistake in one command: whoever sent it is told
-            self.error = "%s: %r" % (name, error)
             self._finish(order, command_id, False, "failed: %r" % error)
 
     def _use(self, counter):
@@ -167,10 +165,9 @@ class Commands:
     def _ledger_call(self, method, *arguments):
         try:
             method(*arguments)
-            self.error = None
             return True
         except OSError as error:
-            self.error = "the ledger of commands: %r" % error
+            self._actions.failed("commands are not noted in flash: %r" % error)
             return False
 
     def _refuse(self, command_id, text):

@@ -93,7 +93,7 @@ class Gaps:
                 os.remove(self._path)
             self.error = None
         except OSError as error:
-            self.error = "gaps in the readings are not noted in flash: %r" % error
+            self.error = "dropped readings are not noted in flash: %r" % error
 
 
 def add_to_gaps(gaps, first, last):

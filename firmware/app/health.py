@@ -88,7 +88,7 @@ class Health:
         try:
             note()
         except OSError as error:
-            self.error = "not noted in flash: %r" % error
+            self.error = "the health of this boot is not noted in flash: %r" % error
 
     def _acknowledged(self, packet_id):
         # Checked only after an acknowledgement, because a reading that the outbox dropped is not pending either.

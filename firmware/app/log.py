@@ -52,8 +52,11 @@ class Log:
         self.refused_by_broker = False
         self._for_later = []  # texts to publish after the next connect
 
-    def link_failed(self, error):
-        """Report an error of Client.on_error or on_disconnect in words (reasons.py), each reason once an hour."""
+    def failed(self, error):
+        """Report an error in words (reasons.py), each reason once an hour.
+
+        It is one of Client.on_error or on_disconnect, or a RuntimeError: what a part of the application says itself.
+        """
         if error.__class__.__name__ == "CertificateRefused" or error.args[:2] in _NOT_LET_IN:
             self.refused_by_broker = True
         key = repr(error)
@@ -64,7 +67,7 @@ class Log:
             self._reasons.clear()
         self._reasons[key] = now
         try:
-            text = once("reasons", "broker", error)
+            text = once("reasons", "of", error)
         except (ImportError, MemoryError):
             text = "broker: " + key
         # Without a link it does not go into the outbox, because readings would push it out.

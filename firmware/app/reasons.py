@@ -37,8 +37,8 @@ _WIFI = (
 _WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT = 15
 
 
-def broker(error):
-    """Return one line about an exception of Client.on_error or on_disconnect; it repeats no secret."""
+def of(error):
+    """Return one line about an exception of Client.on_error or on_disconnect, or a RuntimeError; without a secret."""
     kind = error.__class__.__name__
     first = error.args[0] if error.args else None
     if kind == "Refused" and first == "connect":
@@ -47,6 +47,8 @@ def broker(error):
         text = "the broker refuses the subscription: without rights to it no command arrives"
     elif kind == "StoreError":
         return "outbox: %s" % first
+    elif kind == "RuntimeError":
+        return first
     elif kind == "ClockNotSet":
         text = "TLS has to wait until the time is known: does ntp_host answer?"
     elif kind == "CertificateRefused":

@@ -53,6 +53,9 @@ class Log:
         self.records = []
         self.full = False
 
+    def failed(self, error):
+        self.report("warning", str(error))
+
     def report(self, level, text, fields=None, always=False):
         if self.full:
             return False

@@ -359,6 +359,7 @@ def test_a_reply_that_cannot_be_kept_goes_all_the_same_and_once_more_after_the_n
     equal(world.send("1", "ping")["ok"], True)
     equal(world.send("1", "ping")["ok"], True)
     equal((len(world.replies()), world.board.commands.executed), (1, 1))
+    assert "not noted in flash" in world.board.log.records[0][1]
     world.boot()
     equal((world.step()["id"], len(world.replies())), ("1", 2))
 

@@ -78,16 +78,22 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
         (Downgraded("the broker takes QoS 2 for QoS 1"), "takes QoS 2 for QoS 1"),
     ):
         client, _, shown, log = _build()
-        log.link_failed(error)
+        log.failed(error)
         (line,) = shown
         assert line.startswith("0 warning broker: ") and told in line, (error, line)
         equal([record["text"] for record in _records(client)], [line[len("0 warning ") :]])
 
 
+def test_what_a_part_says_itself_is_told_unchanged():
+    _, _, shown, log = _build()
+    log.failed(RuntimeError("dropped readings are not noted in flash: OSError(28,)"))
+    equal(shown, ["0 warning dropped readings are not noted in flash: OSError(28,)"])
+
+
 def test_a_store_that_cannot_write_is_told_as_what_it_is():
     """Planted: an error of the store is blamed on the broker."""
     _, _, shown, log = _build()
-    log.link_failed(StoreError("cannot write /state/mqtt/session: 28"))
+    log.failed(StoreError("cannot write /state/mqtt/session: 28"))
     equal(shown, ["0 warning outbox: cannot write /state/mqtt/session: 28"])
 
 
@@ -95,16 +101,16 @@ def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_
     """Planted: only the last reason is remembered."""
     client, ticks, _, log = _build()
     for _ in range(30):
-        log.link_failed(OSError(errno.ECONNREFUSED))
-        log.link_failed(Refused("connect", 4))
+        log.failed(OSError(errno.ECONNREFUSED))
+        log.failed(Refused("connect", 4))
         ticks.advance(60_000)
     equal(len(_records(client)), 2)
     for _ in range(60):
-        log.link_failed(OSError(errno.ECONNREFUSED))
+        log.failed(OSError(errno.ECONNREFUSED))
         ticks.advance(60_000)
     equal(len(_records(client)), 3)
     for number in range(100):
-        log.link_failed(LinkLost(str(number)))
+        log.failed(LinkLost(str(number)))
     assert len(log._reasons) <= 8
 
 
@@ -112,16 +118,16 @@ def test_a_reason_for_having_no_link_is_published_with_the_next_one_once():
     """Planted: the reason goes to the outbox at once, where readings displace it; it is repeated at each link."""
     client, _, shown, log = _build(most_pending=0)
     client.connected = False
-    log.link_failed(OSError(errno.ECONNREFUSED))
+    log.failed(OSError(errno.ECONNREFUSED))
     client.connected, client.pending = True, 1  # leaves no room for other records
-    log.link_failed(Refused("connect", 4))
+    log.failed(Refused("connect", 4))
     equal((len(shown), _records(client)), (2, []))
     for _ in range(2):
         log.connected()
         texts = [record["text"] for record in _records(client)]
         assert len(texts) == 2 and "nobody listens" in texts[0] and "password" in texts[1], texts
     for number in range(100):
-        log.link_failed(LinkLost(str(number)))
+        log.failed(LinkLost(str(number)))
     log.connected()
     equal(len(_records(client)), 2 + 8)
 

@@ -17,6 +17,7 @@ class Part:
 
     connected = True
     asked = False
+    error = None
 
     def step(self, *arguments):
         return None
@@ -47,3 +48,15 @@ def test_a_store_that_fails_ends_the_loop():
     application.board.status = Part()
     application.board.status.step = full
     equal(application.run(), "cannot write 0/1: 28")
+
+
+def test_what_a_part_cannot_note_in_flash_is_told():
+    """Planted: the errors of one part are not asked for."""
+    for name in ("gaps", "health"):
+        board = _application().board
+        board.log = fakes.Log()
+        part = Part()
+        part.error = "not noted in flash: OSError(28,)"
+        setattr(board, name, part)
+        Application(board, None).step()
+        equal(board.log.records, [("warning", part.error, None)])

@@ -210,7 +210,7 @@ def test_a_refusal_ends_the_trial_at_once_and_an_outage_does_not():
         rotate(root)
         boot = Boot(root)
         boot.client.connected = False
-        boot.log.link_failed(error)
+        boot.log.failed(error)
         boot.run((seconds - 1) * 1000)
         equal(boot.restarts, 0, repr(error))
         boot.run(2000)
