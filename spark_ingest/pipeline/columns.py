@@ -57,6 +57,13 @@ class Columns:
                 self._columns[name] = grown
         return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
 
+    def keep(self, rows: np.ndarray) -> None:
+        """Drop all rows but these, which are in ascending order; they are numbered anew."""
+        keys = list(self.index)
+        self.index = {keys[row]: number for number, row in enumerate(rows.tolist())}
+        self._columns = {name: column[rows] for name, column in self._columns.items()}
+        self._ranks = np.empty(0, dtype=np.int64)
+
     def add(self, name: str, rows: np.ndarray, amounts: np.ndarray | int = 1) -> None:
         """Add `amounts` to the column `name` in `rows`; a row may occur several times."""
         np.add.at(self._columns[name], rows, amounts)

@@ -11,7 +11,7 @@ slower, but exact.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -150,6 +150,11 @@ class Seen:
         number = self._index.get(device_id + _SEPARATOR + boot)
         return -1 if number is None else int(self._highest[number])
 
+    def drop(self, boots: Collection[tuple[str, str]]) -> None:
+        """Remove boots, (device_id, boot) each, as if nothing of them had been seen."""
+        gone = [self._index.get(device_id + _SEPARATOR + boot, -1) for device_id, boot in boots]
+        self._keep(np.setdiff1d(np.arange(len(self._index)), gone))
+
     def shrink(self, limits: Limits) -> int:
         """Remove boots that were silent for long or are beyond `limits`; return how many.
 
@@ -261,7 +266,10 @@ class Seen:
     def _archive(self, leaves: np.ndarray) -> None:
         keys = list(self._index)
         self._archived.update(_hash(keys[i]) for i in np.flatnonzero(leaves).tolist())
-        stay = np.flatnonzero(~leaves)
+        self._keep(np.flatnonzero(~leaves))
+
+    def _keep(self, stay: np.ndarray) -> None:
+        keys = list(self._index)
         moved = {old: new for new, old in enumerate(stay.tolist())}
         self._index = {keys[old]: new for old, new in moved.items()}
         self._highest, self._last_us = self._highest[stay], self._last_us[stay]

@@ -18,8 +18,9 @@ tables again.
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, timedelta
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -37,9 +38,11 @@ from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import WRITER, Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 from .clock import AHEAD_US
+from .dedup import boot_keys
 from .gold_alerts import Alert, alerts_table, state_alerts, verdicts_of
+from .gold_archive import archive, is_archived, put_back, returning
 from .gold_boots import heard_days
-from .gold_state import MINUTE_US, SILVER_COLUMNS, State, load, save
+from .gold_state import DAY_US, MINUTE_US, SEPARATOR, SILVER_COLUMNS, State, load, save
 from .gold_tables import boots_table, devices_table, gaps_table, traffic_table
 from .gold_windows import APPLICATION_ID, WINDOW_US, merge_into, windows_of
 from .metric_alerts import MetricAlerts
@@ -62,6 +65,7 @@ COUNTED = {
 }
 """The columns of each table that gold counts."""
 _SOURCES = tuple(COUNTED)
+_OF_BOOTS = ("silver", "quarantine", "status", "logs")
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 _CHUNK_ROWS = 500_000
 _EPOCH = date(1970, 1, 1)
@@ -124,6 +128,7 @@ class Gold:
         self._written = False
         self._digests: dict[str, bytes] = {}
         self._boots: _WrittenBoots | None = None
+        self._archived_on: int | None = None
 
     def update(self, now_us: int | None = None, *, note_alerts: bool = True) -> bool:
         """Count what has been committed since the last update; return whether there was anything.
@@ -197,7 +202,9 @@ class Gold:
         counted = {name: windows.transaction_version(_application_id(name)) for name in _SOURCES}
         # An older release noted no versions in the windows; it saved the state of every serial.
         self._versions = {name: saved[name] if version is None else version for name, version in counted.items()}
-        self._take(state, {name: appended(self.root / name, saved[name], self._versions[name]) for name in _SOURCES})
+        sources = {name: appended(self.root / name, saved[name], self._versions[name]) for name in _SOURCES}
+        self._put_back(state, self._boots_of(state, sources), saved)
+        self._take(state, sources)
         # If the rules have changed, mark the state as unsaved, so that a later recount finds the current rules.
         self._unsaved_rows += state.rules != self._rules.as_text()
         return state
@@ -214,6 +221,9 @@ class Gold:
         # Until the windows are committed, the state in memory is not valid.
         self._state = None
         from_scratch = not self._versions
+        if self._written:
+            self._archive(state)
+        self._put_back(state, self._boots_of(state, sources), self._versions)
         state.freeze()
         before = {name: state.boots[name].copy() for name in ("anchor_seq", "anchor_us", "readings", "ok")}
         kept = self._take(state, sources)
@@ -231,6 +241,49 @@ class Gold:
         overdue = time.monotonic() - self._saved_at >= _SAVE_EVERY_S
         if from_scratch or overdue or self._unsaved_rows >= _SAVE_EVERY_ROWS:
             self._save(state)
+
+    def _archive(self, state: State) -> None:
+        """Once a day, let the boots leave the state that are over. Their rows must have been written."""
+        day = state.newest_us // DAY_US
+        stay = archive(state, self._rules) if day != self._archived_on else None
+        self._archived_on = day
+        if stay is not None and self._boots is not None:
+            self._boots = self._boots._replace(days=self._boots.days[stay])
+
+    def _boots_of(self, state: State, sources: dict[str, Appended]) -> set[str]:
+        """Return the keys of the boots of which `sources` have rows; none while all boots are in the state."""
+        keys: set[str] = set()
+        for name in _OF_BOOTS if len(state.archived) else ():
+            for batch in sources[name].batches(["device_id", "boot"], SCHEMAS[name]):
+                rows = pa.Table.from_batches([batch])
+                keys.update(boot_keys(rows.filter(rows["boot"].is_valid())).dictionary.to_pylist())
+        return keys
+
+    def _put_back(self, state: State, keys: Iterable[str], versions: dict[str, int]) -> None:
+        """Put those of these boots back into the state that have left it.
+
+        :param versions: the versions of the tables up to which the state has counted what they have of these boots.
+        """
+        back = sorted(returning(state, keys))
+        if not back:
+            return
+        names = [key.split(SEPARATOR) for key in back]
+        field = pa_dataset.field
+        of_these = field("device_id").isin([one[0] for one in names]) & field("boot").isin([one[1] for one in names])
+        counted = State(self._rules.offline_us)
+        counted.now_us = _now_us()
+        takes = counted.take_readings, counted.take_quarantined, counted.take_status, counted.take_logs
+        for name, take in zip(_OF_BOOTS, takes, strict=True):
+            if versions[name] >= 0:
+                table = open_table(self.root / name, versions[name]).to_pyarrow_dataset()
+                rows = table.to_table(COUNTED[name], filter=of_these)
+                mine = np.isin(_keys(rows), back)
+                take(rows.filter(pa.array(mine)).combine_chunks())
+        put_back(state, counted, back)
+        if self._boots is not None:
+            written = self._tables["boots"].delta.to_pyarrow_dataset().to_table(filter=of_these)
+            days = dict(zip(_keys(written), written["heard_date"].cast(pa.int32()).to_pylist(), strict=True))
+            self._boots = self._boots._replace(days=np.append(self._boots.days, [days[key] for key in back]))
 
     def _take(self, state: State, sources: dict[str, Appended]) -> list[pa.Table]:
         """Add rows to the state; return the last chunks of silver, at most two."""
@@ -317,6 +370,8 @@ class Gold:
         since = pa.scalar(int(starts.min()) - AHEAD_US, pa.int64()).cast(TIMESTAMP)
         within = field("device_id").isin(devices) & (field("received_ts") >= since)
         rows = silver.to_table(SILVER_COLUMNS, filter=within)
+        # Boots that left long ago are placed by their anchors too.
+        self._put_back(state, boot_keys(rows).dictionary.to_pylist(), self._versions)
         whole = windows_of(rows, state.placed(rows))
         whole = whole.join(touched, keys=["device_id", "window_start"], join_type="left semi")
         return touched, whole.select(SCHEMAS["gold/windows"].names)
@@ -347,7 +402,7 @@ class Gold:
         A boot is in the partition of the day on which it was last heard. So boots that are over cost nothing, however
         many there are.
         """
-        days, predicate = heard_days(state), None
+        days, predicate, touched = heard_days(state), None, None
         started = state.collectors["first_us"].copy()
         written, rows = self._boots, np.arange(len(days))
         # If a collector turns out to have begun earlier, the gaps of any boot may count differently.
@@ -358,11 +413,23 @@ class Gold:
             before = written.days[changed[changed < len(written.days)]]
             touched = np.unique(np.concatenate([days[changed], before]))
             rows = np.flatnonzero(np.isin(days, touched))
-            dates = ", ".join(f"'{_EPOCH + timedelta(days=day)}'" for day in touched.tolist())
+            dates = ", ".join(f"'{_date(day)}'" for day in touched.tolist())
             predicate = f"heard_date IN ({dates})"
-        self._overwrite("boots", boots_table(state, gaps, rows), predicate)
+        self._overwrite("boots", self._with_old_boots(state, boots_table(state, gaps, rows), touched), predicate)
         self._boots = _WrittenBoots(days, started)
         state.changed_boots.clear()
+
+    def _with_old_boots(self, state: State, rows: pa.Table, days: np.ndarray | None) -> pa.RecordBatchReader:
+        """Return `rows` and the written rows of boots that have left the state.
+
+        :param days: only those that were last heard on these days; None: all.
+        """
+        found = iter(rows.to_batches())
+        if len(state.archived):
+            dates = None if days is None else pa_dataset.field("heard_date").isin([_date(day) for day in days.tolist()])
+            written = self._tables["boots"].delta.to_pyarrow_dataset().to_batches(filter=dates)
+            found = chain(found, (batch.cast(rows.schema) for one in written for batch in _old(state, one)))
+        return pa.RecordBatchReader.from_batches(rows.schema, found)
 
     def _alerts(self, state: State, gaps: pa.Table, as_of_us: int, note_alerts: bool) -> list[Alert]:
         found = state_alerts(state, gaps, self._rules, as_of_us)
@@ -404,7 +471,7 @@ class Gold:
                 take(table.to_table(COUNTED[name], filter=(received >= begin) & (received < end)))
         return traffic_table(fresh)
 
-    def _overwrite(self, name: str, rows: pa.Table, predicate: str | None = None) -> None:
+    def _overwrite(self, name: str, rows: pa.Table | pa.RecordBatchReader, predicate: str | None = None) -> None:
         delta = self._tables[name].delta
         properties = _transactions(self._serial, {})
         write_deltalake(
@@ -446,6 +513,22 @@ def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
             held, count = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _old(state: State, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of gold/boots of boots that have left the state."""
+    rows = pa.Table.from_batches([batch])
+    yield from rows.filter(pa.array(is_archived(state, _keys(rows)))).to_batches()
+
+
+def _keys(rows: pa.Table) -> list[str]:
+    """Return the key of each row's boot."""
+    names = zip(rows["device_id"].to_pylist(), rows["boot"].to_pylist(), strict=True)
+    return [device_id + SEPARATOR + boot for device_id, boot in names]
+
+
+def _date(day: int) -> date:
+    return _EPOCH + timedelta(days=day)
 
 
 def _digest(rows: pa.Table) -> bytes:

@@ -39,7 +39,7 @@ def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) ->
     """
     ids = list(state.devices.index)
     found: list[Alert] = []
-    starts: tuple[np.ndarray, np.ndarray] | None = None
+    starts: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     for rule in rules.rules:
         if rule.kind == "offline":
             mine = _offline(rule, state, ids, as_of_us)
@@ -47,7 +47,7 @@ def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) ->
             mine = _gaps(rule, gaps, as_of_us)
         elif rule.kind == "reboot_loop":
             starts = starts or boot_starts(state, unasked=True)
-            mine = _loops(rule, starts, ids, as_of_us)
+            mine = _loops(rule, starts[0], starts[1], ids, as_of_us)
         elif rule.kind == "memory_falling":
             mine = _memory(rule, state, ids)
         elif rule.kind == "quarantined":
@@ -107,23 +107,28 @@ def _gaps(rule: Rule, gaps: pa.Table, as_of_us: int) -> Iterable[Alert]:
             yield Alert(gap["device_id"], rule.name, rule.kind, since, until, float(gap["missing"]), words)
 
 
-def _loops(rule: Rule, starts: tuple[np.ndarray, np.ndarray], ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
-    """Yield the runs of a device's boots in which any `boots` consecutive boots began within the rule's time `within`.
+def loops(rule: Rule, device: np.ndarray, us: np.ndarray) -> list[tuple[int, int]]:
+    """Return the runs of a device's boots in which any `boots` consecutive boots began within the rule's time `within`.
 
-    :param starts: device and time of each boot, as :func:`boot_starts` returns them.
+    :param device, us: device and time of each boot, as :func:`boot_starts` returns them.
+    :returns: of each run, the indices of the first and the last boot.
     """
     boots, within_us = rule["boots"], rule["within"]
-    device, us = starts
     ends = np.arange(boots - 1, len(us))
     begins = ends - boots + 1
     ends = ends[(device[ends] == device[begins]) & (us[ends] - us[begins] <= within_us)]
     new = ~follows(device[ends]) | (np.diff(ends, prepend=-2) != 1)
-    firsts, lasts = ends[new], ends[np.append(new[1:], True)[: len(ends)]]
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        count, end = last - first + boots, int(us[last])
-        until = None if as_of_us - end <= within_us else end
+    firsts, lasts = ends[new] - boots + 1, ends[np.append(new[1:], True)[: len(ends)]]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def _loops(rule: Rule, device: np.ndarray, us: np.ndarray, ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
+    for first, last in loops(rule, device, us):
+        count, end = last - first + 1, int(us[last])
+        since = int(us[first + rule["boots"] - 1])
+        until = None if as_of_us - end <= rule["within"] else end
         words = f"{count} boots in a row"
-        yield Alert(ids[device[first]], rule.name, rule.kind, int(us[first]), until, float(count), words)
+        yield Alert(ids[device[first]], rule.name, rule.kind, since, until, float(count), words)
 
 
 def _memory(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:

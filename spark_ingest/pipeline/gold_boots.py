@@ -28,23 +28,33 @@ def newest_boots(state: State) -> np.ndarray:
     return newest
 
 
-def boot_starts(state: State, *, unasked: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per boot, the device and when the boot was first heard of; sorted by device and time.
+def started_us(state: State) -> np.ndarray:
+    """Return, per boot, when it was first heard of."""
+    return np.minimum(state.boots["first_us"], state.boots["born_us"])
+
+
+def in_order(state: State) -> np.ndarray:
+    """Return the rows of the boots, sorted by device and by when they were first heard of."""
+    boots = state.boots
+    rows = np.lexsort((boots.ranks, started_us(state), boots["device"]))
+    return rows[~state.unnumbered[rows]]
+
+
+def boot_starts(state: State, *, unasked: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, per boot, the device, when the boot was first heard of, and its row; sorted by device and time.
 
     :param unasked: leave out boots that somebody asked for: after an orderly restart, which the previous boot
         announced, or by a soft reset, which is done from a console.
     """
     boots = state.boots
-    first = np.minimum(boots["first_us"], boots["born_us"])
-    rows = np.lexsort((boots.ranks, first, boots["device"]))
-    rows = rows[~state.unnumbered[rows]]
+    rows = in_order(state)
     if unasked:
         ended = np.zeros(len(boots), dtype=bool)
         keys = (device_id + SEPARATOR + boot for device_id, boot in state.restarted)
         ended[[boots.index[key] for key in keys if key in boots.index]] = True
         soft = boots["cause"] == state.texts.get("soft", -2)
         rows = rows[~(soft[rows] | (follows(boots["device"][rows]) & np.append(False, ended[rows][:-1])))]
-    return boots["device"][rows], first[rows]
+    return boots["device"][rows], started_us(state)[rows], rows
 
 
 def follows(devices: np.ndarray) -> np.ndarray:

@@ -51,6 +51,10 @@ BIN_ZERO = 1 << (BIN_BITS - 1)
 _FEW_TEXTS = 1000
 
 
+Part = tuple[int, int, str, int | None]
+"""A range of seq that silver lacks: first, last, the state of the gap, since."""
+
+
 class Refused(NamedTuple):
     """A summary of the rows of quarantine of one device in one day.
 
@@ -82,6 +86,8 @@ class State:
     :ivar frozen_before: minutes before this one are settled: they are no longer counted here.
     :ivar late_minutes: settled minutes for which rows came since the last :meth:`freeze`.
     :ivar changed_boots: rows of `boots` that have changed since the owner of the state last cleared this set.
+    :ivar archived: hashes of the boots that have left `boots`, in ascending order; see :mod:`gold_archive`.
+    :ivar old_gaps: the gaps of these boots, by (device_id, boot).
     :ivar now_us: the time of counting. Later received times are replaced by it, as a collector's clock may be ahead.
     """
 
@@ -99,7 +105,9 @@ class State:
         shown = {f"{name}_{what}": fill for name in SHOWN for what, fill in (("us", NEVER), ("seq", NEVER))}
         values = dict.fromkeys(SHOWN, np.nan)
         counts = dict.fromkeys(("duplicates", "quarantined", "announced_ranges", "unread_ranges"), 0)
-        self.devices = Columns({"first_us": -NEVER, "last_us": NEVER, **counts, **status, **shown, **values})
+        # What the boots add that have left: see gold_archive.
+        old = {"old_boots": 0, "old_readings": 0, "old_ok": 0, "old_event_us": NEVER}
+        self.devices = Columns({"first_us": -NEVER, "last_us": NEVER, **counts, **status, **shown, **values, **old})
         self.boots = Columns(
             {
                 "device": 0,
@@ -138,6 +146,13 @@ class State:
         self.unread: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.refused: dict[tuple[int, int], Refused] = {}
         self.restarted: dict[tuple[str, str], int] = {}
+        self.archived = np.empty(0, dtype=np.uint64)
+        self.old_gaps: dict[tuple[str, str], list[Part]] = {}
+
+    @property
+    def last_event_us(self) -> np.ndarray:
+        """When the newest reading of each boot was taken by a good clock; else when its last one was received."""
+        return np.where(self.boots["ok_ts_us"] != NEVER, self.boots["ok_ts_us"], self.boots["last_us"])
 
     @property
     def unnumbered(self) -> np.ndarray:
@@ -269,7 +284,7 @@ class State:
         online = rows["online"].to_numpy(zero_copy_only=False).astype(bool)
         values = {"online": online.astype(np.int64)}
         for column, field in (("status_reason", "reason"), ("status_boot", "boot")):
-            values[column] = self._codes(rows[field].to_pylist())
+            values[column] = self.codes_of(rows[field].to_pylist())
         self.devices.keep_last(device, {"status_us": received, "status_position": position}, values)
         self.newest_us = max(self.newest_us, int(received.max()))
         live = online & ~rows["retain"].to_numpy(zero_copy_only=False).astype(bool)
@@ -289,12 +304,12 @@ class State:
         self.changed_boots.update(boot.tolist())
         self.boots["device"][boot] = device[of_boot]
         causes = [dict(extra or ()).get("cause") for extra in some["extra"].to_pylist()]
-        born = {"cause": self._codes([_unquoted(cause) for cause in causes])}
-        born["reason"] = self._codes(some["reason"].to_pylist())
+        born = {"cause": self.codes_of([_unquoted(cause) for cause in causes])}
+        born["reason"] = self.codes_of(some["reason"].to_pylist())
         order = {"born_us": received[of_boot], "born_position": position[of_boot]}
         self.boots.keep_last(boot, order, born, first=True)
         order = {"fw_us": received[of_boot], "fw_position": position[of_boot]}
-        self.boots.keep_last(boot, order, {"fw": self._codes(some["fw"].to_pylist())})
+        self.boots.keep_last(boot, order, {"fw": self.codes_of(some["fw"].to_pylist())})
 
     def take_logs(self, rows: pa.Table) -> None:
         """Count rows of the table logs."""
@@ -342,7 +357,7 @@ class State:
             ids = list(self.devices.index)
             names = {ids[row] for row in exceeding.tolist()}
             for key in [key for key in held if key[0] in names]:
-                held[key] = _as_one(held[key])
+                held[key] = as_one(held[key])
         ends = np.cumsum(counts)
         begins = ends - counts
         low, high = np.minimum.reduceat(first, begins), np.maximum.reduceat(last, begins)
@@ -358,7 +373,7 @@ class State:
             gathered.setdefault(key, (many, []))[1].extend(new)
         for key, (many, ranges) in gathered.items():
             joined = union(held.get(key, []) + ranges)
-            held[key] = _as_one(joined) if many else joined
+            held[key] = as_one(joined) if many else joined
             if (row := self.boots.index.get(SEPARATOR.join(key))) is not None:
                 self.changed_boots.add(row)
 
@@ -369,7 +384,8 @@ class State:
         joined = pc.call_function("binary_join_element_wise", [rows["device_id"], rows["boot"], pa.scalar(SEPARATOR)])
         return self.boots.rows(joined.combine_chunks())
 
-    def _codes(self, texts: list[str | None]) -> np.ndarray:
+    def codes_of(self, texts: list[str | None]) -> np.ndarray:
+        """Return the code of each text; -1 for None."""
         pool = self.texts
         codes = [-1 if text is None else pool.setdefault(text, len(pool)) for text in texts]
         return np.array(codes, dtype=np.int64)
@@ -497,7 +513,7 @@ def union(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def as_one(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(ranges[0][0], ranges[-1][1])]
 
 
@@ -515,6 +531,12 @@ def _unquoted(text: str | None) -> str | None:
     return text[1:-1] if text and text.startswith('"') and "\\" not in text else text
 
 
+_GAPS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("device_id", "boot")),
+        *(("first", pa.int64()), ("last", pa.int64()), ("state", pa.string()), ("since", pa.int64())),
+    ]
+)
 _REFUSED = ("device", "day", *Refused._fields)
 
 
@@ -568,6 +590,9 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     for name in ("announced", "unread"):
         ranges = [(*key, *one) for key, many in getattr(state, name).items() for one in many]
         yield name, pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
+    yield "archived", pa.table({"hash": pa.array(state.archived)})
+    ranges = [(*key, *part) for key, parts in state.old_gaps.items() for part in parts]
+    yield "old_gaps", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 6), _GAPS, strict=True)], _GAPS)
     yield "collectors", state.collectors.to_table()
     names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("us", pa.int64())])
     ends = _columns(sorted((*key, us) for key, us in state.restarted.items()), 3)
@@ -612,6 +637,11 @@ def load(path: Location) -> tuple[State, dict[str, int]]:
         for row in read(name).to_pylist():
             held = getattr(state, name).setdefault((row["device_id"], row["boot"]), [])
             held.append((row["first"], row["last"]))
+    if "archived" in parts:  # an older release keeps all boots
+        state.archived = read("archived")["hash"].to_numpy().copy()
+        for row in read("old_gaps").to_pylist():
+            device_id, boot, *part = row.values()
+            state.old_gaps.setdefault((device_id, boot), []).append(tuple(part))
     state.collectors.load(read("collectors"))
     # An older release noted no time.
     state.restarted = {

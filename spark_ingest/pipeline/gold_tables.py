@@ -30,6 +30,7 @@ from .gold_state import (
     MINUTE_US,
     SEPARATOR,
     SHOWN,
+    Part,
     State,
 )
 
@@ -48,8 +49,18 @@ _MOST = (1 << 63) - 1
 
 def gaps_table(state: State) -> pa.Table:
     """Return the rows of GAPS_SCHEMA: the ranges of seq that silver lacks, split where their state changes."""
-    numbers = state.boots.index
     rows: list[tuple] = []
+    for (device_id, boot), parts in (*parted_gaps(state).items(), *state.old_gaps.items()):
+        for first, last, word, since in parts:
+            told, still = word == "dropped", word == "missing"
+            rows.append((device_id, boot, first, last, _length(first, last), told, still, since, word))
+    rows.sort(key=lambda row: row[:3])
+    return _table(rows, GAPS_SCHEMA)
+
+
+def parted_gaps(state: State) -> dict[tuple[str, str], list[Part]]:
+    """Return the ranges of seq that silver lacks of the boots in the state, by (device_id, boot)."""
+    numbers = state.boots.index
     known: dict[tuple[int, int], int] = {}
     earlier = _earlier(state)
     of_boot: defaultdict[tuple[str, str], list[Part]] = defaultdict(list)
@@ -72,11 +83,8 @@ def gaps_table(state: State) -> pa.Table:
         row = numbers.get(device_id + SEPARATOR + boot)
         if row is not None and earlier[row]:
             parts = _parted(parts, [(0, int(state.boots["first_seq"][row]) - 1)], "earlier")
-        for first, last, word, since in parts:
-            told, still = word == "dropped", word == "missing"
-            rows.append((device_id, boot, first, last, _length(first, last), told, still, since, word))
-    rows.sort(key=lambda row: row[:3])
-    return _table(rows, GAPS_SCHEMA)
+        of_boot[device_id, boot] = parts
+    return of_boot
 
 
 def _length(first: int, last: int) -> int:
@@ -102,10 +110,6 @@ def _earlier(state: State) -> np.ndarray:
     if not known.any():
         return known
     return known & (began < collectors["first_us"][np.where(known, boots["collector"], 0)])
-
-
-Part = tuple[int, int, str, int | None]
-"""A range of seq: first, last, state, since."""
 
 
 def _parted(parts: list[Part], ranges: list[tuple[int, int]], word: str) -> list[Part]:
@@ -139,8 +143,9 @@ def boots_table(state: State, gaps: pa.Table, rows: np.ndarray) -> pa.Table:
     """
     open_gaps = gaps.filter(gaps["open"])
     names = zip(open_gaps["device_id"].to_pylist(), open_gaps["boot"].to_pylist(), strict=True)
-    numbers = [state.boots.index[device_id + SEPARATOR + boot] for device_id, boot in names]
-    missing = _sums(numbers, open_gaps["missing"].to_pylist(), len(state.boots))
+    numbers = [state.boots.index.get(device_id + SEPARATOR + boot, -1) for device_id, boot in names]
+    # The last sum is for all boots that have left the state.
+    missing = _sums(numbers, open_gaps["missing"].to_pylist(), len(state.boots) + 1)
     # Leave out the rows for readings that are identified by their place: they are no boots.
     rows = rows[~state.unnumbered[rows]]
     names = list(state.boots.index)
@@ -173,13 +178,13 @@ def boots_table(state: State, gaps: pa.Table, rows: np.ndarray) -> pa.Table:
 def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet, as_of_us: int) -> pa.Table:
     """Return the rows of DEVICES_SCHEMA, in the order in which the devices were first met."""
     devices, boots = state.devices, state.boots
-    booted, started_us = boot_starts(state)
+    booted, started_us, _rows = boot_starts(state)
     count = len(devices)
     ids = list(devices.index)
     memberships = [rules.of(device_id) for device_id in ids]
     of = boots["device"]
-    readings = np.bincount(of, boots["readings"], count).astype(np.int64)
-    ok = np.bincount(of, boots["ok"], count)
+    readings = np.bincount(of, boots["readings"], count).astype(np.int64) + devices["old_readings"]
+    ok = np.bincount(of, boots["ok"], count) + devices["old_ok"]
     rows = [devices.index[device_id] for device_id in gaps["device_id"].to_pylist()]
     lengths, words = gaps["missing"].to_pylist(), gaps["state"].to_pylist()
 
@@ -192,9 +197,8 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
     names = list(boots.index)
     boot = [names[row].split(SEPARATOR)[1] if row >= 0 else None for row in newest.tolist()]
     fw = np.where(newest >= 0, boots["fw"][newest] if len(boots) else -1, -1)
-    event = np.full(count, NEVER)
-    last_event = np.where(boots["ok_ts_us"] != NEVER, boots["ok_ts_us"], boots["last_us"])
-    np.maximum.at(event, of, last_event)
+    event = devices["old_event_us"].copy()
+    np.maximum.at(event, of, state.last_event_us)
     reboots = booted[follows(booted) & (started_us > as_of_us - DAY_US)]
     columns = {
         "device_id": pa.array(ids, pa.string()),
@@ -204,7 +208,7 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
         "online": pa.array(devices["online"] == 1, mask=devices["online"] < 0),
         "status_reason": state.text(devices["status_reason"]),
         "boot": pa.array(boot, pa.string()),
-        "boots": pa.array(np.bincount(booted, minlength=count), pa.int64()),
+        "boots": pa.array(np.bincount(booted, minlength=count) + devices["old_boots"], pa.int64()),
         "reboots_24h": pa.array(np.bincount(reboots, minlength=count), pa.int64()),
         "fw": state.text(fw),
         "readings": pa.array(readings),

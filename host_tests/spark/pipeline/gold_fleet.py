@@ -48,7 +48,7 @@ def table_of(messages: list[tuple[str, bytes, int]], start: int = 0) -> pa.Table
     return pa.Table.from_pylist(rows, schema=ARROW_SCHEMA).select(MESSAGE_COLUMNS)
 
 
-def fleet(seed: int, devices: int = 6) -> list[pa.Table]:
+def fleet(seed: int, devices: int = 6, most_boots: int = 6, latest_h: int = 3) -> list[pa.Table]:
     """Make micro-batches over some hours with every kind of fault.
 
     They contain late, shuffled, repeated, corrupt, clockless and conflicting messages, resets, silences, announced
@@ -58,7 +58,7 @@ def fleet(seed: int, devices: int = 6) -> list[pa.Table]:
     sent: list[tuple[str, bytes, int]] = []
     for d in range(devices):
         device, at = f"d{d}", RECEIVED_MS + rng.randrange(60 * SECOND)
-        for b in range(rng.randrange(1, 7)):
+        for b in range(rng.randint(1, most_boots)):
             boot, booted = f"{b}-{d:x}", at
             clock_from = rng.choice([0, 0, 3, 8, 10**9])
             status = {
@@ -73,7 +73,8 @@ def fleet(seed: int, devices: int = 6) -> list[pa.Table]:
                 at += rng.choice([SECOND, 20 * SECOND, 20 * SECOND, 1200 * SECOND])
                 ts = at if seq >= clock_from else rng.choice([None, 0, 946684800000])
                 up = None if rng.random() < 0.05 else at - booted
-                received = at + (rng.randrange(3 * 3600 * SECOND) if rng.random() < 0.1 else rng.randrange(SECOND))
+                latest = latest_h * 3600 * SECOND if rng.random() < 0.1 else SECOND
+                received = at + rng.randrange(latest)
                 values = {"mem_free": 100_000 * 0.9**seq, "t": rng.uniform(-5, 30), "rssi": -60.0 - rng.randrange(9)}
                 if rng.random() > 0.06:
                     payload = telemetry(device, boot, seq, ts, up, **values)

@@ -1,18 +1,25 @@
 """Gold's law: whatever arrives in any order, and wherever an update is killed, it equals one pass over bronze."""
 
+import errno
 import itertools
 import json
 import os
 import random
+import shutil
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import numpy as np
 import pytest
 from deltalake import DeltaTable
 from gold_fleet import GOLD, QUERY, SECOND, assert_law, fleet, rows_of, table_of, telemetry, written
 from spark_helpers import RECEIVED_MS
 
+from spark_ingest.alerts.rules import RuleSet, rule_set
 from spark_ingest.errors import IngestError
 from spark_ingest.pipeline import gold as gold_module
+from spark_ingest.pipeline import gold_alerts, gold_archive, gold_state, gold_tables
 from spark_ingest.pipeline import upkeep as pipeline_upkeep
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.config import PipelineConfig
@@ -28,6 +35,134 @@ def test_gold_gathered_bit_by_bit_and_killed_equals_one_pass_over_bronze(tmp_pat
     written(tmp_path, fleet(seed, devices), random.Random(seed))
     tables = assert_law(tmp_path, seed)
     assert all(tables[name] for name in GOLD if name not in ("gaps", "alerts"))
+
+
+@pytest.fixture
+def boots_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Boots leave the state after ten minutes of silence, and ended alerts gold/alerts after one; count those that do.
+
+    Returns the numbers of boots that left and that came back.
+    """
+    counts = [0, 0]
+
+    def counted_archive(state: State, rules: RuleSet) -> np.ndarray | None:
+        before = len(state.boots)
+        stay = gold_archive.archive(state, rules)
+        counts[0] += before - len(state.boots)
+        return stay
+
+    def counted_put_back(state: State, counted: State, keys: list[str]) -> None:
+        gold_archive.put_back(state, counted, keys)
+        counts[1] += len(keys)
+
+    monkeypatch.setattr(gold_archive, "SILENT_US", 600_000_000)
+    monkeypatch.setattr(gold_module, "DAY_US", 1)
+    for module in (gold_alerts, gold_state):
+        monkeypatch.setattr(module, "KEPT_US", 60_000_000)
+    monkeypatch.setattr(gold_tables, "DAY_US", 60_000_000)
+    monkeypatch.setattr(gold_module, "archive", counted_archive)
+    monkeypatch.setattr(gold_module, "put_back", counted_put_back)
+    return counts
+
+
+@pytest.mark.parametrize("devices", [6, 6, 6] if os.environ.get("UMQTT_FULL_SWEEPS") else [3])
+def test_gold_is_the_same_whenever_boots_leave_the_state_and_come_back(tmp_path, devices, boots_leave_at_once):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    written(tmp_path, fleet(seed, devices, most_boots=25, latest_h=20), random.Random(seed))
+    assert_law(tmp_path, seed)
+    print("left, came back:", boots_leave_at_once)
+
+
+MINUTE = 60 * SECOND
+_LOOP = {"name": "reboot_loop", "kind": "reboot_loop", "boots": 3, "within": "5m"}
+LOOP_RULES = rule_set(Path("alerts.toml"), [_LOOP], {})
+
+
+def at_minute(device: str, boot: str, seq: int, minute: float, *, clock: bool = True, up: float | None = None):
+    """Return a reading that is received at a minute; `up` in minutes."""
+    received = RECEIVED_MS // MINUTE * MINUTE + int(minute * MINUTE)
+    payload = telemetry(device, boot, seq, received if clock else None, None if up is None else int(up * MINUTE), t=1.0)
+    return (*payload, received)
+
+
+def over(device: str, minute: float = 0) -> list[tuple[str, bytes, int]]:
+    """Return readings of three boots of a device, of which the first can leave the state 10 minutes later."""
+    return [at_minute(device, f"{boot}-x", seq, minute + boot) for boot in (1, 2, 3) for seq in (0, 2)]
+
+
+LATER = [at_minute("other", "1-x", seq, minute) for seq, minute in enumerate((30, 31, 32, 33, 34, 35))]
+ROUNDS = {
+    "late readings of a boot whose row lies in the partition of another day": [
+        over("a", -3 * 1440),
+        LATER[:1],
+        [at_minute("a", "1-x", 1, 31), at_minute("a", "1-x", 4, 31)],
+        LATER[1:2],
+    ],
+    "late readings when the process has just begun": [
+        *(over("a"), LATER[:1], "save", LATER[1:2], "begin", [at_minute("a", "1-x", 1, 31)], LATER[2:3]),
+    ],
+    "late readings that were counted and not saved": [
+        *(over("a"), LATER[:1], LATER[1:2], "save", [at_minute("a", "1-x", 1, 31)], "begin", LATER[2:3]),
+    ],
+    "the boot that was heard last is not the one that began last": [
+        [*over("a"), at_minute("a", "1-x", 3, 5)],
+        *([one] for one in LATER[:3]),
+    ],
+    "an anchor moves readings into the windows of a boot that has left": [
+        [at_minute("a", "1-x", seq, 5.1 + seq / 10, clock=seq == 2, up=up) for seq, up in enumerate((0, 1, 3))],
+        [at_minute("a", boot, 0, minute) for boot, minute in (("2-x", 6), ("3-x", 7))],
+        LATER[:1],
+        [at_minute("a", "4-x", 0, 36, clock=False, up=1)],
+        LATER[4:5],
+        [at_minute("a", "4-x", 1, 37, up=35)],
+        LATER[5:6],
+    ],
+    "boots of a loop that goes on": [over("b"), *([at_minute("a", f"{boot}-x", 0, boot)] for boot in range(1, 40, 2))],
+}
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boots_leave_at_once):
+    """Planted: a boot is not put back, for new rows, after a restart, or to place its readings; the boot that was
+    heard last leaves, or one of a loop; a boot that was put back has two rows in gold/boots.
+    """
+    gold = Gold(tmp_path, rules=LOOP_RULES)
+    writer = BatchWriter(tmp_path, tmp_path / "state")
+    for number, messages in enumerate(ROUNDS[rounds]):
+        if messages == "save":
+            gold.save()
+        elif messages == "begin":
+            gold = Gold(tmp_path, rules=LOOP_RULES)
+        else:
+            writer.write(table_of(messages, 100 * number), number, QUERY)
+            gold.update()
+    assert boots_leave_at_once[0]
+    by_pieces = rows_of(tmp_path)
+    shutil.rmtree(tmp_path / "gold")
+    Gold(tmp_path, rules=LOOP_RULES).update()
+    assert by_pieces == rows_of(tmp_path)
+
+
+def test_a_boot_whose_row_could_not_be_written_does_not_leave(tmp_path, monkeypatch, boots_leave_at_once):
+    """Planted: it leaves with a row of which the last readings are missing."""
+    gold, writer = Gold(tmp_path, rules=LOOP_RULES), BatchWriter(tmp_path, tmp_path / "state")
+    write_boots = Gold._write_boots
+
+    def no_room(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    late = [at_minute("a", "1-x", 3, 4), LATER[0]]
+    for number, messages in enumerate((over("a"), late, *([one] for one in LATER[1:4]))):
+        monkeypatch.setattr(Gold, "_write_boots", no_room if number == 1 else write_boots)
+        writer.write(table_of(messages, 100 * number), number, QUERY)
+        with pytest.raises(OSError) if number == 1 else nullcontext():
+            gold.update()
+    assert boots_leave_at_once[0]
+    by_pieces = rows_of(tmp_path)
+    shutil.rmtree(tmp_path / "gold")
+    Gold(tmp_path, rules=LOOP_RULES).update()
+    assert by_pieces == rows_of(tmp_path)
 
 
 def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, monkeypatch):
