@@ -79,7 +79,12 @@ def returning(state: State, keys: Iterable[str]) -> list[str]:
 
 def is_archived(state: State, keys: Iterable[str]) -> np.ndarray:
     """Return which boots have left the state, by their keys."""
-    return np.isin(_hashes(keys), state.archived)
+    hashes = _hashes(keys)
+    if not len(state.archived):
+        return np.zeros(len(hashes), dtype=bool)
+    # numpy's isin would sort what is sorted already.
+    at = np.searchsorted(state.archived, hashes)
+    return state.archived[np.minimum(at, len(state.archived) - 1)] == hashes
 
 
 def put_back(state: State, counted: State, keys: list[str]) -> None:
