@@ -180,7 +180,7 @@ class Backpressure:
 
     def _fetch(self):
         # Ends the link once there is room again and all acknowledgements are sent. Messages in flight would be sent
-        # twice, so the client waits up to _MOMENT for theirs.
+        # twice, and a program may take none before its own have gone, so the client waits up to _MOMENT for theirs.
         session = self._session
         store = session.outbox.store
         inbound = store.inbound
@@ -194,7 +194,7 @@ class Backpressure:
             return
         if self._ready_at is None:
             self._ready_at = session.now
-        if session.in_flight and ticks_diff(session.now, self._ready_at) < _MOMENT:
+        if session.pending and ticks_diff(session.now, self._ready_at) < _MOMENT:
             return
         if session.out.flush():
             fetch(session, "there was no room for")

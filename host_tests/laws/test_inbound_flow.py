@@ -282,3 +282,34 @@ def test_in_a_session_that_the_broker_forgets_the_messages_at_qos_2_are_bounded(
         client.tick()
     equal(world.got, [bytes((i & 255,)) for i in range(1, 501)])
     equal(client.outbox.store.inbound.ids(), [])
+
+
+def test_what_cannot_be_kept_does_not_hold_up_what_the_program_publishes():
+    """Planted: a link that messages without memory ended at once was made anew before anything was sent on it.
+
+    Programs take messages only after what they publish is acknowledged: neither got on.
+    """
+    for qos in (1, 2):
+        for how in (1, 2):
+            world = worlds(qos, 0, 0, False, 5)
+            world.run(lambda world=world: world.client.connected)
+            world.client.disconnect()
+            world.settle()
+
+            def without_memory(*arguments):
+                raise MemoryError
+
+            client = world.client
+            owner, name = (client, "describe") if qos == 1 else (client.part("qos2")._inbound, "put")
+            before = getattr(owner, name)
+            setattr(owner, name, without_memory)
+            for n in range(5):
+                assert world.brokers[0].send(b"c", b"in/x", b"late %d" % n, qos)
+            client.publish(b"out", b"mine", how)
+            client.connect()
+            about = repr((qos, how))
+            assert world.run(lambda client=client: not client.pending, 60000), about
+            setattr(owner, name, before)
+            finished(world)
+            equal(world.got[-5:], [b"late %d" % n for n in range(5)], about)
+            equal(world.faults(), [], about)

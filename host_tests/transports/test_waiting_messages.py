@@ -42,7 +42,7 @@ BROKERS = ("mosquitto", "paired")
 # heap before the answers that it waits for have come.
 HEAPS = {
     32: {"client": "64K", "aio": "96K", "simple": "96K", "robust": "96K"},
-    64: {"client": "80K", "aio": "112K", "simple": "96K", "robust": "120K"},
+    64: {"client": "96K", "aio": "128K", "simple": "112K", "robust": "136K"},
 }
 FRONTS = tuple(HEAPS[64])
 HANDLERS = (
