@@ -283,7 +283,7 @@ class Gold:
         if self._boots is not None:
             written = self._tables["boots"].delta.to_pyarrow_dataset().to_table(filter=of_these)
             days = dict(zip(_keys(written), written["heard_date"].cast(pa.int32()).to_pylist(), strict=True))
-            self._boots = self._boots._replace(days=np.append(self._boots.days, [days[key] for key in back]))
+            self._boots = self._boots._replace(days=np.append(self._boots.days, [days.get(key, 0) for key in back]))
 
     def _take(self, state: State, sources: dict[str, Appended]) -> list[pa.Table]:
         """Add rows to the state; return the last chunks of silver, at most two."""

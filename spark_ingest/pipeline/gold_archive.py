@@ -2,7 +2,8 @@
 
 Of a boot that has left, the sums are added to its device, its gaps are kept as they are, its row in gold/boots stays
 as it was written, and of its name a 64-bit hash remains. If something still comes for it, it is counted anew from
-the tables and put back (:func:`put_back`), so gold is the same as if it had never left.
+the tables and put back (:func:`put_back`), so gold is the same as if it had never left. Only one thing is not done for
+boots that have left: should a collector turn out to have begun earlier, their gaps keep the state that they had.
 """
 
 from collections.abc import Iterable
