@@ -33,6 +33,7 @@ class Inbox(Client):
         options.update(manual_ack=True, on_message=self._arrived, on_large=self._piece)
         Client.__init__(self, *arguments, **options)
         self.reads = 1  # so inbox_size is exceeded by one read at most
+        load("backpressure")  # when it is needed, the heap may be full
 
     def pauses(self):
         """Returns True if the socket is not to be read now."""

@@ -220,3 +220,16 @@ def test_behind_a_full_inbox_a_message_at_qos_2_leaves_after_a_restart():
             client.tick()
         equal(client.pending, 0, kind)
         equal(world.faults(), [])
+
+
+def test_flow_control_is_loaded_before_the_heap_may_be_full():
+    """Planted: it is loaded when messages wait already. With 48 KB free in small pieces it never could be."""
+    from umqtt_robust import inbox
+
+    load, loaded = inbox.load, []
+    inbox.load = loaded.append
+    try:
+        Inbox("c", "mqtt://b")
+    finally:
+        inbox.load = load
+    assert "backpressure" in loaded
