@@ -122,6 +122,13 @@ ROUNDS = {
 }
 
 
+def assert_counted_anew_is_the_same(folder: Path) -> None:
+    by_pieces = rows_of(folder)
+    shutil.rmtree(folder / "gold")
+    Gold(folder, rules=LOOP_RULES).update()
+    assert by_pieces == rows_of(folder)
+
+
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boots_leave_at_once):
     """Planted: a boot is not put back, for new rows, after a restart, or to place its readings; the boot that was
@@ -138,10 +145,7 @@ def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boot
             writer.write(table_of(messages, 100 * number), number, QUERY)
             gold.update()
     assert boots_leave_at_once[0]
-    by_pieces = rows_of(tmp_path)
-    shutil.rmtree(tmp_path / "gold")
-    Gold(tmp_path, rules=LOOP_RULES).update()
-    assert by_pieces == rows_of(tmp_path)
+    assert_counted_anew_is_the_same(tmp_path)
 
 
 def test_a_boot_whose_row_could_not_be_written_does_not_leave(tmp_path, monkeypatch, boots_leave_at_once):
@@ -159,10 +163,7 @@ def test_a_boot_whose_row_could_not_be_written_does_not_leave(tmp_path, monkeypa
         with pytest.raises(OSError) if number == 1 else nullcontext():
             gold.update()
     assert boots_leave_at_once[0]
-    by_pieces = rows_of(tmp_path)
-    shutil.rmtree(tmp_path / "gold")
-    Gold(tmp_path, rules=LOOP_RULES).update()
-    assert by_pieces == rows_of(tmp_path)
+    assert_counted_anew_is_the_same(tmp_path)
 
 
 def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, monkeypatch):
