@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kit"))
 
 from broker_here import broker_here

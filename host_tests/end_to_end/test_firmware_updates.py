@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from impatient import builds_impatient
 from kit_command import Ended, umqtt_here
+from object_store import ObjectStore, use
 from owner import own
 from paho_subscriber import Subscriber
 from umqtt_kit.app_bundle import INIT, AppBundle
@@ -141,7 +142,7 @@ def test_a_flash_without_room_for_three_versions_takes_one_update_after_another(
     with _running(tmp_path, broker, monkeypatch, "RPI_PICO_W") as board:
         assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
         for version in ("0.3.1", "0.3.2", "0.3.3"):
-            ended = _ota(broker, "--board", "RPI_PICO_W", "--version", version)
+            ended = _ota(broker, "--version", version)
             assert (ended.code, ended.stdout) == (0, f"{_ID} runs {version} in slot a, confirmed\n"), ended.stderr
         assert board.lives == 6  # in between, each later update ran the base version
 
@@ -152,6 +153,26 @@ def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, sub
     ended = _ota(broker, "--http")
     assert ended.code == 0, ended.stderr
     assert ended.stdout == f"{_ID} runs {_NEW} in slot a, confirmed\n"
+
+
+def test_a_version_comes_from_an_object_store(
+    board: VirtualBoard, broker: int, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: what is missing is told to the board all the same; only boards with TLS have a release there."""
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    with ObjectStore() as store:
+        use(store, monkeypatch)
+        folder = f"{store.endpoint}/readings/pumps"
+        before = _ota(broker, "--url", folder)
+        assert before.code == EXIT_NETWORK and "umqtt ota --export" in before.stderr, before.stderr
+        ended = umqtt_here(Path.cwd(), "ota", "--export", "s3://readings/pumps", "--json")
+        assert ended.code == 0, ended.stderr
+        exported = json.loads(ended.stdout)
+        assert (exported["version"], len(exported["manifests"])) == (_NEW, 4)
+        assert _status(subscriber)["slot"] == "base"  # the command that failed told it nothing
+        ended = _ota(broker, "--url", folder)
+        assert ended.code == 0, ended.stderr
+        assert ended.stdout == f"{_ID} runs {_NEW} in slot a, confirmed\n"
 
 
 def test_a_power_cut_in_the_middle_only_delays_it(

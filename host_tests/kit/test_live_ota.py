@@ -89,7 +89,7 @@ def _a_stranger_is_sent_nothing(access: Access, folder: Path, monkeypatch: pytes
         assert done.code == 0, done.stderr
     sent: list[int] = []
     refused = threading.Semaphore(0)
-    release = build_release("UNIX", {"tls"}, "6.6.6")
+    release = build_release({"tls"}, "6.6.6")
     web = Web("127.0.0.1", 0, other / "certs/broker/cert.pem", other / "certs/broker/key.pem")
     monkeypatch.setattr(Web, "_tls", lambda _: _Context(web.cert, web.key, refused))
     with Updater(access, _ID) as updater, web.serve(release, sent.append) as url:

@@ -25,7 +25,7 @@ _TAKEN = {
     "deploy": {"device", "board", "sensors"}, "doctor": {"device"}, "logs": {"device", *_BROKER}, "shell": {"device"},
     "serial": {"broker", "ca"},
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
-    "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"board", "fleet", "sensors", *_BROKER},
+    "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,
     "broker": set(), "brokers": _BROKER, "certs": set(), "passwd": set(), "store": set(),
     "collect": set(), "spool": set(), "ingest": set(), "alerts": set(), "tables": set(), "report": set(),

@@ -127,7 +127,7 @@ def played(folder: Path, count: int) -> Iterator[tuple[Access, Played]]:
 
 def roll_out(access: Access, fleet: Played, stages: str = "1,50%,100%", **options) -> Rollout:
     rollout = Rollout(
-        access, fleet.ids, parse_stages(stages, len(fleet.ids)), Wanted(board_name="UNIX", version="0.2.0"),
+        access, fleet.ids, parse_stages(stages, len(fleet.ids)), Wanted(version="0.2.0"),
         healthy_s=0, **{"stop_on_failure": True, **options},
     )  # fmt: skip
     rollout.run()

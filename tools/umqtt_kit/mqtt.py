@@ -104,24 +104,28 @@ class Access:
 
 def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the click options for a broker and its credentials to a command, which gets them as `access`."""
-    return broker_options_if(None)(function)
+    return broker_options_if(lambda options: True)(function)
 
 
-def broker_options_if(flag: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def broker_options_if(
+    wanted: Callable[[dict[str, Any]], object],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return broker_options for a command that may do without a broker.
 
-    Without its option `flag`, the command gets `access` None, and no password is asked for.
+    wanted(options): says whether it needs one, by its other options. If not, the command gets `access` None, and no
+    password is asked for.
     """
-    return lambda function: _with_broker_options(function, flag)
+    return lambda function: _with_broker_options(function, wanted)
 
 
-def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Callable[..., Any]:
+def _with_broker_options(
+    function: Callable[..., Any], wanted: Callable[[dict[str, Any]], object]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_access(
         *arguments: Any, broker: tuple[str, ...], username: str | None, password_file: Path | None, ca: Path | None,
         cert: Path | None, key: Path | None, connect_timeout: float, mqtt_version: str, **options: Any,
     ) -> Any:  # fmt: skip
-        wanted = flag is None or options[flag]
         if not _from_project("broker"):
             # What umqtt.toml says of its own broker does not apply to another one.
             mqtt_version = _DEFAULT_VERSION if _from_project("mqtt_version") else mqtt_version
@@ -131,7 +135,7 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
             cert = None if _from_project("cert") else cert
             key = None if _from_project("key") else key
         given = broker, username, password_file, ca, cert, key, connect_timeout, mqtt_version
-        return function(*arguments, access=make_access(*given) if wanted else None, **options)
+        return function(*arguments, access=make_access(*given) if wanted(options) else None, **options)
 
     for option in (
         click.option("-V", "--mqtt-version", type=click.Choice(list(_PROTOCOLS)), default=_DEFAULT_VERSION,

@@ -32,7 +32,7 @@ _LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after this many lines.")
 @click.option("--timeout", type=Finite(min=0.1), metavar="SECONDS",
               help="End after this time; an error if --count was not reached.")  # fmt: skip
-@broker_options_if("from_broker")
+@broker_options_if(lambda options: options["from_broker"])
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def logs(
     devices: tuple[str, ...], from_broker: bool, count: int | None, timeout: float | None, access: Access | None,

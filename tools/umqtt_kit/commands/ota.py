@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,15 +14,17 @@ import click
 from click.core import ParameterSource
 
 from spark_ingest.escape import printable
+from spark_ingest.location import TablesOption
 from umqtt_cli.numbers import Finite
-from umqtt_kit.completion import complete_board, complete_device_id
+from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import notes, print_result, results, say
-from umqtt_kit.mqtt import broker_options
+from umqtt_kit.mqtt import broker_options_if
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from spark_ingest.location import Location
     from umqtt_kit.mqtt import Access
     from umqtt_kit.ota.order import Wanted
     from umqtt_kit.ota.release import Release
@@ -61,19 +64,20 @@ class _Duration(click.ParamType[float]):
               help="Where the web server listens: an address of this computer that the device can reach.")  # fmt: skip
 @click.option("--web-cert", type=_FILE, help="The web server speaks https with this certificate: umqtt certs broker.")
 @click.option("--web-key", type=_FILE, help="Its private key.")
+@click.option("--url", metavar="URL", help="The device fetches them from there: a folder on any web server or store.")
+@click.option("--export", type=TablesOption(), help="Only write the release there, for --url. No device is needed.")
 @click.option("--version", "version", metavar="TEXT", help="Name of the version. [default: that of the firmware here]")
-@click.option("--board", "board_name", metavar="NAME", shell_complete=complete_board,
-              help="Folder under boards/. [default: as the device says]")  # fmt: skip
 @click.option("--downgrade", is_flag=True, help="Also if the version is older than the one installed there.")
 @click.option("--rollback", is_flag=True, help="Go back to the version before.")
 @click.option("--timeout", type=Finite(min=1), default=600.0, show_default=True, metavar="SECONDS",
               help="For each device, until the new version is confirmed.")  # fmt: skip
-@broker_options
+@broker_options_if(lambda options: options["export"] is None)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ota(
     device: str | None, fleet: str | None, stages: str, wait_healthy: float, stop_on_failure: bool,
-    sensors: Path | None, way: str, listen: str, web_cert: Path | None, web_key: Path | None, version: str | None,
-    board_name: str | None, downgrade: bool, rollback: bool, timeout: float, access: Access, as_json: bool,
+    sensors: Path | None, way: str, listen: str, web_cert: Path | None, web_key: Path | None, url: str | None,
+    export: Location | None, version: str | None, downgrade: bool, rollback: bool,
+    timeout: float, access: Access | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Update the application of DEVICE over the air.
 
@@ -91,9 +95,12 @@ def ota(
       umqtt ota pump-7 --broker mqtt://192.168.1.2
       umqtt ota --fleet 'pump-*' --stages 1,10%,100% --wait-healthy 10m
       umqtt ota pump-7 --http --listen 192.168.1.5:8000
+      umqtt ota --export s3://releases/pumps
+      umqtt ota --fleet 'pump-*' --url https://releases.example.org/pumps/
       umqtt ota pump-7 --rollback
     """
     from umqtt_kit.ota.order import Wanted
+    from umqtt_kit.ota.store import Store
     from umqtt_kit.ota.web import Web
 
     if (web_cert is None) != (web_key is None):
@@ -101,16 +108,25 @@ def ota(
     host, _, port = listen.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise click.UsageError(f"--listen {listen}: must be HOST:PORT, for instance 192.168.1.5:8000")
-    web = Web(host, int(port), web_cert, web_key) if way == "http" or web_cert else None
-    wanted = Wanted(board_name, version, downgrade, sensors, web, timeout)
+    web: Web | Store | None = Web(host, int(port), web_cert, web_key) if way == "http" or web_cert else None
     typed = click.get_current_context().get_parameter_source("fleet") is ParameterSource.COMMANDLINE
+    if access is None:
+        assert export is not None
+        if device is not None or typed or rollback or url is not None or web is not None:
+            raise click.UsageError("--export sends nothing: give no device, --fleet, --url, --http or --rollback")
+        return _export(export, Wanted(version=version, sensors=sensors), as_json)
+    if url is not None:
+        if web is not None:
+            raise click.UsageError("give --url or --http")
+        web = Store(url, access.ca)
+    wanted = Wanted(version, downgrade, sensors, web, timeout)
     if device is not None and not typed:
         return _one(access, device, wanted, rollback=rollback, as_json=as_json)
     if device is not None or fleet is None:
         raise click.UsageError("give one DEVICE, or --fleet")
     if rollback:
         raise click.UsageError("--rollback is for one DEVICE")
-    if web is not None and int(port):
+    if isinstance(web, Web) and int(port):
         raise click.UsageError("with --fleet each device has a web server of its own: give --listen HOST:0")
     from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
 
@@ -129,7 +145,7 @@ def _one(access: Access, device: str, wanted: Wanted, *, rollback: bool, as_json
     if rollback:
         done = roll_back(access, device, wanted.timeout_s, say)
     else:
-        with _progress() as on_sent:
+        with _progress(wanted) as on_sent:
             done = update(access, device, wanted, say, on_sent)
     if as_json:
         values = {"device": device, "before": done.before.get("fw"), "already": done.already, **done.result}
@@ -138,6 +154,22 @@ def _one(access: Access, device: str, wanted: Wanted, *, rollback: bool, as_json
     version, slot = done.result.get("version"), done.result.get("slot")
     what = "already; nothing was changed" if done.already else f"in slot {slot}, confirmed"
     print_result(f"{device} runs {version} {what}")
+    return 0
+
+
+def _export(place: Location, wanted: Wanted, as_json: bool) -> int:
+    from umqtt_kit.deploy.filesets import OPTIONAL
+    from umqtt_kit.ota.store import export
+
+    # The release of a board depends on the modules that its settings need, and on nothing else of the board.
+    kinds = itertools.chain.from_iterable(itertools.combinations(OPTIONAL, size) for size in range(len(OPTIONAL) + 1))
+    releases = [wanted.release(frozenset(kind)) for kind in kinds]
+    count, version = export(releases, place), releases[0].version
+    if as_json:
+        manifests = [release.manifest for release in releases]
+        click.echo(json.dumps({"place": str(place), "version": version, "files": count, "manifests": manifests}))
+    else:
+        print_result(f"{place} holds {version} for every board: {count} files")
     return 0
 
 
@@ -196,13 +228,15 @@ def _table(rows: list[Row]) -> Table:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[Release, int], object]]:
-    """Yield a function that updates a progress bar; without a terminal it does nothing.
+def _progress(wanted: Wanted) -> Iterator[Callable[[Release, int], object]]:
+    """Yield a function that updates a progress bar; without a terminal, or if a store sends, it does nothing.
 
     The bar need not fill up, because the device does not ask for what it has already.
     """
+    from umqtt_kit.ota.store import Store
+
     console = notes()
-    if not console.is_terminal:
+    if not console.is_terminal or isinstance(wanted.web, Store):
         yield lambda release, size: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn

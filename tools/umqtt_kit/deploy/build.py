@@ -36,25 +36,26 @@ _COMPILERS = 4
 class Build:
     """The files for a board.
 
-    version: of the application; board: folder under boards/; optional: the optional modules of the device library
-    that are included; files: path on the board to content.
+    version: of the application; board: folder under boards/, None: every board; optional: the optional modules of the
+    device library that are included; files: path on the board to content.
     """
 
     version: str
-    board: str
+    board: str | None
     optional: tuple[str, ...]
     files: dict[str, bytes]
 
 
 def build(
-    board: str, optional: Iterable[str], version: str | None = None, *, short_names: bool = False,
+    board: str | None, optional: Iterable[str], version: str | None = None, *, short_names: bool = False,
     architecture: str | None = None,
 ) -> Build:  # fmt: skip
     """Compile everything that a board of this kind gets. Raises KitError (exit code 6) if something is missing here.
 
-    version: what the application calls itself, instead of its own version. short_names: the client's functions and
-    classes get short names too. architecture: the board's architecture by mpy-cross's name, to compile the client's
-    busiest functions to machine code; None: all is bytecode.
+    board: folder under boards/; None: leave out what is for one board only, the names of its pins. version: what the
+    application calls itself, instead of its own version. short_names: the client's functions and classes get short
+    names too. architecture: the board's architecture by mpy-cross's name, to compile the client's busiest functions to
+    machine code; None: all is bytecode.
     """
     firmware = firmware_folder()
     own_version = _version(firmware)
@@ -71,7 +72,7 @@ def build(
                 text = text.replace(f"VERSION = {own_version!r}", f"VERSION = {version!r}")
             source.write_text(text)
             jobs.append((f"/{path}.mpy", source, APP if module == APP_INIT else f"{path}.py", _LINE_NUMBERS))
-        described = board_folders().get(board)
+        described = board_folders().get(board) if board else None
         pins = described / "pins.py" if described else None
         if pins is not None and pins.is_file():
             jobs.append(("/pins.mpy", pins, "pins.py", _LINE_NUMBERS))

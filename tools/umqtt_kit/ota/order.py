@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release, build_release
+from umqtt_kit.ota.store import Store
 from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
 
@@ -25,29 +25,28 @@ _UNDER_WAY = "an update is under way"
 class Wanted:
     """The update that is wanted.
 
-    board_name: folder under boards/, None: as the device says; version: None for that of the firmware here;
-    downgrade: send it even if it is older than the installed one; sensors: folder of the user's own; web: where the
-    device fetches the files, None: through the broker; timeout_s: for one device, until the new version is confirmed.
+    version: None for that of the firmware here; downgrade: send it even if it is older than the installed one; sensors:
+    folder of the user's own; web: where devices fetch the files, None: through the broker; timeout_s: for one device,
+    until the new version is confirmed.
     """
 
-    board_name: str | None = None
     version: str | None = None
     downgrade: bool = False
     sensors: Path | None = None
-    web: Web | None = None
+    web: Web | Store | None = None
     timeout_s: float = 600.0
-    _made: dict[tuple[str, frozenset[str]], Release] = field(default_factory=dict, repr=False)
+    _made: dict[frozenset[str], Release] = field(default_factory=dict, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def release(self, name: str, optional: frozenset[str]) -> Release:
-        """Return the release for a board with these modules, which is made only once. Raises KitError."""
+    def release(self, optional: frozenset[str]) -> Release:
+        """Return the release for boards with these modules, which is made only once. Raises KitError."""
         with self._making:
-            if (name, optional) not in self._made:
+            if optional not in self._made:
                 try:
-                    self._made[name, optional] = build_release(name, optional, self.version, self.sensors)
+                    self._made[optional] = build_release(optional, self.version, self.sensors)
                 except ValueError as error:
                     raise KitError(f"--version: {error}", EXIT_USAGE) from error
-            return self._made[name, optional]
+            return self._made[optional]
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,9 @@ def update(
     with Updater(access, device) as updater:
         told = updater.result("ping", {}, min(_ANSWER_S, wanted.timeout_s))
         _check_compiler(told)
-        settings, name = _settings(updater, wanted.board_name)
+        settings = updater.result("get", {}, _ANSWER_S)
     # Meanwhile there is no link: compiling may take longer than the broker waits for a sign of life.
-    release = wanted.release(name, optional_modules(settings))
+    release = wanted.release(optional_modules(settings))
     runs = f"{device} runs {told.get('fw')} in slot {told.get('slot')}"
     say(f"{runs}; it is sent {release.version}, which it confirms after a minute")
     with Updater(access, device) as updater:
@@ -126,30 +125,6 @@ def _ordered(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[s
             if _UNDER_WAY not in str(error) or time.monotonic() >= deadline:
                 raise
         updater.link.wait_for(lambda: False, _AGAIN_S)
-
-
-def _settings(updater: Updater, board_name: str | None) -> tuple[dict[str, Any], str]:
-    """Return the device's settings, and the folder under boards/ that describes it. Raises KitError."""
-    from umqtt_kit.device.ports import board_description
-
-    settings = updater.result("get", {}, _ANSWER_S)
-    name = board_name or settings.get("board") or _deployed_board(updater)
-    if not name:
-        raise KitError(f"{updater.device_id} does not say which board it is — give --board NAME", EXIT_USAGE)
-    board_description(name)
-    return settings, name
-
-
-def _deployed_board(updater: Updater) -> str | None:
-    # umqtt deploy has recorded it on the device, near the beginning of the file, so that one reply holds it.
-    from umqtt_kit.deploy.plan import RECORD
-
-    try:
-        head = updater.result("read", {"path": RECORD}, _ANSWER_S)
-    except KitError:
-        return None  # never deployed to over the cable
-    found = re.search(r'"board":\s*"(\w+)"', str(head.get("text") if isinstance(head, dict) else ""))
-    return found[1] if found else None
 
 
 def _check_compiler(told: dict[str, Any]) -> None:

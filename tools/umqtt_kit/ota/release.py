@@ -58,17 +58,15 @@ def sealed_release(content: bytes) -> Release:
     return Release("", name, {name: content}, 1)
 
 
-def build_release(
-    board: str, optional: Iterable[str], version: str | None = None, sensors: Path | None = None
-) -> Release:
-    """Return the firmware of this installation as a release for a board, with the user's own sensors.
+def build_release(optional: Iterable[str], version: str | None = None, sensors: Path | None = None) -> Release:
+    """Return the firmware of this installation as a release, with the user's own sensors; it suits every board.
 
-    board: a folder under boards/. version: what the firmware calls itself, on the device too. Raises KitError, and
-    ValueError if the version is invalid.
+    optional: modules of filesets.OPTIONAL. version: what the firmware calls itself, on the device too. Raises KitError,
+    and ValueError if the version is invalid.
     """
     if version is not None:
         check_version(version)
-    built = with_sensors(build(board, optional, version), sensors)
+    built = with_sensors(build(None, optional, version), sensors)
     return make_release(built.version, built.files)
 
 
