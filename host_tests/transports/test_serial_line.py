@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import paho.mqtt.client as paho
 import pytest
 from raw_terminal import open_raw_terminal
 from umqtt_kit.__main__ import run
@@ -116,6 +117,36 @@ def test_a_broker_that_goes_and_comes_back_and_a_gateway_that_is_killed_lose_not
         finally:
             gateway.terminate()
             gateway.communicate(timeout=WAIT_LIMIT_S)
+
+
+@pytest.mark.parametrize("cable", [0], indirect=True)
+def test_a_board_that_is_reset_in_a_message_finds_its_session_at_mosquitto(program, mosquitto, cable: Cable) -> None:
+    """Planted: the new connection goes on over the old one, where mosquitto finds a second CONNECT."""
+    port = mosquitto()
+    sender = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    sender.connect("127.0.0.1", port)
+    sender.loop_start()
+
+    def send(numbers: range) -> None:
+        for number in numbers:
+            sender.publish("serial", str(number).rjust(200), 1).wait_for_publish(WAIT_LIMIT_S)
+
+    with _gateway(cable, f"mqtt://127.0.0.1:{port}") as gateway:
+        try:
+            _read_up_to(gateway, "waiting for a board")
+            board = program("serial_session.py", tty=cable.board, count=0)
+            board.until("subscribed")
+            send(range(10))  # the first of them waits in the line
+            board.kill()
+            send(range(10, 20))
+            found = program("serial_session.py", tty=cable.board, count=20).until("done")
+        finally:
+            gateway.terminate()
+            gateway.communicate(timeout=WAIT_LIMIT_S)
+            sender.disconnect()
+            sender.loop_stop()
+    assert found["present"] == [True]
+    assert found["came"] == list(range(20))
 
 
 @pytest.mark.parametrize(
