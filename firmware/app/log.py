@@ -69,7 +69,7 @@ class Log:
         try:
             text = once("reasons", "of", error)
         except (ImportError, MemoryError):
-            text = "broker: " + key
+            text = key
         # Without a link it does not go into the outbox, because readings would push it out.
         if not self._client.connected:
             self._note("warning", text)

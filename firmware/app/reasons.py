@@ -48,7 +48,7 @@ def of(error):
     elif kind == "StoreError":
         return "outbox: %s" % first
     elif kind == "RuntimeError":
-        return first
+        return first or repr(error)
     elif kind == "ClockNotSet":
         text = "TLS has to wait until the time is known: does ntp_host answer?"
     elif kind == "CertificateRefused":

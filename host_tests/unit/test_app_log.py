@@ -2,6 +2,7 @@
 
 import errno
 import json
+import sys
 
 import _app_fakes as fakes
 from app.log import Log
@@ -88,6 +89,26 @@ def test_what_a_part_says_itself_is_told_unchanged():
     _, _, shown, log = _build()
     log.failed(RuntimeError("dropped readings are not noted in flash: OSError(28,)"))
     equal(shown, ["0 warning dropped readings are not noted in flash: OSError(28,)"])
+    log.failed(RuntimeError())
+    equal(shown[1:], ["0 warning RuntimeError()"])
+
+
+def test_without_memory_for_words_the_error_itself_is_told():
+    """Planted: what a part says itself is blamed on the broker."""
+    _, _, shown, log = _build()
+
+    class NoMemory:
+        @staticmethod
+        def of(error):
+            raise MemoryError
+
+    sys.modules["app.reasons"] = NoMemory
+    try:
+        log.failed(RuntimeError("no room"))
+    finally:
+        sys.modules.pop("app.reasons", None)
+    equal(len(shown), 1)
+    assert shown[0].startswith("0 warning RuntimeError('no room'"), shown  # MicroPython adds a comma
 
 
 def test_a_store_that_cannot_write_is_told_as_what_it_is():
