@@ -113,7 +113,7 @@ class Client(Inbox):
             return await asyncio.sleep(0)
         watches = ()
         try:
-            if self.socket and (self.waits() or not self.pauses()):
+            if self.socket and (self.waits() or not self.before_reading()):
                 watches = watch(self.socket, self.waits(), self._wake)
             # At most an hour: a board's asyncio takes less than 2**29 ms, and its 32-bit float rounds NEVER up to that.
             await asyncio.wait_for(self._wake.wait(), min(ms, 3600000) / 1000)
@@ -127,7 +127,7 @@ class Client(Inbox):
 
     async def _change(self):
         if not self._running:
-            raise LinkLost("this client is not inside async with")
+            raise LinkLost("not inside async with")
         await self._changed.wait()
 
     def _dropped(self, packet_id, topic, payload, reason):

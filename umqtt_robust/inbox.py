@@ -35,23 +35,19 @@ class Inbox(Client):
         self.reads = 1  # so inbox_size is exceeded by one read at most
         load("backpressure")  # when it is needed, the heap may be full
 
-    def pauses(self):
+    def before_reading(self):
         """Returns True if the socket is not to be read now."""
         full = self._waiting_bytes > self.inbox_size
         pauses = self.connected and not self.awaited and (full or self.resting)
         if full and not pauses or "backpressure" in self.parts:
             self.part("backpressure").set_full(full)
-        if not pauses:
-            return False
-        # Nothing is read, so no packet counts as late; but PINGREQ must still be sent.
-        self.heard_at = self.now
-        self.restart_ack_timer()
-        if self.ping == PING_SENT:
-            self.ping = 0
-        return True
-
-    def before_reading(self):
-        return self.pauses()
+        if pauses:
+            # Nothing is read, so no packet counts as late; but PINGREQ must still be sent.
+            self.heard_at = self.now
+            self.restart_ack_timer()
+            if self.ping == PING_SENT:
+                self.ping = 0
+        return pauses
 
     def _arrived(self, topic, payload):
         try:

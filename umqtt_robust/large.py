@@ -91,16 +91,15 @@ class LargeMessages:
         return i + k
 
     def _feed_properties(self, buf, i, n):
-        k = 1
         if self._properties_left < 0:
             self._properties.append(buf[i])
             got = decode_length(self._properties, 0, len(self._properties))
             if got:
                 self._properties_left = got[0]
                 self._whole = self._whole and got[0] <= _MOST_PROPERTIES
-            if got and got[0] > self._left - 1:
-                raise ProtocolError("malformed PUBLISH")
-            return k
+                if got[0] >= self._left:
+                    raise ProtocolError("malformed PUBLISH")
+            return 1
         k = min(n - i, self._properties_left)
         self._properties_left -= k
         try:
@@ -113,7 +112,7 @@ class LargeMessages:
     def _begin_payload(self):
         session = self._session
         head = self._head
-        if self._properties_left:
+        if self._properties_left or head & QOS and not self._packet_id:
             raise ProtocolError("malformed PUBLISH")
         if self._whole and session.mqtt5:
             session.mqtt5.handle_publish(self._properties, 0, 0, 0, len(self._properties))
@@ -127,8 +126,6 @@ class LargeMessages:
             self._whole = False
         if not self._whole:  # no memory for the topic name: its beginning is enough to report it
             self._topic = bytes(self._topic[:_SHOWN])
-        if head & QOS and not self._packet_id:
-            raise ProtocolError("malformed PUBLISH")
         if self._whole:
             session.check_inbound(self._topic)
         if head & (DUP | QOS) == DUP | QOS_2 and session.part("qos2").knows(self._packet_id):

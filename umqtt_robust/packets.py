@@ -34,6 +34,7 @@ DUP = const(0x08)
 _RESERVE = const(16)
 _FIXED_HEADER = const(5)  # bytes at most (2.2)
 _LEAST = const(32)  # bytes of the send buffer, so that the beginning of every packet fits
+_FRONT = const(256)  # bytes of the send buffer, see _front
 
 
 def string(text):
@@ -92,6 +93,9 @@ class SendBuffer:
 
     def __init__(self, size):
         self._bytes = bytearray(max(size, _LEAST))
+        # MicroPython moves all that is behind a slice that is assigned to, even if it stays where it is: in the whole
+        # buffer, an RP2040 takes 0.08 ms for each.
+        self._front = memoryview(self._bytes)[:_FRONT]
         self.now = 0  # ms, of the last tick
         self.open(None)
 
@@ -124,6 +128,8 @@ class SendBuffer:
             # Not even the topic fits.
             topic = string(topic) + bytes((packet_id >> 8, packet_id & 255)) if packet_id else string(topic)
             return self.put(head, topic + properties + payload)
+        if i + n < _FRONT - _FIXED_HEADER:
+            tx = self._front
         tx[i] = head
         i += 1
         while n > 127:  # the remaining length: 2.2.3

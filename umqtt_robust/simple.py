@@ -24,7 +24,7 @@ class MQTTException(Exception):
 class _Client(Inbox):
     def before_reading(self):
         # Reads at most one packet: the others stay in the socket, where a selector sees them.
-        if self.pauses():
+        if Inbox.before_reading(self):
             return True
         buf = self._rx
         while True:

@@ -8,6 +8,7 @@ from umqtt_testkit.portable import Clock, Rng, equal
 from world import FULL, SHARE, Broker, Wire
 
 from umqtt_robust import robust, simple
+from umqtt_robust.inbox import Inbox
 
 HEAP = "64M"
 TIMEOUT_S = 170
@@ -254,7 +255,7 @@ def test_keep_alive_does_not_give_up_a_link_that_is_not_read():
     world.client.subscribe(b"in/#", 0)
     world.send(300, 0)
     world.client.wait_msg()
-    while not core.pauses():
+    while not Inbox.before_reading(core):
         core.tick()
     pings = len([1 for head, _ in world.broker.seen if head == 0xC0])
     for _ in range(60):

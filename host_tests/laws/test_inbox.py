@@ -212,7 +212,7 @@ def test_behind_a_full_inbox_a_message_at_qos_2_leaves_after_a_restart():
             world.brokers[0].send(b"c", b"down/x", b"%d" % i + bytes(400), 1)
         for _ in range(50):
             client.tick()
-        assert client.pauses() and len(client.inbox) < 20
+        assert client.before_reading() and len(client.inbox) < 20
         Inbox.publish(client, b"up", b"x", 2)
         if kind is InboxWorld:
             client.awaited = True  # as simple.py sets it

@@ -4,7 +4,7 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust import Client, Will, packets
 from umqtt_robust.errors import InvalidArgument, ProtocolError
-from umqtt_robust.packets import SendBuffer, decode_length
+from umqtt_robust.packets import PUBACK, PUBLISH, QOS_1, SendBuffer, decode_length
 
 
 def test_connect_with_everything():
@@ -58,6 +58,25 @@ def test_the_send_buffer_prepends_the_remaining_length():
         assert out.put(0x30, bytes(n)) and out.flush()
         whole = b"".join(written)
         equal(decode_length(whole, 1, len(whole)), (n, len(whole) - n))
+
+
+def test_a_publish_of_any_size_is_the_same_wherever_it_lies_in_the_send_buffer():
+    """Planted: what reaches beyond the front of the buffer is written there all the same."""
+    rest = b"\0\1t\0\7" + bytes(range(100, 200)) * 3
+    for size in (40, 255, 256, 257, 600):
+        for before in (0, 4, 240, 252):
+            for n in range(5, 300, 1 if size == 600 else 7):
+                if size < before + n + 32:
+                    break
+                written = []
+                out = SendBuffer(size)
+                out.open(lambda buf, i, size: written.append(bytes(buf[i : i + size])) or size)
+                for _ in range(before // 4):
+                    out.put_ack(PUBACK, 1)
+                assert out.put(PUBLISH | QOS_1, rest[5:n], b"t", 7) and out.flush()
+                length = bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7))
+                equal(written[0][before:], bytes((PUBLISH | QOS_1,)) + length + rest[:n])
+                equal(len(written), 1)
 
 
 def test_a_topic_larger_than_the_send_buffer_goes_beside_it():
