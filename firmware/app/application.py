@@ -47,6 +47,7 @@ class Application:
                 board.log.failed(RuntimeError(part.error))
         board.wifi.step(board.clock.uptime_ms())
         board.status.step(board.client)
+        board.log.step()
         if board.crash_report and board.crash_report.step(board.client):
             board.crash_report = None
         board.commands.step()

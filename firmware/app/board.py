@@ -35,7 +35,6 @@ class Board:
 
     def connected(self, session_present):
         """Handle the client's on_connect."""
-        self.log.connected()
         if self.discovery:
             self.discovery.connected(session_present)
 

@@ -50,7 +50,7 @@ class Log:
         self._untold = 0
         self._reasons = {}  # repr() of the error: uptime in ms when it was reported
         self.refused_by_broker = False
-        self._for_later = []  # texts to publish after the next connect
+        self._for_later = []  # (level, text) of what happened without a link
 
     def failed(self, error):
         """Report an error in words (reasons.py), each reason once an hour.
@@ -70,21 +70,33 @@ class Log:
             text = once("reasons", "of", error)
         except (ImportError, MemoryError):
             text = key
-        # Without a link it does not go into the outbox, because readings would push it out.
         if not self._client.connected:
             self._note("warning", text)
         elif self.report("warning", text):
             return
-        self._for_later = self._for_later[1 - _MOST_REASONS :] + [text]
+        self._keep_for_later("warning", text)
 
-    def connected(self):
-        """Publish the warnings from the time without a link, even at the cost of a reading in the outbox."""
-        texts, self._for_later = self._for_later, []
-        for text in texts:
+    def step(self, last=False):
+        """Publish what happened without a link, once there is one, and room in the outbox.
+
+        last: also without a link, because the board is about to sleep, which only the outbox survives.
+        """
+        while self._for_later and (last or self._client.connected) and self._has_room():
             try:
-                self._publish("warning", text)
+                self._publish(*self._for_later[0])
             except (OutboxFull, StoreError):
-                self._untold += 1
+                return
+            self._for_later.pop(0)
+
+    def _keep_for_later(self, level, text):
+        # Not in the outbox, because readings would push it out of there.
+        if len(self._for_later) == _MOST_REASONS:
+            self._for_later.pop(0)
+            self._untold += 1
+        self._for_later.append((level, text))
+
+    def _has_room(self):
+        return self._most_pending is None or self._client.pending <= self._most_pending
 
     def dead_letter(self, topic, payload, error):
         """Report a message that is lost because its handler raised an exception: Client.on_dead_letter."""
@@ -93,15 +105,20 @@ class Log:
     def report(self, level, text, fields=None, always=False):
         """Log text (str) with a level of _LEVELS. fields: dict that goes into the published record only.
 
-        always: no rate limit, for rare records that must not be lost. Returns False if the record was to be published
-        and the outbox had no room: call again later. A line that repeats the last one is not kept twice.
+        Without fields it waits for a link outside the outbox. always: no rate limit, for rare records that must not be
+        lost. Returns False if the record was to be published and the outbox had no room: call again later. A line that
+        repeats the last one is not kept twice.
         """
         if self._note(level, text) < _PUBLISHED_FROM:
             return True
         if not always and not self._may_go():
             self._untold += 1
             return True
-        if self._most_pending is not None and self._client.pending > self._most_pending:
+        if not fields and not self._client.connected:
+            self._keep_for_later(level, text)
+            self._room -= 1
+            return True
+        if not self._has_room():
             return False
         try:
             self._publish(level, text, fields)

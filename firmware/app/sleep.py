@@ -104,6 +104,7 @@ class Sleeper:
     def _sleep(self):
         board = self._board
         sleep_ms = board.settings["sleep_s"] * 1000
+        board.log.step(last=True)
         board.wifi.off()
         try:
             # Sleep is intended and not a failure, even if no network could confirm the boot.

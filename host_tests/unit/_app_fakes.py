@@ -56,6 +56,9 @@ class Log:
     def failed(self, error):
         self.report("warning", str(error))
 
+    def step(self, last=False):
+        pass
+
     def report(self, level, text, fields=None, always=False):
         if self.full:
             return False

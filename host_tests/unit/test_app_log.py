@@ -135,22 +135,47 @@ def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_
     assert len(log._reasons) <= 8
 
 
-def test_a_reason_for_having_no_link_is_published_with_the_next_one_once():
-    """Planted: the reason goes to the outbox at once, where readings displace it; it is repeated at each link."""
-    client, _, shown, log = _build(most_pending=0)
+def test_what_happened_without_a_link_is_published_with_the_next_one_once_there_is_room():
+    """Planted: it goes to the outbox at once, where readings displace it; it is repeated at each link; it is published
+    at the cost of a reading; what was displaced by others is not counted."""
+    client, _, shown, log = _build(most_pending=5)
     client.connected = False
     log.failed(OSError(errno.ECONNREFUSED))
-    client.connected, client.pending = True, 1  # leaves no room for other records
+    log.report("warning", "Wi-Fi: lab: no such network in reach")
+    log.report("error", "the crash of the last run", {"crash": "..."})  # this one is kept by its caller, who asks again
+    equal((len(shown), client.pending), (3, 1))
+    log.step()
+    client.connected, client.pending = True, 6
     log.failed(Refused("connect", 4))
-    equal((len(shown), _records(client)), (2, []))
-    for _ in range(2):
-        log.connected()
-        texts = [record["text"] for record in _records(client)]
-        assert len(texts) == 2 and "nobody listens" in texts[0] and "password" in texts[1], texts
+    log.step()
+    equal(len(_records(client)), 1)
+    client.pending = 5
+    log.step()
+    equal(len(_records(client)), 2)  # again there is no room
+    for _ in range(3):
+        client.pending = 0
+        log.step()
+        texts = [record["text"] for record in _records(client)[1:]]
+        equal(len(texts), 3)
+        assert "nobody listens" in texts[0] and "Wi-Fi" in texts[1] and "password" in texts[2], texts
+    client.connected = False
     for number in range(100):
         log.failed(LinkLost(str(number)))
-    log.connected()
-    equal(len(_records(client)), 2 + 8)
+    client.connected = True
+    log.step()
+    client.pending = 0
+    log.step()
+    records = _records(client)[4:]
+    equal((len(records), records[0]["suppressed"]), (8, 92))
+
+
+def test_before_a_sleep_what_happened_without_a_link_goes_to_the_outbox():
+    client, _, _, log = _build(most_pending=1)
+    client.connected = False
+    for number in range(3):
+        log.report("warning", str(number))
+    log.step(last=True)
+    equal([record["text"] for record in _records(client)], ["0", "1"])
 
 
 def test_a_message_whose_function_raised_is_told():
