@@ -28,6 +28,7 @@ _VISIT_MS = 10_000
 # Less than the longest timeout of rp2's watchdog, 8.388 s.
 _SEND_S = 5
 _PIECE = 512
+_AGAIN_S = 60
 _HTTP, _DNS = 80, 53
 # The last response has to leave the board before the radio is switched off.
 _LAST_WORDS_MS = 1_000
@@ -228,19 +229,25 @@ def _feed():
 
 def serve(folder, network, code, button, known):
     """Run the portal from opening to closing. known: True if the board already knows a network. Never returns."""
-    wlan = network.WLAN(network.AP_IF)
+    portal = None
     try:
-        portal, reason = _serve(folder, wlan, code)
-    finally:
-        wlan.active(False)
+        wlan = network.WLAN(network.AP_IF)
+        try:
+            portal, reason = _serve(folder, wlan, code)
+        finally:
+            wlan.active(False)
+    except (OSError, RuntimeError) as error:  # esp32 raises both, as in app/wifi.py
+        reason = "the access point cannot be used: %r" % error
     print("portal: " + reason)
-    if portal.next_code:
+    if portal and portal.next_code:
         save(folder, PORTAL[1:], {"code": portal.next_code, "button": button})
     elif not known:
-        print("portal: restart the board to open it again")
-        while True:
+        print("portal: restart the board to open it again" if portal else "portal: tries again in %d s" % _AGAIN_S)
+        waited_s = 0
+        while portal or waited_s < _AGAIN_S:
             _feed()
             time.sleep_ms(1000)
+            waited_s += 1
     from machine import reset
 
     try:

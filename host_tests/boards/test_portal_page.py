@@ -140,6 +140,18 @@ def test_every_name_leads_to_the_portal(virtual_board: MakeBoard, files: dict[st
         assert asking.recv(512).endswith(b"\0\4\xc0\xa8\4\1")
 
 
+def test_a_radio_without_memory_is_told_and_tried_again(
+    virtual_board: MakeBoard, files: dict[str, bytes | Path]
+) -> None:
+    """Planted: the driver's RuntimeError ends the program."""
+    board = virtual_board()
+    board.hooks(radio_memory=False)
+    board.install({**files, "/portal.json": json.dumps({"code": CODE, "button": 9}).encode()})
+    board.start()
+    board.wait_for("portal: tries again in 60 s")
+    assert "the access point cannot be used: RuntimeError" in board.output and "Traceback" not in board.output
+
+
 @pytest.mark.parametrize("pressed", [True, False])
 def test_a_board_that_knows_a_network_opens_the_portal_while_its_button_is_pressed(
     virtual_board: MakeBoard, files: dict[str, bytes | Path], peer: ScriptedPeer, pressed: bool
