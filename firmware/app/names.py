@@ -33,12 +33,14 @@ class Lookup:
 
     def __init__(self, host, server, now_ms):
         self._now_ms = now_ms
+        question = b""
+        for label in host.rstrip(".").split("."):
+            if not 0 < len(label) < 64:  # the limits of RFC 1035, 2.3.4
+                raise OSError(_NOT_FOUND)
+            question += bytes([len(label)]) + label.encode()
         self._server = socket.getaddrinfo(server, _PORT, 0, socket.SOCK_DGRAM)[0]
         self.socket = socket.socket(self._server[0], socket.SOCK_DGRAM)
         self.socket.setblocking(False)
-        question = b""
-        for label in host.rstrip(".").split("."):
-            question += bytes([len(label)]) + label.encode()
         self._question = question + b"\0" + _TYPE_A_CLASS_IN
         self._id = os.urandom(2)
         self._tries = 0

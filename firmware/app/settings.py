@@ -227,7 +227,10 @@ def _is_host_and_port(text):
         # isdigit() of CPython accepts the digits of every script.
         if port.strip("0123456789") or not 0 < int(port or 0) < 65536:
             return False
-    return bool(host) and not [character for character in host if not "!" <= character <= "~" or character in "/?#"]
+    if [character for character in host if not "!" <= character <= "~" or character in "/?#"]:
+        return False
+    # The limits of DNS (RFC 1035, 2.3.4); an IPv6 address has no dots.
+    return len(host) < 254 and not [label for label in host.rstrip(".").split(".") if not 0 < len(label) < 64]
 
 
 def _wifi_problem(value):

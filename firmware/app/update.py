@@ -331,7 +331,7 @@ class Updater:
         if args.get("url") is not None:
             from app.update_http import Http
 
-            self._source = Http(args["url"], self._transports())
+            self._source = Http(args["url"], self._transports(), self._board)
         else:
             from app.update_mqtt import Mqtt
 

@@ -45,8 +45,12 @@ class Http:
     read(buf) returns the number of bytes read, None if there are none yet, 0 at the end of the object.
     """
 
-    def __init__(self, url, transports):
+    def __init__(self, url, transports, board):
         self._factory, self._host, self._port, self._folder = parse(url, transports)
+        if self._host.strip("0123456789."):
+            from app.names import ByName
+
+            self._factory = ByName(board, self._factory)
         self._transport = None
 
     def open(self, sha256, offset):

@@ -7,6 +7,7 @@ import _app_fakes as fakes
 from app import names
 from app.names import ByName, Lookup, is_name
 from app.ntp import Ntp
+from app.update_http import Http
 from umqtt_testkit.portable import WAIT_LIMIT_S, equal, raises
 
 import umqtt_robust
@@ -233,6 +234,33 @@ def test_the_address_is_connected_to_and_tried_first_the_next_time():
         # Nobody listens at port 1: the connection was attempted and refused.
         assert world.errors and world.errors[0].args[0] != -2, world.errors
         equal(world.port.asked, 0)
+
+
+def test_a_name_that_dns_cannot_have_is_an_error_of_the_network():
+    """Planted: the name is encoded as it is; its ValueError ends the application."""
+    for host in ("a" * 64 + ".example", "a" * 300 + ".example", "broker..example"):
+        with World(_silent, host) as world:
+            for _ in range(10):
+                world.client.tick()
+                world.ticks.advance(1000)
+            assert world.errors and world.errors[0].args == (-2,), (host, world.errors)
+
+
+def test_the_server_of_an_update_is_looked_up_by_the_firmware_too():
+    """Planted: only brokers are."""
+    with World(lambda query: _response(query, [(1, bytes([127, 0, 0, 1]))])) as world:
+        http = Http("http://updates.example:1/", {}, world)
+        http.open("0" * 64, 0)
+        for _ in range(200):
+            world.server.serve()
+            try:
+                http.read(bytearray(9))
+            except OSError as error:  # nobody listens there
+                assert error.args[0] != -2, error
+                break
+            world.ticks.advance(10)
+        http.end()
+        equal((world.server.asked, world.port.asked), (1, 0))
 
 
 def test_what_is_no_name_is_left_to_the_port():

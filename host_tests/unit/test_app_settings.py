@@ -62,6 +62,9 @@ def test_every_bad_value_names_its_key():
                 [1],
                 ["http://a"],
                 ["mqtt://"],
+                ["mqtt://a..example"],
+                ["mqtt://" + 64 * "a" + ".example"],
+                ["mqtt://" + 64 * "abc."],
                 ["mqtt://a:0"],
                 ["mqtt://a:65536"],
                 ["mqtt://a:"],
@@ -140,7 +143,8 @@ def test_every_bad_value_names_its_key():
 def test_every_key_has_values_that_are_accepted():
     good = {
         "device_id": (None, "pump-7", "a.b:c_d"), "interval_ms": (10, 86400000), "keep_alive": (0, 65535),
-        "brokers": (["mqtt://a"], ["mqtts://a.example:8883", "mqtts://b"], ["mqtt://[::1]:1883", "mqtt://[::1]"],
+        "brokers": (["mqtt://a"], ["mqtt://a.example."], ["mqtt://" + 63 * "a" + ".example"],
+                    ["mqtts://a.example:8883", "mqtts://b"], ["mqtt://[::1]:1883", "mqtt://[::1]"],
                     ["mqtt://192.168.1.2:1"]),
         "cluster": (None, "site"),
         "outbox": (1, 10000), "telemetry_qos": (1, 2), "expires_s": (0, 31536000), "encoding": ("json", "cbor"),

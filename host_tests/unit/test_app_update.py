@@ -372,7 +372,7 @@ def test_commands_that_are_wrong_are_refused():
         {"url": ["http://host/"]},
         {"url": "ftp://x/"},
         {"url": "http://user@host/"},
-        {"url": "https://host/"},
+        {"url": "https://192.0.2.1/"},
         {"url": "http://host:x/"},
         {"url": "http://host:²/"},
         {"url": "http://host:65536/"},
@@ -434,7 +434,7 @@ class Transport:
 
 def fetched(answer, offset=0):
     """Return the object that a web server with this answer delivers."""
-    http = Http("https://host/folder", {"mqtts": lambda host, port, path: Transport(answer)})
+    http = Http("https://192.0.2.1/folder", {"mqtts": lambda host, port, path: Transport(answer)}, None)
     http.open("0" * 64, offset)
     buf = bytearray(100)
     data = b""
@@ -461,7 +461,7 @@ def test_a_transport_that_cannot_be_made_yet_is_an_error_of_the_network():
     def too_early(host, port, path):
         raise LinkLost("set the clock before TLS")
 
-    http = Http("https://host/", {"mqtts": too_early})
+    http = Http("https://192.0.2.1/", {"mqtts": too_early}, None)
     http.open("0" * 64, 0)
     assert "clock" in str(raises(OSError, http.read, bytearray(9)))
 
