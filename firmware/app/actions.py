@@ -115,7 +115,7 @@ class Actions:
 
     def do_ping(self, args, order):
         board = self._board
-        return {
+        result = {
             "boot": board.identity.boot,
             "up": board.clock.uptime_ms(),
             "fw": board.version,
@@ -124,6 +124,9 @@ class Actions:
             "platform": sys.platform,
             "free": gc.mem_free() if hasattr(gc, "mem_free") else None,
         }
+        if board.boots.run != board.boots.slot:
+            result["run"] = board.boots.run  # the version that runs again after safe mode, or a trial that fails
+        return result
 
     def do_pause(self, args, order):
         if not self._board.telemetry:

@@ -205,6 +205,27 @@ def test_a_power_cut_in_the_middle_only_delays_it(
     assert sent <= sum(new) + 2 * max(new)
 
 
+def test_a_version_that_crashes_later_is_left_from_safe_mode(
+    board: VirtualBoard, broker: int, subscriber: Subscriber, tmp_path: Path
+):
+    """Planted: the version that runs, in safe mode the base version, counts as the one to leave."""
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    crash = "import json\nif json.load(open('/settings.json')).get('log_level') == 'debug': raise ValueError('later')\n"
+    package = _compiled(tmp_path, "__init__.py", f"{_package(_NEW)}\n{crash}")
+    release = make_release(_NEW, {**_files(), "/app/__init__.mpy": package})
+    with _updater(broker) as updater:
+        updater.serve(release, lambda size: None)
+        updater.update({"mqtt": True, "sha256": release.manifest, "version": _NEW}, WAIT_LIMIT_S)
+        updater.result("set", {"key": "log_level", "value": "debug"}, WAIT_LIMIT_S)
+    board.kill()
+    board.start()
+    assert subscriber.wait_for(lambda: _status(subscriber)["reason"] == "safe mode")
+    ended = _ota(broker, "--rollback")
+    assert (ended.code, ended.stdout) == (0, f"{_ID} runs {_OLD} in slot base, confirmed\n"), ended.stderr
+    again = _ota(broker, "--rollback")
+    assert again.code == EXIT_DEVICE and "no version before this one" in again.stderr, again.stderr
+
+
 def _bad_release(folder: Path, files: dict[str, str]) -> Release:
     changed = {f"/app/{name}.mpy": _compiled(folder, f"{name}.py", source) for name, source in files.items()}
     return make_release("0.2.0", {**_files(), **changed})

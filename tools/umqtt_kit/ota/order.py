@@ -93,8 +93,10 @@ def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str]
     """Make a device go back to the version before. Raises KitError as update() does."""
     with Updater(access, device) as updater:
         told = updater.result("ping", {}, min(_ANSWER_S, timeout_s))
-        say(f"{device} goes back from {told.get('fw')} in slot {told.get('slot')}")
-        return Done(told, updater.update({"rollback": True, "from": told.get("slot")}, timeout_s))
+        # In safe mode, the version that is to be left is not the one that runs.
+        slot = told.get("run", told.get("slot"))
+        say(f"{device} runs {told.get('fw')}, and goes back from slot {slot}")
+        return Done(told, updater.update({"rollback": True, "from": slot}, timeout_s))
 
 
 def ping(access: Access, device: str) -> dict[str, Any]:
