@@ -60,6 +60,8 @@ def _add_client(board, secrets, store_error):
     if not store_error:
         try:
             board.client = Client(name, brokers, store=store, **options)
+            # Nothing is subscribed to at QoS 2. What a broker sends at it all the same must not wear out the flash.
+            store.inbound = None
             return None
         except StoreError as error:
             store_error = error

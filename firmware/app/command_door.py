@@ -11,7 +11,6 @@ import json
 from binascii import crc32
 
 from app.modules import forget
-from umqtt_robust.errors import OutboxFull, StoreError
 
 # The modules stay loaded this long after the last command: a ping seldom comes alone.
 _KEEP_MS = 10_000
@@ -107,8 +106,8 @@ class CommandDoor:
         try:
             command_id = json.loads(payload).get("id")
             reply = {"id": command_id, "ok": False, "result": "not carried out: not enough memory; send it again"}
-            self._board.client.publish(self._board.identity.topic("reply"), json.dumps(reply).encode(), qos=1)
-        except (ValueError, AttributeError, OutboxFull, StoreError, MemoryError):
+            self._board.client.publish(self._board.identity.topic("reply"), json.dumps(reply).encode())
+        except (ValueError, AttributeError, MemoryError):
             pass  # not a command, or no room for the reply: it is counted
 
 

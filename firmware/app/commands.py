@@ -6,7 +6,8 @@
 Each command is in flash (ledger.py) before it is carried out, and its reply stays there until the broker has it. A
 command whose id is known is not carried out again, whether the broker repeats it (QoS 1, or a lost session) or its
 sender. Its reply is sent again instead. The ledger has the last 16 commands with their replies, and knows the ids of
-48 more, which are refused.
+48 more, which are refused. Refusals and repeated replies go at QoS 0: whoever sends thousands of commands must not wear
+out the flash, where the outbox is.
 
 Commands that can take the board away from its owner are signed (signed.py, guard.py). Each has a higher counter than
 those before, which is durable before the command is carried out: a repeated old command is refused even if its id is
@@ -64,7 +65,9 @@ class Commands:
             order = self._ledger.find(command_id)
             if order is not None:
                 self.repeated += 1
-                self._ledger.again(order)
+                reply = self._ledger.reply(order)
+                if reply:
+                    self._answer(reply)
                 return
             if self._ledger.was_done(command_id):
                 self.repeated += 1
@@ -102,10 +105,11 @@ class Commands:
         self._ledger_call(self._ledger.settle, self._client.is_pending)
 
     def _send_replies(self):
+        while self._unkept and self._client.connected:
+            if self._client.publish(self._topic, self._unkept[0]) is None:
+                break
+            self._unkept.pop(0)
         try:
-            while self._unkept:
-                self._client.publish(self._topic, self._unkept[0], qos=1)
-                self._unkept.pop(0)
             found = self._ledger.next_reply()
             while found:
                 self._ledger.publishing(found[0], self._client.publish(self._topic, found[1], qos=1))

@@ -138,20 +138,16 @@ class Ledger:
         self._open.remove(order)
         self._waiting.append(order)
 
-    def again(self, order):
-        """Send the reply of a repeated command again, even if it is still in the outbox."""
-        if order in self._open:
-            return
-        self._publishing.pop(order, None)
-        if order not in self._waiting:
-            self._waiting.append(order)
+    def reply(self, order):
+        """Return the reply to a command; b"" if it has none yet, or if that is damaged."""
+        data = self._read("%dr" % (order % self._size))
+        return data[4:] if data and order not in self._open else b""
 
     def next_reply(self):
         """Return (order, reply) of a reply that is not in the outbox yet, or None."""
         for order in self._waiting:
             if order not in self._publishing:
-                data = self._read("%dr" % (order % self._size))
-                return order, data[4:] if data else b""
+                return order, self.reply(order)
         return None
 
     def publishing(self, order, packet_id):

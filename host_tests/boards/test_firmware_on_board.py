@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from umqtt_testkit.board import VirtualBoard
-from umqtt_testkit.peer import Link, ScriptedPeer
+from umqtt_testkit.encoder import publish
+from umqtt_testkit.peer import Link, PeerError, ScriptedPeer
 from umqtt_testkit.wire import Packet, Type
 
 import umqtt_robust
@@ -27,11 +28,11 @@ INTERVAL_MS = 50
 STORE = "state/mqtt"
 
 
-def prepare(board: VirtualBoard, peer: ScriptedPeer) -> None:
+def prepare(board: VirtualBoard, peer: ScriptedPeer, interval_ms: int = INTERVAL_MS) -> None:
     settings = {
         "device_id": "b1",
         "brokers": [peer.url],
-        "interval_ms": INTERVAL_MS,
+        "interval_ms": interval_ms,
         "outbox": 600,  # a test delayed by a busy machine must not cost a reading
         "keep_alive": 60,
         "wifi": [],
@@ -165,3 +166,44 @@ def test_a_board_whose_store_cannot_be_read_says_so_and_works_on(
         if packet.type is Type.PUBLISH and packet.topic_name == b"fleet/b1/log":
             logged += packet.payload.decode()
     assert records(link, 2)
+
+
+def answers(link: Link, count: int = 0) -> list[dict]:
+    """Acknowledge what the board sends, until `count` replies have come and it is quiet; return the replies."""
+    found = []
+    while True:
+        try:
+            packet = link.receive(None if len(found) < count else 0.5)
+        except PeerError:
+            assert len(found) >= count
+            return found
+        assert packet is not None, "the board closed the connection"
+        link.answer(packet)
+        if packet.type is Type.PUBLISH and packet.topic_name == b"fleet/b1/reply":
+            found.append(json.loads(packet.payload))
+
+
+def pieces(board: VirtualBoard) -> list[bytes]:
+    image = board.image.read_bytes()
+    return [image[start : start + 64] for start in range(0, len(image), 64)]
+
+
+def test_a_broker_cannot_wear_out_the_flash_with_what_is_not_carried_out(
+    virtual_board: Callable[..., VirtualBoard], peer: ScriptedPeer
+):
+    """Planted: refusals, or repeated replies, go through the outbox in flash; so does a message at QoS 2."""
+    board = virtual_board()
+    prepare(board, peer, interval_ms=3_600_000)
+    board.start()
+    link, _ = connect(peer)
+    assert answers(link) == []
+    link.send(publish(b"fleet/b1/cmd", b'{"id": "known", "cmd": "ping"}', 1, 9))
+    assert [reply["ok"] for reply in answers(link, 1)] == [True]
+    before = pieces(board)
+    for number in range(10):
+        attack = [b'{"id": "%d", "cmd": "reboot"}' % number, b"garbage", b'{"id": "known", "cmd": "ping"}'] * 2
+        link.send(*[publish(b"fleet/b1/cmd", what, 1 + at // 3, 10 + at) for at, what in enumerate(attack)])
+        assert [reply["ok"] for reply in answers(link, 6)] == [False, False, True] * 2
+    changed = sum(one != other for one, other in zip(before, pieces(board), strict=True))
+    # The note that this boot is healthy comes after a minute; a file that is written changes 3 of them or more.
+    assert changed <= 12, changed

@@ -321,11 +321,12 @@ def test_a_reply_too_long_for_a_message_is_answered_with_that():
 
 def test_replies_wait_for_room_in_the_outbox_and_what_finds_no_room_is_not_carried_out_and_counted():
     world = World(room=0)
+    world.client.connected = False
     for number in range(SIZE + 12):
         world.send(str(number), "ping")
     commands = world.board.commands
     equal((commands.executed, commands.unanswered), (SIZE, 4))
-    world.client.room = 100
+    world.client.room, world.client.connected = 100, True
     world.step()
     answers = {reply["id"]: reply["ok"] for reply in world.replies()}
     equal([answers[str(number)] for number in range(SIZE + 8)], [True] * SIZE + [False] * 8)
