@@ -43,7 +43,8 @@ class Commands:
 
     actions: object with names(), run(name, args, order), which returns the result or raises CommandError or Later,
     recover(name, args, order), the same for a command that the end of the last run interrupted,
-    authorize(name, args, payload, counter), see guard.check(), and failed(text), which reports trouble.
+    authorize(name, args, payload, counter), see guard.check(), sign(reply), which returns it signed, and failed(text),
+    which reports trouble.
     """
 
     def __init__(self, client, topic, ledger, actions):
@@ -125,7 +126,8 @@ class Commands:
     def reply(self, order, ok, result):
         """Answer a command that raised Later. A second answer is ignored."""
         if self._ledger.is_open(order):
-            self._finish(order, self._ledger.command(order).get("id"), ok, result)
+            command = self._ledger.command(order)
+            self._finish(order, command.get("id"), ok, result, command.get("counter"))
 
     def dropped(self, packet_id):
         """Handle a message that the outbox dropped: if it was a reply, it is sent again."""
@@ -143,13 +145,13 @@ class Commands:
         try:
             self._use(counter)
             self.executed += 1
-            self._finish(order, command_id, True, action(name, args, order))
+            self._finish(order, command_id, True, action(name, args, order), counter)
         except Later:
             return
         except CommandError as error:
-            self._finish(order, command_id, False, str(error))
+            self._finish(order, command_id, False, str(error), counter)
         except Exception as error:  # noqa: BLE001 - a mistake in one command: whoever sent it is told
-            self._finish(order, command_id, False, "failed: %r" % error)
+            self._finish(order, command_id, False, "failed: %r" % error, counter)
 
     def _use(self, counter):
         if counter and counter > self._ledger.counter:
@@ -158,10 +160,12 @@ class Commands:
             except OSError as error:
                 raise CommandError("not carried out: its counter cannot be kept in flash: %r" % error)
 
-    def _finish(self, order, command_id, ok, result):
+    def _finish(self, order, command_id, ok, result, counter):
         reply = encode_reply(command_id, ok, result)
         if len(reply) > _MAX_REPLY_BYTES:
             reply = encode_reply(command_id, False, "done, but the reply has more than %d bytes" % _MAX_REPLY_BYTES)
+        if counter:
+            reply = self._actions.sign(reply)
         # If the flash refuses it, the command stays known and open: recover() answers it once more.
         if not self._ledger_call(self._ledger.finish, order, reply):
             self._answer(reply)

@@ -1,5 +1,7 @@
 """Accepts commands that the owner has signed, and refuses unsigned ones that need a signature. Loaded per command.
 
+The reply to a signed command is signed too, with the key that the board has then.
+
 Every command that is carried out wears the flash, so unsigned ones are limited, even for the owner of the broker.
 """
 
@@ -40,6 +42,12 @@ def check(board, name, args, payload, last):
     if counter <= last:
         raise CommandError("counter %d is used up, the last one was %d: an old command came again" % (counter, last))
     return counter
+
+
+def sign_reply(board, reply):
+    """Return a reply with its mac; without a key as it is. reply: bytes."""
+    key = _key(board.folder)
+    return signed.sign(unhexlify(key), board.identity.device_id, reply, signed.REPLY) if key else reply
 
 
 def _count(board):

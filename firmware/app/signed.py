@@ -1,10 +1,11 @@
-"""Signs commands and seals secrets with the key that a board shares with its owner: HMAC-SHA-256 (RFC 2104).
+"""Signs commands and their replies, and seals secrets, with the key that a board shares with its owner: HMAC-SHA-256.
 
     {"id": "7", "cmd": "reboot", "args": {}, "counter": 1795000000123,"mac":"64 hexadecimal digits"}
 
-mac is the last member, and covers the device id and every byte of the command before it. The broker sees the command
-and can hold it back, but can neither change nor forge one. No port of MicroPython lets a program verify Ed25519 or
-ECDSA (docs/hardware.md), so the key is secret at both ends, and each board has its own.
+mac is the last member, and covers the device id and every byte before it (RFC 2104). The broker sees the command and
+can hold it back, but can neither change nor forge one, nor the reply to one that was carried out. No port of
+MicroPython lets a program verify Ed25519 or ECDSA (docs/hardware.md), so the key is secret at both ends, and each board
+has its own.
 
 The tools on a computer load this file by its path, so it needs nothing else of the firmware.
 """
@@ -21,6 +22,8 @@ _MARK = b',"mac":"'
 _MAC_SIZE = 64
 _TAIL_SIZE = len(_MARK) + _MAC_SIZE + 2
 NONCE_SIZE = 16
+# What is signed, so that one cannot be taken for the other.
+COMMAND, REPLY = b"umqtt command\n", b"umqtt reply\n"
 # The largest number that every port's integers and every JSON reader hold exactly.
 MOST_COUNTER = (1 << 53) - 1
 
@@ -49,20 +52,20 @@ def hmac(key, data):
     return outer.digest()
 
 
-def sign(key, device_id, text):
-    """Return the payload of a signed command. key: bytes; device_id: str; text: bytes, JSON with id and counter."""
+def sign(key, device_id, text, what=COMMAND):
+    """Return a signed payload. key: bytes; device_id: str; text: bytes, a JSON object; a command has its counter."""
     text = text[:-1]
-    return text + _MARK + _mac(key, device_id, text) + b'"}'
+    return text + _MARK + _mac(key, device_id, text, what) + b'"}'
 
 
 def is_signed(payload):
-    """Return True if a command ends with a mac, right or wrong. payload: bytes."""
+    """Return True if a payload ends with a mac, right or wrong. payload: bytes."""
     return payload[-_TAIL_SIZE : len(_MARK) - _TAIL_SIZE] == _MARK and payload[-2:] == b'"}'
 
 
-def verify(key, device_id, payload):
-    """Return True if a signed command was signed for this device with this key."""
-    right = _mac(key, device_id, payload[:-_TAIL_SIZE])
+def verify(key, device_id, payload, what=COMMAND):
+    """Return True if a payload was signed for, or by, this device with this key."""
+    right = _mac(key, device_id, payload[:-_TAIL_SIZE], what)
     given = payload[len(_MARK) - _TAIL_SIZE : -2]
     # Takes the same time for any difference.
     different = len(right) ^ len(given)
@@ -84,5 +87,5 @@ def seal(key, nonce, data):
     return bytes(out)
 
 
-def _mac(key, device_id, text):
-    return hexlify(hmac(key, b"umqtt command\n" + device_id.encode() + b"\n" + text))
+def _mac(key, device_id, text, what):
+    return hexlify(hmac(key, what + device_id.encode() + b"\n" + text))

@@ -4,7 +4,8 @@
     fleet/{device_id}/reply   {"id": "…", "ok": true, "result": …}
 
 The device carries out a command once, however often it is sent under one id; if it is sent again, the reply is
-repeated. Commands that need a signature are signed if there is a key of the device (keys.py).
+repeated. Commands that need a signature are signed if there is a key of the device (keys.py). What was done is then
+believed only if the device has signed that too; a refusal need not be signed.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Remote:
         self._where = access.where
         self._keys = Keys()
         self._always_sign = False
+        self._signed: dict[str, str | None] = {}  # by command id: the key with which the device has signed its reply
+        self._forged = 0
         self._also = {self.topic(leaf): take for leaf, take in (also or {}).items()}
         self.link = Links(access, on_message=self._take)
 
@@ -100,11 +103,14 @@ class Remote:
     def find_key(self, timeout_s: float) -> None:
         """Find out which key the device has, and forget the other. Raises KitError if it has neither."""
         self._always_sign = True
+        self._signed.clear()
         try:
             self.result("ping", {}, timeout_s)
         finally:
             self._always_sign = False
-        self._keys.accept(self.device_id, self._keys.read()[self.device_id]["key"])
+        found = next((key for key in self._signed.values() if key), None)
+        assert found, "a reply without proof was believed"
+        self._keys.accept(self.device_id, found)
 
     def _ask(self, command: str, args: Mapping[str, Any], timeout_s: float | None, command_id: str) -> dict[str, Any]:
         self.send(command, args, command_id)
@@ -125,6 +131,8 @@ class Remote:
     def send(self, command: str, args: Mapping[str, Any], command_id: str) -> None:
         """Send a command; return when the broker has it. Raises KitError."""
         payload = payload_of(self._keys, self.device_id, command, args, command_id, always_sign=self._always_sign)
+        if firmware_module("signed").is_signed(payload):
+            self._signed.setdefault(command_id, None)
         self.link.publish(self.topic("cmd"), payload, qos=1)
         if not self.link.wait_for(lambda: not self.link.pending, _SENT_WITHIN_S):
             raise KitError(f"{self._where} does not take the command — see its log", EXIT_NETWORK)
@@ -135,6 +143,9 @@ class Remote:
 
     def _why(self) -> tuple[str, str]:
         # Returns what is known about a silent device, and what to do.
+        if self._forged:
+            what = "replies came that it has not signed with its key"
+            return what, "the broker, or somebody there, may have invented them: look at the device over the cable"
         if not self.status:
             if self.link.away:
                 unheard = f"its broker may be {' or '.join(self.link.away)}, which could not be reached"
@@ -160,8 +171,18 @@ class Remote:
         if topic.endswith("/status"):
             self.status = found
             self._on_status()
-        else:
+        elif self._is_believed(found, payload):
             self._replies[str(found.get("id"))] = found
+
+    def _is_believed(self, reply: dict[str, Any], payload: bytes) -> bool:
+        command_id = str(reply.get("id"))
+        if command_id not in self._signed:
+            return True
+        self._signed[command_id] = self._keys.signer(self.device_id, payload)
+        if self._signed[command_id] is None and reply.get("ok"):
+            self._forged += 1
+            return False
+        return True
 
 
 def known_devices(access: Access, within_s: float = _STATUS_WITHIN_S) -> list[str]:

@@ -105,6 +105,16 @@ class Keys:
         text = json.dumps({**command, "counter": counter}, ensure_ascii=False).encode()
         return firmware_module("signed").sign(bytes.fromhex(key), device_id, text)
 
+    def signer(self, device_id: str, payload: bytes) -> str | None:
+        """Return the key of the device, in hex, with which a reply is signed; None if with none. Raises KitError."""
+        signed = firmware_module("signed")
+        entry = self.read().get(device_id, {})
+        for name in ("key", "other"):
+            key = bytes.fromhex(entry.get(name, ""))
+            if key and signed.is_signed(payload) and signed.verify(key, device_id, payload, signed.REPLY):
+                return key.hex()
+        return None
+
     def seal(self, device_id: str, data: bytes) -> bytes:
         """Return data encrypted for the device alone, with the nonce in front of it."""
         signed = firmware_module("signed")

@@ -13,7 +13,7 @@ from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.groups import CommandGroup
 from umqtt_kit.mqtt import broker_options
 
@@ -128,8 +128,10 @@ def rotate(device: str, source: Path | None, timeout: float, access: Access) -> 
         updater.serve(release, lambda size: None)
         say(f"{device} is sent the new secrets, and tries them")
         updater.update({"mqtt": True, "sha256": release.manifest}, timeout, "rotate")
-    if new_key is not None:
-        store.accept(device, new_key)
+        if source is None:
+            updater.find_key(timeout)
+    if new_key is not None and store.read()[device]["key"] != new_key:
+        raise KitError(f"{device} still has its old key — repeat the command", EXIT_DEVICE)
     print_result(printable(f"{device} uses {', '.join(sorted(secrets)) if source else 'its new key'}"))
 
 
