@@ -22,8 +22,8 @@ _ALL = {key: f"the {key}" for key in project.KEYS}
 # The keys that each command takes from the file.
 _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
-    "deploy": {"device", "board", "sensors"}, "doctor": {"device"}, "logs": {"device", *_BROKER}, "shell": {"device"},
-    "serial": {"broker", "ca"},
+    "deploy": {"device", "board", "sensors"}, "doctor": {"device", *_BROKER}, "logs": {"device", *_BROKER},
+    "shell": {"device"}, "serial": {"broker", "ca"},
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
     "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,

@@ -14,9 +14,11 @@ from spark_ingest.escape import printable
 from umqtt_kit.console import print_result, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.mqtt import broker_options_if
 
 if TYPE_CHECKING:
     from umqtt_kit.doctor.checks import Finding
+    from umqtt_kit.mqtt import Access
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -25,31 +27,33 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @device_option
 @interrupt_option
 @click.option("--hardware", is_flag=True,
-              help="Try flash, power cut, watchdog, sleep, Wi-Fi and TLS on the board; print a report.")  # fmt: skip
+              help="Try flash, power cut, watchdog, sleep, Wi-Fi, TLS and an update; print a report.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="With --hardware: do not ask.")
+@broker_options_if(lambda options: options["hardware"])
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(device: str, interrupt: bool, hardware: bool, yes: bool, as_json: bool) -> int:
+def doctor(device: str, interrupt: bool, hardware: bool, yes: bool, access: Access | None, as_json: bool) -> int:
     """Check a board from its port to its broker, and say what to do.
 
     The firmware is asked while it runs: sensors, Wi-Fi and broker are as it finds them. A board at its prompt tries
     them itself. Passwords stay on the board. Exit codes: 0 nothing failed, 3 the port, 4 Wi-Fi or broker, 5 the board.
 
     --hardware stops the program of the board, restarts it several times and asks for a power cut; it takes about two
-    minutes. Its report, in Markdown, is for the page of the board, or for a report of a defect.
+    minutes. Then it updates the board through --broker, and rolls that back: about three minutes more. Its report, in
+    Markdown, is for the page of the board, or for a report of a defect.
 
     \b
     Example:
       umqtt doctor --device ttyACM0
-      umqtt doctor --hardware > report.md
+      umqtt doctor --hardware --broker mqtt://192.168.1.2 > report.md
     """
     from umqtt_kit.doctor.checks import FAIL, examine
 
     port = choose(device)
-    if hardware:
+    if access is not None:
         from umqtt_kit.doctor.hardware import try_hardware
 
         _confirm(port.name, yes)
-        found = try_hardware(port, _ask_for_a_cut if sys.stdin.isatty() else None)
+        found = try_hardware(port, _ask_for_a_cut if sys.stdin.isatty() else None, access, say)
     else:
         found = examine(port, interrupt=interrupt)
     findings: list[Finding] = []
@@ -57,6 +61,8 @@ def doctor(device: str, interrupt: bool, hardware: bool, yes: bool, as_json: boo
         findings.append(finding)
         if hardware:
             say(printable(f"{finding.state:4}  {finding.name}: {finding.text}"))
+            if finding.remedy:
+                say(printable(f"      try: {finding.remedy}"))
         elif not as_json:
             _show(finding)
     if hardware and not as_json:

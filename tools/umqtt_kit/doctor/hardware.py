@@ -1,7 +1,7 @@
-"""What only a real board can show: flash, power cut, watchdog, sleep, Wi-Fi, and the memory that TLS takes.
+"""What only a real board can show: flash, power cut, watchdog, sleep, Wi-Fi, the memory that TLS takes, and an update.
 
-Each is tried on the board itself, with nothing of the application running. What docs/hardware.md assumes about the
-chip is compared with what the chip does.
+Each is tried on the board itself, with nothing of the application running; only for the update it runs. What
+docs/hardware.md assumes about the chip is compared with what the chip does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import Any, cast
 
 from umqtt_kit.device import Board, Info, Port, read_configuration
 from umqtt_kit.device.board import Manner
+from umqtt_kit.device.guess import missing_network
 from umqtt_kit.doctor import scripts
 from umqtt_kit.doctor.checks import FAIL, OK, WARN, Finding, split_address, try_wifi
+from umqtt_kit.doctor.round_trip import try_update
 from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_kit.keys import Keys
+from umqtt_kit.mqtt import Access
 
 _FLASH_KB = 64
 _REPLACEMENTS = 50
@@ -29,7 +33,10 @@ _SLEEP_MS = 3000
 _LISTENS_EVERY_S, _FALLS_ASLEEP_S = 0.05, 0.3
 # Clocks without a crystal are some percent off; a reset and a start come on top.
 _EARLY, _LATE_S = 0.9, 5.0
-_TLS_WITHIN_S = 30.0
+_CONNECTS_WITHIN_S = 5.0
+_HANDSHAKE_WITHIN_S = 30.0
+# Besides the time for connection and handshake: look up a name, close the socket.
+_TLS_BESIDES_S = 30.0
 # Values of machine.reset_cause(): the first on esp32 and rp2, the second on esp32 only.
 _BY_WATCHDOG, _BY_DEEP_SLEEP = 3, 4
 
@@ -51,32 +58,71 @@ class _Numbers:
         return next((int(line) for line in reversed(lines) if line.isdigit()), otherwise)
 
 
-def try_hardware(port: Port, cut_power: Callable[[], None] | None) -> Iterator[Finding]:
+def try_hardware(
+    port: Port, cut_power: Callable[[], None] | None, access: Access, say: Callable[[str], object]
+) -> Iterator[Finding]:
     """Yield every finding as soon as it is known. At the end the board is reset, and its program starts again.
 
     cut_power: asks the person at the board for a power cut, and returns after asking; None if nobody is there.
+    access: the broker through which the update is sent; say: is told its progress.
     """
     with Board(port, manner=Manner.STOP) as board:
         info = board.info()
-        machine = info.machine or info.platform
-        build = f", build {info.build}" if info.build else ""
-        yield Finding("image", OK, f"MicroPython {info.version} on {machine}{build}")
+        yield from _described(info)
+        settings, missing = _settings(board, info, port)
         steps: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
             ("flash", lambda: _flash(board)),
             ("power cut", lambda: _power_cut(board, cut_power)),
             ("watchdog", lambda: _watchdog(board)),
             ("deep sleep", lambda: _deep_sleep(board, info)),
-            ("network", lambda: _network(board)),
         ]
+        if missing is None:
+            steps.append(("network", lambda: _network(board, settings)))
         for name, step in steps:
             try:
                 yield from step()
             except KitError as error:
-                text, _, remedy = str(error).partition(" — ")
-                yield Finding(name, FAIL, text, remedy or "repeat it with the board on another port", error.exit_code)
+                yield _failed(name, error)
                 # The next check does not depend on this one, if the board answers at all.
                 board.reopen(_BACK_WITHIN_S)
                 board.exec(scripts.CLEAR)
+    if missing is not None:
+        yield _not_tried("network", *missing)
+    # The program of the board runs again.
+    yield _update(info, settings, missing, access, say)
+
+
+def _failed(name: str, error: KitError) -> Finding:
+    text, _, remedy = str(error).partition(" — ")
+    return Finding(name, FAIL, text, remedy or "repeat it with the board on another port", error.exit_code)
+
+
+def _not_tried(name: str, problem: str, remedy: str) -> Finding:
+    return Finding(name, WARN, f"not tried: {problem}", remedy)
+
+
+def _described(info: Info) -> Iterator[Finding]:
+    machine = info.machine or info.platform
+    build = f", build {info.build}" if info.build else ""
+    yield Finding("image", OK, f"MicroPython {info.version} on {machine}{build}")
+    yield Finding("firmware", OK, info.app_version or "none")
+    heap = f"{info.heap_free // 1024:,} of {info.heap_size // 1024:,} KB"
+    files = f"{info.flash_free // 1024:,} of {info.flash_size // 1024:,} KB"
+    yield Finding("memory", OK, f"free are {heap} of the heap, and {files} of the file system")
+
+
+def _settings(board: Board, info: Info, port: Port) -> tuple[dict[str, Any], tuple[str, str] | None]:
+    """Return the board's settings, and None or why it cannot reach a broker with them, and what to do."""
+    missing = missing_network(info, port)
+    try:
+        configuration = read_configuration(board)
+        if configuration.settings is None:
+            return {}, missing or ("the board has no settings", "umqtt provision")
+        settings, _ = configuration.checked()
+    except (KitError, ValueError) as error:
+        problem, _, remedy = str(error).partition(" — ")
+        return {}, missing or (problem, remedy or "umqtt provision")
+    return settings, missing_network(info, port, settings["wifi"])
 
 
 def _flash(board: Board) -> Iterator[Finding]:
@@ -171,15 +217,9 @@ def _deep_sleep(board: Board, info: Info) -> Iterator[Finding]:
         yield Finding("deep sleep", OK, text)
 
 
-def _network(board: Board) -> Iterator[Finding]:
-    configuration = read_configuration(board)
-    try:
-        settings, _ = configuration.checked()
-    except ValueError:
-        yield Finding("wifi", WARN, "not tried: the board has no settings", "umqtt provision")
-        return
+def _network(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
     if not settings["wifi"]:
-        yield Finding("wifi", WARN, "not tried: no network in the settings", "umqtt provision")
+        yield _not_tried("wifi", "no network in the settings", "umqtt provision")
     else:
         finding = try_wifi(board, settings["wifi"])
         yield finding
@@ -190,15 +230,33 @@ def _network(board: Board) -> Iterator[Finding]:
         if scheme in ("mqtts", "wss"):
             yield _tls(board, host, port or (8883 if scheme == "mqtts" else 443))
             return
-    yield Finding("tls", WARN, "not tried: no broker with TLS in the settings", "umqtt provision")
+    yield _not_tried("tls", "no broker with TLS in the settings", "umqtt provision")
 
 
 def _tls(board: Board, host: str, port: int) -> Finding:
-    program = scripts.TLS_MEMORY.format(host=host, port=port, timeout_s=_TLS_WITHIN_S)
-    problem, took_ms, before, after, system = cast(Any, board.value(program, 2 * _TLS_WITHIN_S))
+    program = scripts.TLS_MEMORY.format(
+        host=host, port=port, connect_s=_CONNECTS_WITHIN_S, timeout_ms=int(1000 * _HANDSHAKE_WITHIN_S)
+    )
+    within_s = _CONNECTS_WITHIN_S + _HANDSHAKE_WITHIN_S + _TLS_BESIDES_S
+    problem, took_ms, before, after, system = cast(Any, board.value(program, within_s))
     if problem:
         return Finding("tls", FAIL, f"no handshake with {host}:{port} ({problem})", "umqtt doctor says more")
     text = f"handshake in {took_ms} ms; {before - after:,} bytes of Python's heap, {after:,} left"
     if system is not None:
         text += f"; largest free block of the system's heap {system:,} bytes"
     return Finding("tls", OK, text)
+
+
+def _update(
+    info: Info, settings: dict[str, Any], missing: tuple[str, str] | None, access: Access, say: Callable[[str], object]
+) -> Finding:
+    """Try an update over the air, if the board has what it needs."""
+    try:
+        device = info.device_id or ""
+        if missing is None and not (info.has_main and info.app_version):
+            missing = "the board has no firmware", "umqtt deploy"
+        if missing is None and not settings["unsigned_commands"] and device not in Keys().read():
+            missing = f"{Keys().file.absolute()} has no key of {device}", "umqtt keys make"
+        return _not_tried("update", *missing) if missing else try_update(access, device, say)
+    except KitError as error:
+        return _failed("update", error)

@@ -91,12 +91,25 @@ def _u_join(names, attempt_ms):
 print(repr(_u_join({names!r}, {attempt_ms})))
 """
 
+# A name look-up blocks for up to 14 s, and closing a socket for up to 10 s: longer than the watchdog of an rp2 waits.
+# So a timer feeds it meanwhile. On esp32 no callback runs in a look-up, but its watchdog waits 30 s by default.
+_FED = """
+def _u_fed(function, *arguments):
+    import sys
+    from machine import Timer
+    timer = Timer(0 if sys.platform == "esp32" else -1)
+    timer.init(period=300, callback=lambda timer: _u_feed())
+    try: return function(*arguments)
+    finally: timer.deinit()
+"""
+
 # Answers None, or (step, error): "name" or "connect", and its text. The name is looked up and a TCP connection made,
 # as the client does.
-REACH = """
+REACH = (
+    _FED
+    + """
 def _u_reach(host, port):
     import socket
-    _u_feed()
     try: address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
     except OSError as error: return "name", repr(error)
     _u_feed()
@@ -106,8 +119,9 @@ def _u_reach(host, port):
         link.connect(address)
     except OSError as error: return "connect", repr(error)
     finally: link.close()
-print(repr(_u_reach({host!r}, {port})))
+print(repr(_u_fed(_u_reach, {host!r}, {port})))
 """
+)
 
 # Programs of `umqtt doctor --hardware`
 
@@ -179,19 +193,29 @@ while True:
 
 # Answers (error or None, ms, free bytes of the heap before, with the link open, largest block of esp32's own heap or
 # None).
-TLS_MEMORY = """
+TLS_MEMORY = (
+    _FED
+    + """
 def _u_tls(host, port):
     import gc, socket, ssl, time
     gc.collect()
-    before, began, link = gc.mem_free(), time.ticks_ms(), socket.socket()
+    before, began, plain = gc.mem_free(), time.ticks_ms(), socket.socket()
+    link = plain
     try:
-        link.settimeout({timeout_s})
-        link.connect(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1])
+        address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
         _u_feed()
+        plain.settimeout({connect_s})
+        plain.connect(address)
+        plain.setblocking(False)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_mode = ssl.CERT_NONE
-        link = context.wrap_socket(link, server_hostname=host)
-        _u_feed()
+        link = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+        began_tls = time.ticks_ms()
+        # write() drives the handshake, and takes nothing before its end. This byte begins a CONNECT.
+        while not link.write(b"\\x10"):
+            _u_feed()
+            if time.ticks_diff(time.ticks_ms(), began_tls) > {timeout_ms}: return "no answer", 0, 0, 0, None
+            time.sleep_ms(10)
         took = time.ticks_diff(time.ticks_ms(), began)
         gc.collect()
         try:
@@ -200,6 +224,9 @@ def _u_tls(host, port):
         except (ImportError, AttributeError): system = None
         return None, took, before, gc.mem_free(), system
     except Exception as error: return repr(error), 0, 0, 0, None
-    finally: link.close()
-print(repr(_u_tls({host!r}, {port})))
+    finally:
+        link.close()
+        plain.close()  # after a failed handshake the wrapped socket does not
+print(repr(_u_fed(_u_tls, {host!r}, {port})))
 """
+)
