@@ -18,7 +18,7 @@ imported when it is called and unloaded afterwards.
 import gc
 import sys
 
-from app.commands import CommandError, Later
+from app.commands import CommandError, Later, NotNow
 from app.modules import forget, once
 
 _MODULES = ("read", "set")
@@ -41,7 +41,7 @@ class Actions:
         try:
             return once("guard", "check", self._board, name, args, payload, counter)
         except MemoryError:
-            raise CommandError("not carried out: not enough memory; send it again under another id")
+            raise NotNow("not carried out: not enough memory; send it again")
         finally:
             forget("signed")
 

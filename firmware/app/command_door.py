@@ -4,7 +4,8 @@ On a board that gets no commands, the modules commands, ledger and actions take 
 left open are found at the start.
 
 fleet/{device_id}/desired holds a command that the broker retains, so it arrives again at every start. It is carried
-out once; from then on fleet/{device_id}/reported retains the settings of this board (reported.py).
+out once; from then on fleet/{device_id}/reported retains the settings of this board (reported.py). If that cannot be
+now, for lack of memory for instance, the board asks the broker for it again.
 """
 
 import json
@@ -14,6 +15,8 @@ from app.modules import forget
 
 # The modules stay loaded this long after the last command: a ping seldom comes alone.
 _KEEP_MS = 10_000
+# Desired settings that could not be applied at once are asked for again after this time.
+_AGAIN_MS = 60_000
 _MODULES = (
     "commands", "ledger", "actions", "update", "update_http", "update_mqtt", "versions",
     "rotation", "signed", "settings_trial", "settings_files", "settings",
@@ -32,6 +35,7 @@ class CommandDoor:
         self._commands = self._actions = None
         self._unfinished = unfinished
         self._idle_since = 0
+        self._asks_at = None
         self.refused = 0
 
     @property
@@ -47,12 +51,14 @@ class CommandDoor:
             if not payload or first_bytes(self._desired) == checksum:
                 return
         try:
-            self._load().handle(topic, payload)
+            done = self._load().handle(topic, payload)
         except MemoryError:
             self._unload()
             self._refuse(payload)
-            return
-        if desired:
+            done = False
+        if desired and not done:
+            self._asks_at = self._board.clock.uptime_ms() + _AGAIN_MS
+        elif desired:
             self._board.unreported = True
             try:
                 with open(self._desired, "wb") as file:
@@ -65,11 +71,15 @@ class CommandDoor:
         if self._unfinished:
             self._load()
             self._unfinished = False
+        now = self._board.clock.uptime_ms()
+        if self._asks_at is not None and now >= self._asks_at:
+            self._asks_at = None
+            # A new subscription makes the broker send what it retains.
+            self._board.client.subscribe(self._board.identity.topic("desired"), qos=1)
         if not self._commands:
             return
         self._actions.step()
         self._commands.step()
-        now = self._board.clock.uptime_ms()
         if self._commands.busy:
             self._idle_since = now
         elif now - self._idle_since > _KEEP_MS:

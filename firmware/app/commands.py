@@ -34,6 +34,10 @@ class CommandError(ValueError):
     """A command that cannot be carried out; its text goes into the reply."""
 
 
+class NotNow(CommandError):
+    """A command that cannot be carried out at present, and was not begun."""
+
+
 class Later(Exception):
     """Raised by an action that will be answered by reply() when it is done."""
 
@@ -59,7 +63,10 @@ class Commands:
         self.unanswered = 0
 
     def handle(self, topic, payload):
-        """Carry out and answer a command. A bad command raises nothing: it is answered with an error."""
+        """Carry out and answer a command. Return False if it may be carried out when it comes again.
+
+        A bad command raises nothing: it is answered with an error.
+        """
         command_id = None
         try:
             command_id, name, args = parse_command(payload)
@@ -69,7 +76,7 @@ class Commands:
                 reply = self._ledger.reply(order)
                 if reply:
                     self._answer(reply)
-                return
+                return True
             if self._ledger.was_done(command_id):
                 self.repeated += 1
                 raise CommandError("carried out before, and its reply is gone; send it with another id to repeat it")
@@ -84,9 +91,10 @@ class Commands:
             order = self._begin(command_id, payload)
         except CommandError as error:
             self._refuse(command_id, str(error))
-            return
+            return not isinstance(error, NotNow)
         self._run(order, command_id, name, args, self._actions.run, counter)
         self._send_replies()
+        return True
 
     def step(self):
         """Finish the commands that the last run left open, and send the pending replies."""
@@ -137,9 +145,9 @@ class Commands:
         try:
             return self._ledger.begin(command_id, payload)
         except Full:
-            raise CommandError("not carried out: the replies to earlier commands still wait; send it again later")
+            raise NotNow("not carried out: the replies to earlier commands still wait; send it again later")
         except OSError as error:
-            raise CommandError("not carried out: it cannot be kept in flash: %r" % error)
+            raise NotNow("not carried out: it cannot be kept in flash: %r" % error)
 
     def _run(self, order, command_id, name, args, action, counter):
         try:

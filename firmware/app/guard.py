@@ -9,7 +9,7 @@ import json
 from binascii import unhexlify
 
 from app import signed
-from app.commands import CommandError
+from app.commands import CommandError, NotNow
 
 # Limit for unsigned commands: _AT_ONCE, then one every _EVERY_MS. At this rate the flash outlasts the board.
 _EVERY_MS = 5000
@@ -55,7 +55,7 @@ def _count(board):
     until = max(board.commands_until, now) + _EVERY_MS
     excess = until - now - _AT_ONCE * _EVERY_MS
     if excess > 0:
-        raise CommandError(
+        raise NotNow(
             "not carried out: more than %d commands at once wear out the flash; send it again under another id in %d s"
             % (_AT_ONCE, (excess + 999) // 1000)
         )

@@ -8,6 +8,7 @@ from app.act_set import apply
 from app.assembly_parts import is_unfinished
 from app.board import Board
 from app.command_door import CommandDoor
+from app.commands import NotNow
 from app.reported import report
 from app.settings import check_settings
 from app.settings_files import load, save
@@ -33,7 +34,7 @@ class World:
         self.boot()
 
     def boot(self):
-        _, clock = fakes.clock()
+        self.ticks, clock = fakes.clock()
         boots = Startup(self.root)
         boots.begin()
         self.board = board = Board(self.root, load(self.root)[0], boots, "1")
@@ -81,6 +82,34 @@ def test_it_is_carried_out_once_however_often_it_comes():
     # The retained message was deleted.
     world.door.handle(_DESIRED, b"")
     equal(world.desire(1, {"interval_ms": 500}), (0, None))
+
+
+def test_what_cannot_be_carried_out_now_is_asked_for_again():
+    """Planted: it counts as seen; it is asked for at once, without end."""
+    world = World()
+    asked = []
+    world.client.subscribe = lambda topic, qos: asked.append((topic, qos))
+    check = world.door._load() and world.door._actions.authorize
+
+    def no_memory(*_):
+        raise NotNow("not enough memory")
+
+    world.door._actions.authorize = no_memory
+    equal(world.desire(1, {"interval_ms": 500})[1]["ok"], False)
+    equal(world.in_flash()["interval_ms"], 1000)
+    world.ticks.advance(59_999)
+    world.door.step()
+    equal(asked, [])
+    for _ in range(3):
+        world.ticks.advance(1)
+        world.door.step()
+    equal(asked, [(_DESIRED, 1)])
+    world.door._load()
+    world.door._actions.authorize = check
+    equal(world.desire(1, {"interval_ms": 500})[1]["ok"], True)
+    world.ticks.advance(600_000)
+    world.door.step()
+    equal((world.in_flash()["interval_ms"], len(asked)), (500, 1))
 
 
 def test_what_counts_from_the_next_boot_on_restarts_the_board_once_and_is_on_trial():
