@@ -40,8 +40,7 @@ def handle(error):
         return
     if not hasattr(machine, "reset"):
         return
-    failures = boots.failures if boots else 0
-    pause_s = min(_PAUSE_S << min(failures, 8), _LONGEST_PAUSE_S)
+    pause_s = pause_after(boots.failures if boots else 0)
     _tell(pause_s)
     dog = _watchdog()
     console = select.poll()
@@ -53,6 +52,11 @@ def handle(error):
         if dog:
             dog.feed()
     machine.reset()
+
+
+def pause_after(failures):
+    """Return the seconds until the restart. failures: how many boots in a row have failed."""
+    return min(_PAUSE_S << min(failures, 8), _LONGEST_PAUSE_S)
 
 
 def _tell(left_s):

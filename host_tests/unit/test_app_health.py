@@ -7,7 +7,7 @@ import _app_fakes as fakes
 from app.crash import CrashReport, last_crash
 from app.log import Log
 from app.status import Status
-from postmortem import format_traceback, keep_traceback
+from postmortem import format_traceback, keep_traceback, pause_after
 from umqtt_testkit.portable import equal, new_path
 
 _STATUS = b"fleet/pump-7/status"
@@ -96,3 +96,6 @@ def test_without_a_crash_nothing_is_published():
     equal(client.published, [])
 
 
+def test_the_pause_before_a_restart_doubles_with_each_failure_up_to_eleven_minutes():
+    """Planted: the pause is the same after every failure; so many failures overflow."""
+    equal([pause_after(failures) for failures in (0, 1, 2, 5, 6, 7, 100, 65535)], [10, 20, 40, 320, 640, 640, 640, 640])
