@@ -143,12 +143,31 @@ class Updater:
             yield from self._download(args["sha256"], None, manifest)
         if versions.version_of(manifest) != args["version"]:
             raise CommandError("the manifest is of version " + versions.version_of(manifest))
+        missing = self._missing_sensors(manifest)
+        if missing:
+            text = "no module %s is in this release or on the board, and sensors in its settings need it: send it along"
+            raise CommandError(text % ", ".join(sorted(missing)))
         yield from self._make_room(folder, manifest)
         for sha256, size, path in versions.entries(manifest):
             gc.collect()
             yield from self._take(args, folder, sha256, size, path)
         yield from self._verify(folder)
         yield from self._try(slot)
+
+    def _missing_sensors(self, manifest):
+        # Returns the names of modules that sensors of the settings need and the new version would not find. The
+        # modules of a release replace all those that came over the cable.
+        wanted = {sensor["module"] for sensor in self._board.settings.get("sensors", ())}
+        cable = self._board.folder + "/sensors"
+        replaced = False
+        for _, _, path in versions.entries(manifest):
+            parts = path.split("/")
+            if parts[0] == "sensors" or parts[:2] == ["app", "sensors"]:
+                wanted.discard(parts[-2 if parts[-1].startswith("__init__.") else -1].partition(".")[0])
+                replaced = replaced or parts[0] == "sensors"
+        if wanted and not replaced and versions.is_folder(cable):
+            wanted -= {name.partition(".")[0] for name in os.listdir(cable)}
+        return wanted
 
     def _take(self, args, folder, sha256, size, path):
         # Gets one file: keeps it, copies it from the version that runs, or downloads it.

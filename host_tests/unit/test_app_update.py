@@ -272,6 +272,35 @@ def test_no_rollback_brings_back_what_was_rolled_back_from_or_given_up():
     assert "no version before" in board.commands.replies[0][1], board.commands.replies
 
 
+def test_a_release_without_a_sensor_that_the_settings_name_is_refused():
+    """Planted: the modules of the cable count although the release has some of its own; any file is a sensor."""
+    own = {"sensors/door.mpy": b"door", "app/sensors/chip.mpy": b"chip"}
+    package = {"sensors/door/__init__.mpy": b"door"}
+    for on_the_cable, in_release, needed, missing in (
+        ((), (), ("door",), "door"),
+        ((), own, ("door", "chip"), ""),
+        (("door.mpy", "pump.py"), (), ("door", "pump"), ""),
+        (("pump.py", "door.mpy"), own, ("door", "pump"), "pump"),
+        ((), {"app/sensors/chip.mpy": b"chip"}, ("lamp", "chip", "door"), "door, lamp"),
+        ((), {"app/lamp.mpy": b"lamp"}, ("lamp",), "lamp"),
+        ((), package, ("door",), ""),
+    ):
+        root = fresh()
+        write(root, {"sensors/" + name: b"cable" for name in on_the_cable})
+        files = dict(NEW)
+        files.update(in_release or {})
+        board = Board(root, boot(root), files, "2")
+        board.settings = {"sensors": [{"module": name} for name in needed]}
+        board.update()
+        told = [text for _, text in board.commands.replies]
+        if missing:
+            equal((len(told), board.restarts), (1, 0))
+            assert "no module %s is in" % missing in told[0], told
+            assert "app" not in os.listdir(root + "/ota/a"), "nothing but the manifest is written"
+        else:
+            equal((told, board.restarts), ([], 1))
+
+
 def test_a_broken_link_goes_on_where_it_broke():
     root = fresh()
     board = Board(root, boot(root), NEW, "2", breaks=3).update()

@@ -57,7 +57,7 @@ class _Duration(click.ParamType[float]):
 @click.option("--stop-on-failure/--keep-going", default=True, show_default=True,
               help="Of --fleet: whether a device that fails ends it.")  # fmt: skip
 @click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
-              help="Your own sensors go along: its *.py. [default: those there stay]")  # fmt: skip
+              help="Your own sensors go along: its *.py. [default: those of the cable]")  # fmt: skip
 @click.option("--http", "way", flag_value="http", help="The device fetches the files from a web server here.")
 @click.option("--mqtt", "way", flag_value="mqtt", default=True, help="The files go through the broker. [default]")
 @click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
