@@ -5,6 +5,7 @@ import os
 import _app_fakes as fakes
 from app import act_set, settings_trial
 from app.health import CONFIRM_MS, TRIAL_MS, Health
+from app.settings import LIVE
 from app.settings_files import change, load, save
 from app.status import Status
 from startup import Startup
@@ -114,10 +115,16 @@ def test_a_change_during_a_trial_is_not_accepted_by_readings_that_the_settings_b
     equal(load(root)[0]["brokers"], OLD)
 
 
-def test_what_counts_at_once_is_not_on_trial():
-    root = fresh()
-    change(root, {"interval_ms": 500})
-    equal(on_trial(root), False)
+def test_what_counts_from_the_next_boot_on_is_on_trial_and_what_counts_at_once_is_not():
+    """Planted: brokers alone are on trial, not the networks by which they are reached."""
+    other = {"wifi": ["lab"], "hostname": "pump", "static_ip": ["10.0.0.9", "255.0.0.0", "10.0.0.1", "10.0.0.1"],
+             "keep_alive": 30, "country": "DE", "outbox": 9, "interval_ms": 500, "log_level": "debug"}  # fmt: skip
+    for key in other:
+        root = fresh()
+        change(root, {key: other[key]})
+        equal(on_trial(root), key not in LIVE, key)
+        Boot(root).run()
+        equal(load(root)[0][key] == other[key], key in LIVE, key)
 
 
 def test_what_cannot_even_start_goes_back_in_safe_mode():

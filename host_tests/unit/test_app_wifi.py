@@ -64,6 +64,7 @@ class _Wlan(_Driver):
 
     def ifconfig(self, addresses):
         self.calls.append(("ifconfig", addresses))
+        self._may_raise("ifconfig")
 
     def disconnect(self):
         self.up = False
@@ -248,11 +249,13 @@ def test_no_state_of_the_driver_raises_and_attempts_never_stop():
 
 def test_whatever_any_call_of_the_driver_raises_is_told_and_ends_with_it():
     """Planted: RuntimeError is not caught; the constructor is outside the try block."""
-    calls = "WLAN active deinit config isconnected status disconnect connect country hostname"
+    calls = "WLAN active deinit config isconnected status disconnect connect country hostname ifconfig"
     for port in (_Esp32, _Rp2):
         for call in calls.split():
             for error in (OSError("Wifi Internal Error"), RuntimeError("Wifi Unknown Error 0x0101"), MemoryError()):
-                _, wlan, log, wifi = _build(port, ["a", "b"], country="DE", hostname="pump-7")
+                static_ip = ["192.168.1.50", "255.255.255.0", "192.168.1.1", "192.168.1.1"]
+                options = {"country": "DE", "hostname": "pump-7", "static_ip": static_ip}
+                _, wlan, log, wifi = _build(port, ["a", "b"], **options)
                 wlan.state = port.STAT_NO_AP_FOUND
                 wlan.raising[call] = error
                 _attempts(wlan, wifi, 40)
