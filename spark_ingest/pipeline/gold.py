@@ -298,6 +298,7 @@ class Gold:
                 take(rows)
                 self._unsaved_rows += rows.num_rows
                 kept = [*kept, rows][-2:] if name == "silver" else kept
+        state.assign_goodbyes()
         state.forget_old()
         return kept
 

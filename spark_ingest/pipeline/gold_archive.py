@@ -107,6 +107,8 @@ def put_back(state: State, counted: State, keys: list[str]) -> None:
     known = received_by >= 0
     collectors = pa.array(list(counted.collectors.index), pa.string()).take(pa.array(received_by[known]))
     boots["collector"][here[known]] = state.collectors.rows(collectors)
+    state.goodbyes |= counted.goodbyes
+    state.assign_goodbyes()
     device = boots["device"][rows]
     state.devices.add("old_boots", device, -1)
     state.devices.add("old_readings", device, -boots["readings"][rows])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .columns import NEVER
-from .gold_state import DAY_US, SEPARATOR, State
+from .gold_state import DAY_US, State
 
 
 def heard_us(state: State) -> np.ndarray:
@@ -43,18 +43,29 @@ def in_order(state: State) -> np.ndarray:
 def boot_starts(state: State, *, unasked: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return, per boot, the device, when the boot was first heard of, and its row; sorted by device and time.
 
-    :param unasked: leave out boots that somebody asked for: after an orderly restart, which the previous boot
-        announced, or by a soft reset, which is done from a console.
+    :param unasked: leave out boots that were to be expected: after a boot that ended with a goodbye, or by a soft
+        reset, which is done from a console. The first boot in the state is left out too, if the one before it has
+        left the state: nothing tells how that one ended, but no loop that is still shown begins so (gold_archive).
     """
     boots = state.boots
     rows = in_order(state)
     if unasked:
-        ended = np.zeros(len(boots), dtype=bool)
-        keys = (device_id + SEPARATOR + boot for device_id, boot in state.restarted)
-        ended[[boots.index[key] for key in keys if key in boots.index]] = True
+        device = boots["device"][rows]
+        after_goodbye = np.append(False, _ended_with_goodbye(state)[rows][:-1])
+        asked = np.where(follows(device), after_goodbye, state.devices["old_boots"][device] > 0)
         soft = boots["cause"] == state.texts.get("soft", -2)
-        rows = rows[~(soft[rows] | (follows(boots["device"][rows]) & np.append(False, ended[rows][:-1])))]
+        rows = rows[~(soft[rows] | asked)]
     return boots["device"][rows], started_us(state)[rows], rows
+
+
+def _ended_with_goodbye(state: State) -> np.ndarray:
+    """Return, per boot, whether the device ended it on purpose, or last went to sleep in it."""
+    boots = state.boots
+    # What a boot has not delivered when it restarts comes in the next one. Before a sleep all is delivered, so
+    # what comes later was said after a wake, which may have ended in a crash.
+    awake_us = np.maximum(boots["last_us"], boots["fw_us"])
+    asleep = (boots["slept_us"] != NEVER) & (boots["slept_us"] >= awake_us)
+    return asleep | (boots["ended_us"] >= started_us(state))
 
 
 def follows(devices: np.ndarray) -> np.ndarray:

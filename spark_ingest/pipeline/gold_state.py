@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ..durable import read_checked, replace_checked
 from ..location import Location
+from ..tables.schemas import GOODBYES
 from ..tables.table import places
 from .clock import AHEAD_US, uptimes
 from .columns import NEVER, Columns, Counts, to_bin
@@ -24,8 +25,8 @@ MINUTE_US = 60_000_000
 HOT_MINUTES = 60
 """Number of newest minutes for which devices and delays are still counted."""
 DELAY = 0
-RESTARTING = "restarting"
-"""The reason in the last status of a boot that the device ended on purpose: for a command or an update."""
+SLEEPING = "sleeping"
+"""The only one of GOODBYES after which the boot may go on: where the device's memory outlasts its sleep."""
 SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
 SILVER_COLUMNS = [
@@ -86,6 +87,7 @@ class State:
     :ivar frozen_before: minutes before this one are settled: they are no longer counted here.
     :ivar late_minutes: settled minutes for which rows came since the last :meth:`freeze`.
     :ivar changed_boots: rows of `boots` that have changed since the owner of the state last cleared this set.
+    :ivar goodbyes: when boots that are not in `boots` yet last said goodbye, by (device_id, boot, whether to sleep).
     :ivar archived: hashes of the boots that have left `boots`, in ascending order; see :mod:`gold_archive`.
     :ivar old_gaps: the gaps of these boots, by (device_id, boot).
     :ivar now_us: the time of counting. Later received times are replaced by it, as a collector's clock may be ahead.
@@ -132,6 +134,9 @@ class State:
                 "fw_us": NEVER,
                 "fw_position": NEVER,
                 "fw": -1,
+                # The newest goodbyes: to sleep, and to end.
+                "slept_us": NEVER,
+                "ended_us": NEVER,
             }
         )
         self.collectors = Columns({"first_us": -NEVER})
@@ -145,7 +150,7 @@ class State:
         self.announced: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.unread: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.refused: dict[tuple[int, int], Refused] = {}
-        self.restarted: dict[tuple[str, str], int] = {}
+        self.goodbyes: dict[tuple[str, str, bool], int] = {}
         self.archived = np.empty(0, dtype=np.uint64)
         self.old_gaps: dict[tuple[str, str], list[Part]] = {}
 
@@ -174,7 +179,7 @@ class State:
         silences = {device: [one for one in some if one[1] > oldest] for device, some in self.silences.items()}
         self.silences = {device: some for device, some in silences.items() if some}
         self.refused = {key: one for key, one in self.refused.items() if key[1] >= oldest // DAY_US}
-        self.restarted = {boot: us for boot, us in self.restarted.items() if us > oldest}
+        self.goodbyes = {key: us for key, us in self.goodbyes.items() if us > oldest}
         if len(self.texts) > self._most_texts:
             self._drop_texts()
 
@@ -290,12 +295,12 @@ class State:
         live = online & ~rows["retain"].to_numpy(zero_copy_only=False).astype(bool)
         self._heard(device[live], received[live])
         named = rows["boot"].is_valid().to_numpy()
-        ordered = pc.call_function("equal", [rows["reason"], pa.scalar(RESTARTING)]).fill_null(False).to_numpy()
-        ended = np.flatnonzero(~online & named & ordered)
-        ends = rows.take(pa.array(ended))
-        boots = zip(ends["device_id"].to_pylist(), ends["boot"].to_pylist(), strict=True)
-        for key, us in zip(boots, received[ended].tolist(), strict=True):
-            self.restarted[key] = max(us, self.restarted.get(key, NEVER))
+        goodbye = pc.call_function("is_in", [rows["reason"]], pc.SetLookupOptions(pa.array(GOODBYES))).to_numpy()
+        left = np.flatnonzero(~online & named & goodbye)
+        names = (rows[name].take(pa.array(left)).to_pylist() for name in ("device_id", "boot", "reason"))
+        for device_id, boot, reason, us in zip(*names, received[left].tolist(), strict=True):
+            key = device_id, boot, reason == SLEEPING
+            self.goodbyes[key] = max(us, self.goodbyes.get(key, NEVER))
         of_boot = np.flatnonzero(online & named)
         if not len(of_boot):
             return
@@ -323,6 +328,18 @@ class State:
         ranges = lists.take(pa.array(some)).flatten()
         first, last = (ranges.field(name).to_numpy() for name in ("first", "last"))
         self._add_ranges("announced", rows.take(pa.array(some)), device[some], counts[some], first, last)
+
+    def assign_goodbyes(self) -> None:
+        """Give the goodbyes to their boots, once all rows are taken; those of unknown boots wait."""
+        waiting = {}
+        for (device_id, boot, to_sleep), us in self.goodbyes.items():
+            row = self.boots.index.get(device_id + SEPARATOR + boot)
+            if row is None:
+                waiting[device_id, boot, to_sleep] = us
+            else:
+                column = self.boots["slept_us" if to_sleep else "ended_us"]
+                column[row] = max(column[row], us)
+        self.goodbyes = waiting
 
     def text(self, codes: np.ndarray) -> pa.Array:
         """Return the texts of codes; null for -1."""
@@ -594,9 +611,10 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     ranges = [(*key, *part) for key, parts in state.old_gaps.items() for part in parts]
     yield "old_gaps", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 6), _GAPS, strict=True)], _GAPS)
     yield "collectors", state.collectors.to_table()
-    names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("us", pa.int64())])
-    ends = _columns(sorted((*key, us) for key, us in state.restarted.items()), 3)
-    yield "restarted", pa.table([pa.array(c, f.type) for c, f in zip(ends, names, strict=True)], names)
+    texts = ((name, pa.string()) for name in ("device_id", "boot"))
+    names = pa.schema([*texts, ("to_sleep", pa.bool_()), ("us", pa.int64())])
+    ends = _columns(sorted((*key, us) for key, us in state.goodbyes.items()), 4)
+    yield "goodbyes", pa.table([pa.array(c, f.type) for c, f in zip(ends, names, strict=True)], names)
     days = [(*key, *one) for key, one in state.refused.items()]
     names = pa.schema([(name, pa.string() if name == "reason" else pa.int64()) for name in _REFUSED])
     yield "refused", pa.table([pa.array(c, f.type) for c, f in zip(_columns(days, 7), names, strict=True)], names)
@@ -643,10 +661,10 @@ def load(path: Location) -> tuple[State, dict[str, int]]:
             device_id, boot, *part = row.values()
             state.old_gaps.setdefault((device_id, boot), []).append(tuple(part))
     state.collectors.load(read("collectors"))
-    # An older release noted no time.
-    state.restarted = {
-        (row["device_id"], row["boot"]): row.get("us", state.newest_us) for row in read("restarted").to_pylist()
-    }
+    # An older release noted restarts only, and one before it no time.
+    for row in read("goodbyes" if "goodbyes" in parts else "restarted").to_pylist():
+        key = row["device_id"], row["boot"], row.get("to_sleep", False)
+        state.goodbyes[key] = row.get("us", state.newest_us)
     for row in read("refused").to_pylist():
         device, day, *one = row.values()
         state.refused[device, day] = Refused(*one)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -48,11 +49,41 @@ def table_of(messages: list[tuple[str, bytes, int]], start: int = 0) -> pa.Table
     return pa.Table.from_pylist(rows, schema=ARROW_SCHEMA).select(MESSAGE_COLUMNS)
 
 
-def fleet(seed: int, devices: int = 6, most_boots: int = 6, latest_h: int = 3) -> list[pa.Table]:
+def status(boot: str, at: int, *, device: str, **fields: object) -> tuple[str, bytes, int]:
+    return f"fleet/{device}/status", json.dumps({"boot": boot, **fields}).encode(), RECEIVED_MS + at
+
+
+# Device -> reason of its goodbyes, and whether each boot is woken once more after its goodbye, and crashes.
+LEAVING = {"sleeps": ("sleeping", False), "stops": ("stopped", False), "crashes": ("sleeping", True)}
+
+
+def leaving(device: str, boots: int, rng: random.Random) -> list[tuple[str, bytes, int]]:
+    """Return the messages of a device of LEAVING, whose boots begin at most ten minutes after one another."""
+    reason, woken = LEAVING[device]
+    sent, at = [], rng.randrange(60 * SECOND)
+    for boot in (f"{n}-x" for n in range(boots)):
+        sent.append(status(boot, at, device=device, online=True, reason="boot", cause="wdt"))
+        for seq in range(1 + woken):
+            at += rng.choice([SECOND, 20 * SECOND])
+            reading = telemetry(device, boot, seq, RECEIVED_MS + at, None, t=1.0)
+            sent.append((*reading, RECEIVED_MS + at))
+            if rng.random() < 0.2:
+                sent.append((*reading, RECEIVED_MS + at + rng.randrange(3600 * SECOND)))
+            if seq == 0:
+                sent.append(status(boot, at + rng.randrange(2), device=device, online=False, reason=reason))
+            at += rng.choice([SECOND, 60 * SECOND, 240 * SECOND])
+    return sent
+
+
+def fleet(
+    seed: int, devices: int = 6, most_boots: int = 6, latest_h: int = 3, also: Iterable[str] = LEAVING
+) -> list[pa.Table]:
     """Make micro-batches over some hours with every kind of fault.
 
     They contain late, shuffled, repeated, corrupt, clockless and conflicting messages, resets, silences, announced
     drops and gaps.
+
+    :param also: names of further devices, of LEAVING.
     """
     rng = random.Random(seed)
     sent: list[tuple[str, bytes, int]] = []
@@ -93,6 +124,8 @@ def fleet(seed: int, devices: int = 6, most_boots: int = 6, latest_h: int = 3) -
                     sent.append((f"fleet/{device}/log", json.dumps(log).encode(), received))
         sent.append((f"fleet/{device}/status", b'{"online":false,"reason":"connection lost"}', at + SECOND))
     sent += [("fleet/d0/telemetry", b"corrupt %d" % i, RECEIVED_MS + rng.randrange(10**7)) for i in range(5)]
+    for device in also:
+        sent += leaving(device, rng.randint(5, 12), rng)
     sent.sort(key=lambda message: message[2])
     batches, start = [], 0
     while start < len(sent):

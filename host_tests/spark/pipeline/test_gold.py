@@ -6,14 +6,28 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from gold_fleet import GOLD, QUERY, SECOND, assert_law, fleet, rows_of, table_of, telemetry, written
+from gold_fleet import (
+    GOLD,
+    LEAVING,
+    QUERY,
+    SECOND,
+    assert_law,
+    fleet,
+    rows_of,
+    status,
+    table_of,
+    telemetry,
+    written,
+)
 from spark_helpers import RECEIVED_MS
 
 from spark_ingest.alerts.rules import RuleSet, rule_set
@@ -24,7 +38,7 @@ from spark_ingest.pipeline import upkeep as pipeline_upkeep
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.config import PipelineConfig
 from spark_ingest.pipeline.gold import Gold
-from spark_ingest.pipeline.gold_state import State
+from spark_ingest.pipeline.gold_state import State, tables_of
 from spark_ingest.tables import changes, upkeep
 
 
@@ -35,6 +49,12 @@ def test_gold_gathered_bit_by_bit_and_killed_equals_one_pass_over_bronze(tmp_pat
     written(tmp_path, fleet(seed, devices), random.Random(seed))
     tables = assert_law(tmp_path, seed)
     assert all(tables[name] for name in GOLD if name not in ("gaps", "alerts"))
+    assert looping(tables) & LEAVING.keys() == {"crashes"}
+
+
+def looping(tables: dict[str, list[tuple]]) -> set[str]:
+    """Return the devices that have an alert about boots."""
+    return {row[0] for row in tables["alerts"] if row[1] == "reboot_loop"}
 
 
 @pytest.fixture
@@ -91,7 +111,20 @@ def over(device: str, minute: float = 0) -> list[tuple[str, bytes, int]]:
     return [at_minute(device, f"{boot}-x", seq, minute + boot) for boot in (1, 2, 3) for seq in (0, 2)]
 
 
+def left(minute: int, reason: str = "sleeping") -> list[tuple[str, bytes, int]]:
+    """Return the messages of a boot of device a that begins at a minute and says goodbye a second later."""
+    boot, at = f"{minute}-x", minute * MINUTE - RECEIVED_MS % MINUTE
+    return [
+        at_minute("a", boot, 0, minute),
+        status(boot, at + SECOND, device="a", online=False, reason=reason),
+    ]
+
+
 LATER = [at_minute("other", "1-x", seq, minute) for seq, minute in enumerate((30, 31, 32, 33, 34, 35))]
+LOOP_AFTER_RESTARTS = [
+    [*over("b"), *(one for minute in range(4) for one in left(minute, "restarting"))],
+    *([at_minute("a", f"{minute}-x", 0, minute)] for minute in range(4, 40)),
+]
 ROUNDS = {
     "late readings of a boot whose row lies in the partition of another day": [
         over("a", -3 * 1440),
@@ -119,6 +152,8 @@ ROUNDS = {
         LATER[5:6],
     ],
     "boots of a loop that goes on": [over("b"), *([at_minute("a", f"{boot}-x", 0, boot)] for boot in range(1, 40, 2))],
+    "boots of a loop that began after a boot that was asked for": LOOP_AFTER_RESTARTS,
+    "the boot that announced the one before a loop comes back": [*LOOP_AFTER_RESTARTS, [at_minute("a", "3-x", 1, 40)]],
 }
 
 
@@ -132,7 +167,8 @@ def assert_counted_anew_is_the_same(folder: Path) -> None:
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boots_leave_at_once):
     """Planted: a boot is not put back, for new rows, after a restart, or to place its readings; the boot that was
-    heard last leaves, or one of a loop; a boot that was put back has two rows in gold/boots.
+    heard last leaves, or one of a loop; a boot that was put back has two rows in gold/boots, or has said no goodbye;
+    the boot before a loop counts, when the boot that announced it has left.
     """
     gold = Gold(tmp_path, rules=LOOP_RULES)
     writer = BatchWriter(tmp_path, tmp_path / "state")
@@ -144,6 +180,21 @@ def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boot
         else:
             writer.write(table_of(messages, 100 * number), number, QUERY)
             gold.update()
+    assert boots_leave_at_once[0]
+    assert_counted_anew_is_the_same(tmp_path)
+
+
+@pytest.mark.parametrize("reason", ["sleeping", "restarting", "stopped"])
+def test_boots_that_were_announced_are_no_loop_when_they_are_old(tmp_path, reason, boots_leave_at_once):
+    """Planted: goodbyes are forgotten after KEPT_US, or when the process ends."""
+    gold, writer = Gold(tmp_path, rules=LOOP_RULES), BatchWriter(tmp_path, tmp_path / "state")
+    for minute in range(20):
+        writer.write(table_of(left(minute, reason), 10 * minute), minute, QUERY)
+        gold.update()
+        if minute % 7 == 0:
+            gold.save()
+            gold = Gold(tmp_path, rules=LOOP_RULES)
+        assert rows_of(tmp_path)["alerts"] == []
     assert boots_leave_at_once[0]
     assert_counted_anew_is_the_same(tmp_path)
 
@@ -492,10 +543,6 @@ def test_alerts_have_a_beginning_and_while_they_last_no_end(tmp_path):
     assert [row[1] for row in rows_of(tmp_path / "m")["devices"]] == ["memory"]
 
 
-def status(boot: str, at: int, *, device: str, **fields: object) -> tuple[str, bytes, int]:
-    return f"fleet/{device}/status", json.dumps({"boot": boot, **fields}).encode(), RECEIVED_MS + at
-
-
 def health(folder) -> dict[str, str]:
     """Return the health of each device."""
     rows = DeltaTable(str(folder / "gold" / "devices")).to_pyarrow_table().to_pylist()
@@ -528,11 +575,15 @@ BOOTS = {
     "c": ("restarting", "hard", []),
     "d": ("restarting", "unknown", []),
     "e": (None, "soft", []),
+    "f": ("sleeping", "wdt", []),
+    "g": ("stopped", "hard", []),
 }
 
 
-def test_boots_that_somebody_asked_for_are_no_loop(tmp_path):
-    """Planted: every boot counts, or one announced boot excuses all of the device's."""
+def test_boots_that_were_announced_are_no_loop(tmp_path):
+    """Planted: every boot counts, only a restart excuses the next boot, or one announced boot excuses all of the
+    device's.
+    """
     batches: tuple[list, list] = [], []
     for name, (end, cause, _) in BOOTS.items():
         sent = []
@@ -551,6 +602,76 @@ def test_boots_that_somebody_asked_for_are_no_loop(tmp_path):
     }
     for device in DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist():
         assert (device["boots"], device["reboots_24h"]) == (6, 5), "they are boots all the same"
+    assert_law(tmp_path, 0)
+
+
+BOOT = {"online": True, "reason": "boot", "cause": "wdt"}
+LEFT = {"online": False, "reason": "sleeping"}
+# What comes of a boot, as seconds and status (None: a reading) -> whether the boots after such boots are a loop.
+LAST_WORDS = {
+    "asleep": ([(0, BOOT), (1, None), (2, LEFT)], False),
+    "asleep, all in one block": ([(0, BOOT), (0, None), (0, LEFT)], False),
+    "woken in the same boot and asleep again": ([(0, BOOT), (2, LEFT), (20, None), (22, LEFT)], False),
+    "crashed after a wake in the same boot": ([(0, BOOT), (1, None), (2, LEFT), (20, None)], True),
+    "crashed after a wake in which it connected again": ([(0, BOOT), (2, LEFT), (20, BOOT)], True),
+    "restarted with readings that the next boot delivers": (
+        [(0, BOOT), (1, None), (2, {**LEFT, "reason": "restarting"}), (70, None)],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("words", LAST_WORDS)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_goodbye_excuses_the_next_boot_unless_the_device_was_awake_again(tmp_path, words, apart):
+    """Planted: a goodbye excuses a boot after a crash that followed it; what a boot delivers after its restart takes
+    its goodbye back.
+    """
+    said, loops = LAST_WORDS[words]
+    sent = []
+    for n in range(6):
+        for seq, (second, words_of_status) in enumerate(said):
+            at = (60 * n + second) * SECOND
+            if words_of_status is None:
+                sent.append((*telemetry("a", f"{n}-x", seq, None, None, t=1.0), RECEIVED_MS + at))
+            else:
+                sent.append(status(f"{n}-x", at, device="a", **words_of_status))
+    write(tmp_path, *([[one] for one in reversed(sent)] if apart else [sent]))
+    assert looping(rows_of(tmp_path)) == ({"a"} if loops else set())
+    assert_law(tmp_path, 0)
+
+
+def test_a_board_that_crashes_after_its_last_sleep_is_a_loop(tmp_path):
+    """Planted: every goodbye of the device excuses a boot, or a goodbye the boot after the next."""
+    slept = [one for minute in range(5) for one in left(minute)]
+    crashed = [at_minute("a", f"{minute}-x", 0, minute) for minute in range(5, 10)]
+    write(tmp_path, slept, crashed)
+    assert looping(rows_of(tmp_path)) == {"a"}, "the very first boot, and four after a crash"
+    write(tmp_path / "b", slept, crashed[:4])
+    assert looping(rows_of(tmp_path / "b")) == set(), "a boot after a goodbye counts too"
+
+
+@pytest.mark.parametrize("release", ["this", "older"])
+def test_goodbyes_of_boots_that_are_not_known_yet_outlast_the_process(tmp_path, monkeypatch, release):
+    """Planted: they are not saved, or the restarts that an older release has saved are not read."""
+
+    def older(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
+        for name, table in tables_of(state, facts):
+            if name == "goodbyes":
+                yield "restarted", table.drop_columns("to_sleep")
+            else:
+                yield name, table.drop_columns(["slept_us", "ended_us"]) if name == "boots" else table
+
+    readings, goodbyes = zip(*(left(minute, "restarting") for minute in range(6)), strict=True)
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path)
+    writer.write(table_of(goodbyes), 0, QUERY)
+    with monkeypatch.context() as saving:
+        if release == "older":
+            saving.setattr(gold_state, "tables_of", older)
+        gold.update()
+    writer.write(table_of(readings, 10), 1, QUERY)
+    Gold(tmp_path).update()
+    assert looping(rows_of(tmp_path)) == set()
     assert_law(tmp_path, 0)
 
 
