@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cable import broker
@@ -12,7 +14,7 @@ from impatient import builds_impatient
 from live_device import PlayedDevice
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
-from umqtt_kit.ota.order import Wanted, update
+from umqtt_kit.ota.order import Wanted, order_update, update
 from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
 
 
@@ -71,11 +73,16 @@ def test_an_update_waits_for_the_first_answer_no_longer_than_it_may_take(tmp_pat
         update(Access((f"mqtt://127.0.0.1:{port}",)), "nobody", Wanted(timeout_s=1), print)
 
 
+# SIZE of firmware/app/ledger.py, and what the board says when every place is taken.
+_RING = 16
+_FULL = "not carried out: the replies to earlier commands still wait; send it again later"
+
+
 class Played:
     """Devices of a fleet that answer as they should, except those in three sets.
 
-    broken: never confirmed. restarting: boot again after the confirmation. under_way: an earlier command's update is
-    not over yet.
+    broken: never confirmed. restarting: boot again after the confirmation. under_way: how often each is still asked
+    before an earlier command's update is over; until then its replies take places of the ring. places: those taken.
     """
 
     def __init__(self, port: int, count: int) -> None:
@@ -84,7 +91,8 @@ class Played:
         self.boots = dict.fromkeys(self.ids, 1)
         self.broken: set[str] = set()
         self.restarting: set[str] = set()
-        self.under_way: set[str] = set()
+        self.under_way = dict.fromkeys(self.ids, 0)
+        self.places = dict.fromkeys(self.ids, 1)
         self.asked: list[str] = []
         self._devices = [PlayedDevice(port, one, self._answers(one)) for one in self.ids]
 
@@ -102,9 +110,9 @@ class Played:
             elif command["args"].get("rollback"):
                 self.running[device] = "0.0.9"
                 result = {"version": "0.0.9", "slot": "0.0.9"}
-            elif device in self.under_way:
-                self.under_way.remove(device)
-                ok, result = False, "an update is under way"
+            elif self.under_way[device]:
+                self.under_way[device] -= 1
+                ok, result = False, _FULL if self.places[device] == _RING else "an update is under way"
             elif device in self.broken:
                 self.asked.append(device)
                 ok, result = False, "rolled back: a was started and not confirmed"
@@ -114,6 +122,7 @@ class Played:
                 result = {"version": self.running[device], "slot": self.running[device]}
             if command["cmd"] == "ping" and device in self.restarting and self.running[device] != "0.0.9":
                 self.boots[device] += 1
+            self.places[device] = min(self.places[device] + 1, _RING) if self.under_way[device] else 1
             return [{"id": command["id"], "ok": ok, "result": result}]
 
         return answer
@@ -177,12 +186,68 @@ def test_a_version_that_restarts_while_it_is_watched_goes_back(tmp_path: Path):
         assert fleet.running["pump-1"] == "0.0.9"
 
 
-def test_an_update_that_a_killed_command_began_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Planted: the device's refusal counts as a failure."""
-    monkeypatch.setattr("umqtt_kit.ota.order._AGAIN_S", 0.05)
+@pytest.mark.parametrize("times", [1, 40])
+def test_an_update_that_a_killed_command_began_is_waited_for(tmp_path: Path, monkeypatch, times: int):
+    """Planted: the device's refusal counts as a failure; so does the one of a full ring."""
+    monkeypatch.setattr("umqtt_kit.ota.order._pause_s", lambda timeout_s: 0.01)
     with played(tmp_path, 1) as (access, fleet):
-        fleet.under_way = {"pump-1"}
+        fleet.under_way["pump-1"] = times
         assert states(roll_out(access, fleet, "100%")) == ["updated"]
+
+
+class BusyBoard:
+    """An Updater of a board whose update ends at `ends_s`, as its clock says; statuses: by the time they come.
+
+    asked: when it was told to update.
+    """
+
+    def __init__(self, ends_s: float, statuses: dict[float, dict[str, Any]]) -> None:
+        self.now = 0.0
+        self.asked: list[float] = []
+        self.status: dict[str, Any] = {"online": True, "boot": "1-ab", "slot": "base"}
+        self.link = self
+        self._ends_s, self._statuses = ends_s, statuses
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def update(self, args: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.asked.append(self.now)
+        if self.now < self._ends_s:
+            raise KitError("pump-1: update: an update is under way", 5)
+        return {"version": "0.2.0", "slot": "a"}
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        until = self.now + timeout_s
+        for at_s in sorted(at_s for at_s in self._statuses if self.now < at_s <= until):
+            self.now, self.status = at_s, self._statuses[at_s]
+            if condition():
+                return True
+        self.now = until
+        return False
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, timeout_s: float, ends_s: float, statuses: dict[float, Any]) -> list[float]:
+    """Return when such a board is asked, until it runs the release."""
+    board: Any = BusyBoard(ends_s, statuses)
+    monkeypatch.setattr("umqtt_kit.ota.order.time", SimpleNamespace(monotonic=board.monotonic))
+    assert order_update(board, {}, timeout_s)["version"] == "0.2.0"
+    return board.asked
+
+
+@pytest.mark.parametrize("timeout_s", [30, 600, 86_400])
+def test_while_an_update_is_under_way_the_ring_of_the_board_never_fills(monkeypatch, timeout_s: float):
+    """Planted: it is asked every 2 s; every 40 s."""
+    # The update itself, ping and get, before and after, have places too.
+    assert len(asked(monkeypatch, timeout_s, timeout_s - 1, {})) <= _RING - 5
+
+
+def test_a_status_without_trial_after_another_one_ends_the_wait(monkeypatch):
+    """Planted: a version on trial is asked; a board is asked only when 60 s are over; while it is offline; at once."""
+    new = {"online": True, "boot": "2-ab", "slot": "a"}
+    statuses = {10.0: {**new, "online": False}, 11.0: {**new, "trial": True}, 55.0: new}
+    # The board has the end of its update a second after its status.
+    assert asked(monkeypatch, 600, 56, statuses) == [0, 58]
 
 
 def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_path: Path, monkeypatch):

@@ -17,8 +17,14 @@ from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
 
 _ANSWER_S = 20.0
-_AGAIN_S = 2.0
-_UNDER_WAY = "an update is under way"
+# While an update is under way, each refused command takes one of the 16 places of the board's ring until it ends
+# (firmware/app/ledger.py).
+_AGAIN_S = 40.0
+_MOST_ASKS = 10
+# The board looks once a second whether its new version is confirmed, and may publish the status before that.
+_SETTLES_S = 3.0
+# Parts of replies that come from firmware/app/update.py and commands.py.
+_UNDER_WAY = ("an update is under way", "the replies to earlier commands still wait")
 
 
 @dataclass(frozen=True)
@@ -111,12 +117,13 @@ def _send(updater: Updater, release: Release, wanted: Wanted, on_sent: Callable[
         args["downgrade"] = True
     if wanted.web is None:
         updater.serve(release, on_sent)
-        return _ordered(updater, {"mqtt": True, **args}, wanted.timeout_s)
+        return order_update(updater, {"mqtt": True, **args}, wanted.timeout_s)
     with wanted.web.serve(release, on_sent) as url:
-        return _ordered(updater, {"url": url, **args}, wanted.timeout_s)
+        return order_update(updater, {"url": url, **args}, wanted.timeout_s)
 
 
-def _ordered(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def order_update(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Order an update, and wait for its end; while another one is under way, wait for that first. Raises KitError."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -124,9 +131,29 @@ def _ordered(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[s
         except KitError as error:
             # An earlier command has begun an update: serve it until it ends; if it is the same release, all is done
             # then.
-            if _UNDER_WAY not in str(error) or time.monotonic() >= deadline:
+            if not any(words in str(error) for words in _UNDER_WAY) or time.monotonic() >= deadline:
                 raise
-        updater.link.wait_for(lambda: False, _AGAIN_S)
+        _wait_for_the_end(updater, min(_pause_s(timeout_s), max(deadline - time.monotonic(), 0.0)))
+
+
+def _pause_s(timeout_s: float) -> float:
+    return max(_AGAIN_S, timeout_s / _MOST_ASKS)
+
+
+def _wait_for_the_end(updater: Updater, timeout_s: float) -> None:
+    """Wait until the device has another status, in which no version is on trial, or until the time is over."""
+    before = _running(updater)
+
+    def ended() -> bool:
+        status = updater.status
+        return bool(status.get("online")) and not status.get("trial") and _running(updater) != before
+
+    if updater.link.wait_for(ended, timeout_s):
+        updater.link.wait_for(lambda: False, _SETTLES_S)
+
+
+def _running(updater: Updater) -> tuple[object, ...]:
+    return tuple(updater.status.get(key) for key in ("boot", "slot", "trial"))
 
 
 def _check_compiler(told: dict[str, Any]) -> None:
