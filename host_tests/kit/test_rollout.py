@@ -83,12 +83,14 @@ class Played:
 
     broken: never confirmed. restarting: boot again after the confirmation. under_way: how often each is still asked
     before an earlier command's update is over; until then its replies take places of the ring. places: those taken.
+    up_s: since when each is up.
     """
 
     def __init__(self, port: int, count: int) -> None:
         self.ids = [f"pump-{number}" for number in range(1, count + 1)]
         self.running = dict.fromkeys(self.ids, "0.0.9")
         self.boots = dict.fromkeys(self.ids, 1)
+        self.up_s = dict.fromkeys(self.ids, 86_400)
         self.broken: set[str] = set()
         self.restarting: set[str] = set()
         self.under_way = dict.fromkeys(self.ids, 0)
@@ -104,7 +106,8 @@ class Played:
         def answer(command: dict) -> list[dict]:
             ok, result = True, {}
             if command["cmd"] == "ping":
-                result = {"fw": self.running[device], "slot": self.running[device], "boot": f"{self.boots[device]}-ab"}
+                version, boot = self.running[device], f"{self.boots[device]}-ab"
+                result = {"fw": version, "slot": version, "boot": boot, "up": self.up_s[device] * 1000}
             elif command["cmd"] == "get":
                 result = {"board": "UNIX", "brokers": []}
             elif command["args"].get("rollback"):
@@ -137,7 +140,7 @@ def played(folder: Path, count: int) -> Iterator[tuple[Access, Played]]:
 def roll_out(access: Access, fleet: Played, stages: str = "1,50%,100%", **options) -> Rollout:
     rollout = Rollout(
         access, fleet.ids, parse_stages(stages, len(fleet.ids)), Wanted(version="0.2.0"),
-        healthy_s=0, **{"stop_on_failure": True, **options},
+        **{"healthy_s": 0, "stop_on_failure": True, **options},
     )  # fmt: skip
     rollout.run()
     return rollout
@@ -183,6 +186,46 @@ def test_a_version_that_restarts_while_it_is_watched_goes_back(tmp_path: Path):
         rollout = roll_out(access, fleet, "1,100%")
         assert states(rollout) == ["failed", "left alone"]
         assert "it has restarted" in rollout.rows[0].text and "went back to 0.0.9" in rollout.rows[0].text
+        assert fleet.running["pump-1"] == "0.0.9"
+
+
+class Watched:
+    """The clock of the rollout. slept: how long it has waited each time, in seconds; meanwhile: called then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slept: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        monkeypatch.setattr("umqtt_kit.ota.rollout.time", self)
+
+    def monotonic(self) -> float:
+        return sum(self.slept)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.meanwhile()
+
+
+def test_a_run_that_ended_in_the_watch_is_continued_with_the_rest_of_the_watch(tmp_path: Path, monkeypatch):
+    """Planted: what had it already is not watched; the whole time is waited again."""
+    clock = Watched(monkeypatch)
+    with played(tmp_path, 3) as (access, fleet):
+        fleet.running |= {"pump-1": "0.2.0", "pump-2": "0.2.0"}
+        fleet.up_s |= {"pump-1": 590, "pump-2": 570}
+        rollout = roll_out(access, fleet, "2,100%", healthy_s=600)
+        assert states(rollout) == ["had it already", "had it already", "updated"]
+        assert clock.slept == [30, 600]
+        fleet.up_s = dict.fromkeys(fleet.ids, 600)
+        assert states(roll_out(access, fleet, "2,100%", healthy_s=600)) == ["had it already"] * 3
+        assert clock.slept == [30, 600]
+
+
+def test_what_restarts_in_the_rest_of_the_watch_goes_back_and_ends_the_rollout(tmp_path: Path, monkeypatch):
+    """Planted: what had it already is waited for, and not checked."""
+    clock = Watched(monkeypatch)
+    with played(tmp_path, 2) as (access, fleet):
+        fleet.running["pump-1"], fleet.up_s["pump-1"] = "0.2.0", 100
+        clock.meanwhile = lambda: fleet.boots.update({"pump-1": 2})
+        assert states(roll_out(access, fleet, "1,100%", healthy_s=600)) == ["failed", "left alone"]
         assert fleet.running["pump-1"] == "0.0.9"
 
 

@@ -1,7 +1,8 @@
 """Updates many devices in stages: a stage begins when every device of the one before is healthy.
 
 Nothing is kept here between two runs. A device that already runs the release says so and is not touched, so the same
-command continues a rollout, whatever ended it.
+command continues a rollout, whatever ended it. Such a device also says since when it is up: if that is a shorter time
+than devices are watched, it is watched for the rest.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from umqtt_kit.device_commands import known_devices
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
@@ -44,6 +46,15 @@ class Row:
 
     def as_dict(self) -> dict[str, object]:
         return {"device": self.device, "stage": self.stage, "state": self.state, "text": self.text}
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """How a device is watched, until time.monotonic() is `ends`. boot: the same then, if it is healthy; state: then."""
+
+    boot: object
+    ends: float
+    state: str
 
 
 def find_devices(access: Access, fleet: str) -> list[str]:
@@ -113,7 +124,7 @@ class Rollout:
         self._stop_on_failure = stop_on_failure
         self._on_change = on_change
         self._stages = [range(first, last) for first, last in zip([0, *stages], stages, strict=False)]
-        self._boots: dict[int, object] = {}
+        self._watches: dict[int, _Watch] = {}
         self.rows = [
             Row(device, stage) for stage, part in enumerate(self._stages, 1) for device in _some(devices, part)
         ]
@@ -127,10 +138,10 @@ class Rollout:
         """Run all stages, or stop after a failure if told so."""
         for part in self._stages:
             self._side_by_side(part, self._update)
-            updated = [index for index in part if self.rows[index].state == CHECKING]
-            if updated and not self._stopped():
-                time.sleep(self._healthy_s)
-            self._side_by_side(updated, self._check)
+            watched = [index for index in part if self.rows[index].state == CHECKING]
+            if watched and not self._stopped():
+                time.sleep(max(0.0, max(self._watches[index].ends for index in watched) - time.monotonic()))
+            self._side_by_side(watched, self._check)
         for index, row in enumerate(self.rows):
             if row.state == WAITING:
                 self._change(index, LEFT, "a stage before it failed")
@@ -142,18 +153,24 @@ class Rollout:
         if self._stopped():
             return  # it stays as it is, and so do those of later stages
         self._change(index, UPDATING)
-        done = update(self._access, self.rows[index].device, self._wanted, lambda line: None)
+        device = self.rows[index].device
+        done = update(self._access, device, self._wanted, lambda line: None)
         version = str(done.result.get("version"))
-        if not done.already:
-            self._boots[index] = ping(self._access, self.rows[index].device).get("boot")
-        self._change(index, ALREADY if done.already else CHECKING, version)
+        told = ping(self._access, device)
+        left_s = self._healthy_s - (_up_s(told) if done.already else 0.0)
+        if done.already and left_s <= 0:
+            self._change(index, ALREADY, version)
+            return
+        state = ALREADY if done.already else DONE
+        self._watches[index] = _Watch(told.get("boot"), time.monotonic() + left_s, state)
+        self._change(index, CHECKING, version)
 
     def _check(self, index: int) -> None:
         # A confirmed version may crash later: then the device has booted since, or runs another version.
-        device, version = self.rows[index].device, self.rows[index].text
+        device, version, watch = self.rows[index].device, self.rows[index].text, self._watches[index]
         told = ping(self._access, device)
-        if (told.get("fw"), told.get("boot")) == (version, self._boots[index]):
-            self._change(index, DONE, version)
+        if (told.get("fw"), told.get("boot")) == (version, watch.boot):
+            self._change(index, watch.state, version)
             return
         problem = f"not healthy: it has restarted, and runs {told.get('fw')}"
         try:
@@ -196,6 +213,11 @@ class Rollout:
     def _change(self, index: int, state: str, text: str = "", exit_code: int = 0) -> None:
         self.rows[index] = row = replace(self.rows[index], state=state, text=text, exit_code=exit_code)
         self._on_change(row)
+
+
+def _up_s(told: Mapping[str, Any]) -> float:
+    up = told.get("up")
+    return up / 1000 if isinstance(up, int) else 0.0
 
 
 def _some(devices: list[str], part: range) -> list[str]:
