@@ -15,7 +15,7 @@ from live_device import PlayedDevice
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import Wanted, order_update, update
-from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
+from umqtt_kit.ota.rollout import Rollout, Row, find_devices, parse_stages
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,6 +101,16 @@ class Played:
     def close(self) -> None:
         for device in self._devices:
             device.sleep()
+
+    def sleep(self, device: str) -> None:
+        self._device(device).say("status", {"online": False, "reason": "sleeping"}, retain=True)
+        self._device(device).sleep()
+
+    def wake(self, device: str) -> None:
+        self._device(device).wake()
+
+    def _device(self, device: str) -> PlayedDevice:
+        return self._devices[self.ids.index(device)]
 
     def _answers(self, device: str):
         def answer(command: dict) -> list[dict]:
@@ -291,6 +301,24 @@ def test_a_status_without_trial_after_another_one_ends_the_wait(monkeypatch):
     statuses = {10.0: {**new, "online": False}, 11.0: {**new, "trial": True}, 55.0: new}
     # The board has the end of its update a second after its status.
     assert asked(monkeypatch, 600, 56, statuses) == [0, 58]
+
+
+def test_a_device_that_sleeps_is_waited_for_until_its_next_wake(tmp_path: Path, monkeypatch):
+    """Planted: a device that sleeps fails like one that is away, before its update, and at the end of the watch."""
+    monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.5)
+    clock = Watched(monkeypatch)
+    seen: list[tuple[str, str]] = []
+    with played(tmp_path, 1) as (access, fleet):
+
+        def wake(row: Row) -> None:
+            if "sleeps" in row.text:
+                seen.append((row.state, row.text))
+                fleet.wake(row.device)
+
+        fleet.sleep("pump-1")
+        clock.meanwhile = lambda: fleet.sleep("pump-1")
+        assert states(roll_out(access, fleet, "100%", on_change=wake)) == ["updated"]
+    assert [state for state, _ in seen] == ["updating", "being watched"]
 
 
 def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_path: Path, monkeypatch):

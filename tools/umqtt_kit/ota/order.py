@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from umqtt_kit.device_commands import NoReply, result_of
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release, build_release
 from umqtt_kit.ota.store import Store
 from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
+
+ASLEEP = "sleeps; it answers at its next wake"
 
 _ANSWER_S = 20.0
 # While an update is under way, each refused command takes one of the 16 places of the board's ring until it ends
@@ -74,14 +77,22 @@ def update(
     wanted: Wanted,
     say: Callable[[str], object],
     on_sent: Callable[[Release, int], object] = lambda release, size: None,
+    on_asleep: Callable[[], object] | None = None,
 ) -> Done:
-    """Make a device run the wanted release. Raises KitError: exit code 4 if it does not answer, 5 if it refuses."""
+    """Make a device run the wanted release. Raises KitError: exit code 4 if it does not answer, 5 if it refuses.
+
+    on_sent: called with the bytes of each piece; on_asleep: called when it is waited for until its next wake, instead
+    of say().
+    """
     from umqtt_kit.deploy.filesets import optional_modules
 
+    def ask(command: str) -> dict[str, Any]:
+        return _answer(updater, command, wanted.timeout_s, on_asleep or (lambda: say(f"{device} {ASLEEP}")))
+
     with Updater(access, device) as updater:
-        told = updater.result("ping", {}, min(_ANSWER_S, wanted.timeout_s))
+        told = ask("ping")
         _check_compiler(told)
-        settings = updater.result("get", {}, _ANSWER_S)
+        settings = ask("get")
     # Meanwhile there is no link: compiling may take longer than the broker waits for a sign of life.
     release = wanted.release(optional_modules(settings))
     runs = f"{device} runs {told.get('fw')} in slot {told.get('slot')}"
@@ -91,24 +102,36 @@ def update(
         # The same slot is not enough: a board whose flash has no room for a third version overwrites it.
         already = result.get("slot") == told.get("slot")
         if already:
-            already = updater.result("ping", {}, min(_ANSWER_S, wanted.timeout_s)).get("boot") == told.get("boot")
+            already = ask("ping").get("boot") == told.get("boot")
     return Done(told, result, already)
 
 
 def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str], object]) -> Done:
     """Make a device go back to the version before. Raises KitError as update() does."""
     with Updater(access, device) as updater:
-        told = updater.result("ping", {}, min(_ANSWER_S, timeout_s))
+        told = _answer(updater, "ping", timeout_s, lambda: say(f"{device} {ASLEEP}"))
         # In safe mode, the version that is to be left is not the one that runs.
         slot = told.get("run", told.get("slot"))
         say(f"{device} runs {told.get('fw')}, and goes back from slot {slot}")
         return Done(told, updater.update({"rollback": True, "from": slot}, timeout_s))
 
 
-def ping(access: Access, device: str) -> dict[str, Any]:
-    """Return what a device says about itself. Raises KitError."""
+def ping(access: Access, device: str, timeout_s: float, on_asleep: Callable[[], object]) -> dict[str, Any]:
+    """Return what a device says about itself. timeout_s: for one that sleeps. Raises KitError."""
     with Updater(access, device) as updater:
-        return dict(updater.result("ping", {}, _ANSWER_S))
+        return _answer(updater, "ping", timeout_s, on_asleep)
+
+
+def _answer(updater: Updater, command: str, timeout_s: float, on_asleep: Callable[[], object]) -> dict[str, Any]:
+    # A device that is awake answers soon, or is away. One that sleeps has the whole time.
+    try:
+        return dict(updater.result(command, {}, min(_ANSWER_S, timeout_s)))
+    except NoReply as silence:
+        if not updater.asleep or timeout_s <= _ANSWER_S:
+            raise
+        on_asleep()
+        reply = updater.ask(command, {}, timeout_s - _ANSWER_S, silence.command_id)
+        return dict(result_of(reply, updater.device_id, command))
 
 
 def _send(updater: Updater, release: Release, wanted: Wanted, on_sent: Callable[[int], object]) -> dict[str, Any]:

@@ -14,17 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from umqtt_kit.device_commands import known_devices
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access
-from umqtt_kit.ota.order import Wanted, ping, roll_back, update
+from umqtt_kit.ota.order import ASLEEP, Wanted, ping, roll_back, update
 
 # Devices that are updated at the same time: what they are sent goes through one broker.
 _AT_ONCE = 16
-_ROLLED_BACK_WITHIN_S = 120.0
 
 WAITING, UPDATING, CHECKING, DONE, ALREADY, FAILED, LEFT = (
     "waiting", "updating", "being watched", "updated", "had it already", "failed", "left alone",
@@ -154,9 +154,10 @@ class Rollout:
             return  # it stays as it is, and so do those of later stages
         self._change(index, UPDATING)
         device = self.rows[index].device
-        done = update(self._access, device, self._wanted, lambda line: None)
+        on_asleep = partial(self._change, index, UPDATING, ASLEEP)
+        done = update(self._access, device, self._wanted, lambda line: None, on_asleep=on_asleep)
         version = str(done.result.get("version"))
-        told = ping(self._access, device)
+        told = self._ping(index, UPDATING)
         left_s = self._healthy_s - (_up_s(told) if done.already else 0.0)
         if done.already and left_s <= 0:
             self._change(index, ALREADY, version)
@@ -168,17 +169,21 @@ class Rollout:
     def _check(self, index: int) -> None:
         # A confirmed version may crash later: then the device has booted since, or runs another version.
         device, version, watch = self.rows[index].device, self.rows[index].text, self._watches[index]
-        told = ping(self._access, device)
+        told = self._ping(index, CHECKING)
         if (told.get("fw"), told.get("boot")) == (version, watch.boot):
             self._change(index, watch.state, version)
             return
         problem = f"not healthy: it has restarted, and runs {told.get('fw')}"
         try:
-            done = roll_back(self._access, device, _ROLLED_BACK_WITHIN_S, lambda line: None)
+            done = roll_back(self._access, device, self._wanted.timeout_s, lambda line: None)
             problem += f"; went back to {done.result.get('version')}"
         except KitError as error:
             problem += f"; not rolled back: {error}"
         self._change(index, FAILED, problem, EXIT_DEVICE)
+
+    def _ping(self, index: int, state: str) -> dict[str, Any]:
+        on_asleep = partial(self._change, index, state, ASLEEP)
+        return ping(self._access, self.rows[index].device, self._wanted.timeout_s, on_asleep)
 
     def _side_by_side(self, indices: Iterable[int], work: Callable[[int], None]) -> None:
         left = iter(list(indices))
