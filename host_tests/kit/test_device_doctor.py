@@ -208,10 +208,14 @@ def test_a_hidden_network_that_can_be_joined_is_no_warning(cable: Cable):
         assert [check["state"] for name, check in found.items() if "wifi" in name] == ["ok"]
 
 
-def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, tmp_path: Path):
-    """Planted: failed starts are checked only after they have led to safe mode."""
+@pytest.mark.parametrize("reset", [False, True], ids=["between two starts", "at the prompt"])
+def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, tmp_path: Path, reset: bool):
+    """Planted: failed starts are checked only after they have led to safe mode; not after a soft reset."""
     with broker(tmp_path) as port, cable.board(files={**deployed(), **_files(port), "/main.py": _CRASHES}) as board:
         board.wait_for("Ctrl-C for the prompt")
+        if reset:
+            with Board(board.port, restart=False):
+                pass
         answer = cable.umqtt("doctor", "--json")
         found = checks(answer)
         assert answer.code == 5 and found["start"]["state"] == "fail"
@@ -219,6 +223,16 @@ def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, t
         assert any("main.py" in line for line in found["start"]["more"])
         shown = cable.umqtt("doctor").stdout
         assert "Traceback (most recent call last):" in shown and "ValueError: the planted one" in shown
+
+
+def test_records_of_starts_that_cannot_be_read_are_a_warning(cable: Cable, tmp_path: Path):
+    """Planted: any failure of the check itself counts as a board without failed starts."""
+    other = dict.fromkeys(("/boot_choice.py", "/postmortem.py", "/startup.py"), b"now = None")
+    with broker(tmp_path) as port, cable.board(files={**_files(port), **other}) as board:
+        with Board(board.port, restart=False):
+            pass
+        found = checks(cable.umqtt("doctor", "--json"))
+        assert found["start"]["state"] == "warn" and "AttributeError" in found["start"]["text"]
 
 
 def test_the_traceback_of_a_start_names_the_lines_of_the_readable_firmware(cable: Cable):

@@ -191,8 +191,10 @@ def _starts(board: Board) -> Iterator[Finding]:
     """Yield a finding if the board's most recent start has failed: how many in a row, and the last traceback."""
     try:
         failures, safe, traceback = cast(Any, board.value(scripts.STARTS))
-    except DeviceError:
-        return  # an application that does not record its starts
+    except DeviceError as error:
+        if "ImportError" not in error.error:  # that is an application that does not record its starts
+            yield Finding("start", WARN, f"its records of starts cannot be read: {error.error}", "umqtt deploy")
+        return
     if not failures:
         return
     text = f"{failures} starts in a row have failed{', and it is in safe mode' if safe else ''}"

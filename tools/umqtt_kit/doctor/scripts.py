@@ -10,8 +10,8 @@ UNIX_TIME = "__import__('time').time() + (946684800 if __import__('time').gmtime
 # but without counting a boot.
 STARTS = """
 def _u_starts():
-    import postmortem, startup
-    now = startup.now or startup.Startup("", startup._cause())
+    import boot_choice, postmortem, startup
+    now = startup.now or startup.Startup("", boot_choice.cause())
     # A crash of this boot is counted by the next one.
     failures = now.failures + (startup.now is not None and now.state() == startup.CRASHED)
     traceback = None
