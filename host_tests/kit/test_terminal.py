@@ -107,6 +107,23 @@ def test_the_shell_is_the_boards_prompt_and_ctrl_bracket_leaves_it(cable: Cable)
         assert shell.end() == 0
 
 
+def test_every_line_of_the_shell_begins_at_the_left(cable: Cable):
+    """Planted: a virtual board ends its lines with LF alone, and mpremote makes the terminal show that as it is."""
+    with cable.board(), terminal("shell", "--device", "bench") as shell:
+        shell.until("Use Ctrl-] or Ctrl-x")
+        shell.until_raw()
+        shell.type("for word in ('first', 'second'): print(word)\r\r")
+        shell.until("second")
+        shell.until(">>> ")
+        shell.type("1/0\r")
+        shell.until("ZeroDivisionError: divide by zero")
+        shell.until(">>> ")
+        shell.type("\x1d")
+        assert shell.end() == 0
+        assert "\nfirst\r\nsecond\r\n" in shell.shown
+        assert not re.search("[^\r]\n", shell.shown), shell.shown
+
+
 def test_the_shell_needs_a_terminal_and_one_board(cable: Cable):
     assert "no board is connected" in _refusal(cable, 3)
     with cable.board("cellar"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ _OUTPUT_KEPT = 256 * 1024
 _SOFT_REBOOT = b"\r\nMPY: soft reboot\r\n"
 _RAW_REPL = b"raw REPL; CTRL-B to exit"
 _PROMPT = b">>> "
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _CTRL_A, _CTRL_C, _CTRL_D = b"\x01", b"\x03", b"\x04"
 _TYPE_AGAIN_S = 0.002
 _LOCKED_FOR_S = 0.2
@@ -87,6 +89,7 @@ class BoardProcess:
         self._timers: dict[str, Timer] = {}
         self._raw_repl = self._raw_repl_wanted = self._interrupted = False
         self._tail = self._typed = b""
+        self._after_cr = False  # whether the port's last byte was CR
         self._restless_since: float | None = None
         self.lives = 0
         self.powered = False
@@ -373,11 +376,17 @@ class BoardProcess:
             self._changed.notify_all()
         if self._port is None:
             return
-        self._port.write(data, self._port_is_free)
+        self._port.write(self._with_cr(data), self._port_is_free)
         if self._port.blocked and self._child is not None and not self._console_paused:
             # Back-pressure: the board's print() waits, as with flow control on a serial line.
             self._console_paused = True
             self._switchboard.unwatch(self._console)
+
+    def _with_cr(self, data: bytes) -> bytes:
+        # A board sends CR LF at the end of each line; the unix port leaves the CR to its terminal.
+        head = b"\r" if self._after_cr else b""
+        self._after_cr = data.endswith(b"\r")
+        return _BARE_LF.sub(b"\r\n", head + data)[len(head) :]
 
     def _port_is_free(self) -> None:
         if self._console_paused and self._child is not None:
