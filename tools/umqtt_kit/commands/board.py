@@ -31,7 +31,8 @@ _LEAST_HEAP = 48 * 1024
 @click.option("--board", "board_name", default="UNIX", show_default=True, metavar="NAME",
               shell_complete=complete_board,
               help="The board that it plays: a folder under boards/.")  # fmt: skip
-@click.option("--heap", default="256K", show_default=True, metavar="SIZE", help="64K plays a small board.")
+@click.option("--heap", default="256K", show_default=True, metavar="SIZE",
+              help="96K plays a small board, and is what the firmware needs.")  # fmt: skip
 @click.option("--device", "connected", multiple=True, metavar="KIND@PLACE[:QUANTITY=VALUE,…]",
               help="A sensor or signal that is connected to it; may be repeated.")  # fmt: skip
 @click.option("--image", type=click.Path(dir_okay=False, path_type=Path), metavar="UF2",

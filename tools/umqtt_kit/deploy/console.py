@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from umqtt_kit.device import Board
-from umqtt_kit.device.trouble import last_line
+from umqtt_kit.device.trouble import HEAP_TOO_SMALL, last_line
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -37,4 +37,5 @@ class Console:
         ended = next((number for number, line in enumerate(lines) if line and not line.startswith(" ")), None)
         if found and ended is not None:
             error = last_line("\n".join(lines[: ended + 1]))
-            raise KitError(f"{self._board.name}: the firmware stopped: {error} — see: umqtt doctor", EXIT_DEVICE)
+            remedy = HEAP_TOO_SMALL if "MemoryError" in error else "see: umqtt doctor"
+            raise KitError(f"{self._board.name}: the firmware stopped: {error} — {remedy}", EXIT_DEVICE)

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
+#: Heap in bytes with which a board publishes without TLS.
+LEAST_HEAP = 96 * 1024
+_NEEDED = f"the firmware needs {LEAST_HEAP // 1024} KB, and more with TLS"
+#: What to do if the firmware ends with a MemoryError.
+HEAP_TOO_SMALL = f"its heap is too small: {_NEEDED}; freeze the library into the image (see the board's README)"
+
 _FULL = "its flash is full: remove files, or see: umqtt doctor"
 _REMEDIES = {
     "ENOSPC": _FULL,
@@ -12,7 +18,7 @@ _REMEDIES = {
     # ENAMETOOLONG: what littlefs says when there is no room for the name of a new file.
     "[Errno 36]": _FULL,
     "OSError: 36": _FULL,
-    "MemoryError": "its heap is full: reset the board and repeat the command",
+    "MemoryError": f"its heap is full: reset the board and repeat; if it stays full, it is too small: {_NEEDED}",
     "EIO": "its flash cannot be read or written: erase it with umqtt flash",
 }
 

@@ -17,6 +17,7 @@ from umqtt_kit.deploy.telemetry import Watch, access_of_board
 from umqtt_kit.deploy.tracebacks import readable
 from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configuration
 from umqtt_kit.device.guess import check_board, missing_network
+from umqtt_kit.device.trouble import HEAP_TOO_SMALL, LEAST_HEAP
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
@@ -28,8 +29,6 @@ _NETWORKS = {"wifi": "Wi-Fi", "wired": "sockets, and no Wi-Fi"}
 _LEAST_FLASH_FREE = 64 * 1024
 # Two blocks: with less, littlefs writes nothing any more, and readings that cannot be sent are lost.
 _FULL_BELOW = 8 * 1024
-# A board that publishes without TLS needs this much heap in all.
-_LEAST_HEAP = 96 * 1024
 _CLOCK_OFF_S = 60
 _JOIN_WITHIN_MS = 15_000
 _CONNECT_WITHIN_S = 5
@@ -84,6 +83,8 @@ def examine(port: Port, *, interrupt: bool = False) -> Iterator[Finding]:
             name = "board"
             yield finding
     except KitError as error:
+        if isinstance(error, DeviceError) and "MemoryError" in error.error:
+            name = "heap"
         text, _, remedy = str(error).partition(" — ")
         yield Finding(name, FAIL, text, remedy or "see what it says: umqtt logs", error.exit_code)
 
@@ -143,9 +144,8 @@ def _flash(info: Info) -> Finding:
 
 def _heap(info: Info) -> Finding:
     text = f"{info.heap_size // 1024:,} KB"
-    if info.heap_size < _LEAST_HEAP:
-        remedy = f"{_LEAST_HEAP // 1024} KB are needed: freeze the library into the image (see the board's README)"
-        return Finding("heap", WARN, text, remedy)
+    if info.heap_size < LEAST_HEAP:
+        return Finding("heap", WARN, text, HEAP_TOO_SMALL)
     return Finding("heap", OK, text)
 
 
@@ -205,7 +205,8 @@ def _starts(board: Board) -> Iterator[Finding]:
     record = read_record(board)
     shown = readable(str(traceback), record.files, record.board or "")
     lines = [line for line in shown.splitlines() if line.strip()]
-    yield Finding("start", FAIL, f"{text}: {lines[-1]}", "correct that, then: umqtt deploy", more=tuple(lines))
+    remedy = HEAP_TOO_SMALL if "MemoryError" in lines[-1] else "correct that, then: umqtt deploy"
+    yield Finding("start", FAIL, f"{text}: {lines[-1]}", remedy, more=tuple(lines))
 
 
 def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
