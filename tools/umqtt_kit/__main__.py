@@ -52,6 +52,7 @@ _ENVIRONMENT = {
     "UMQTT_BROKER": "broker of every command with --broker",
     "UMQTT_USERNAME": "user name there",
     "UMQTT_PASSWORD": "password there, unless --password-file is given",
+    "UMQTT_STORE_PASSWORD": "password of a broker's store in Redis, unless its address has password_file",
     "UMQTT_SPOOL_TOKEN": "token to read served spools, unless --token-file is given",
     "UMQTT_SPOOL_DELETE_TOKEN": "token to delete there, unless --delete-token-file is given",
     "UMQTT_KEYS": "file of the keys of boards, instead of keys.json in this folder",
