@@ -12,6 +12,7 @@ from click.shell_completion import ShellComplete
 from live_device import PlayedDevice
 from umqtt_kit import mqtt, project
 from umqtt_kit.__main__ import umqtt as cli
+from umqtt_kit.keys import Keys
 from umqtt_testkit import registry
 from umqtt_testkit.ports import reserved_port
 
@@ -132,6 +133,22 @@ def test_the_nearest_file_above_counts_and_its_paths_are_its_own(tmp_path):
     }  # fmt: skip
     (tmp_path / "a" / "pump-*").touch()
     assert project.read_project(inner)["fleet"] == str(tmp_path / "a" / "pump-*")
+
+
+def test_the_keys_lie_beside_the_file_that_is_found(tmp_path, monkeypatch):
+    """Planted: they are looked for in the current folder, where a project's other folders have none."""
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    monkeypatch.delenv("UMQTT_KEYS", raising=False)
+    assert Keys().file.absolute() == inner / "keys.json"
+    (tmp_path / "umqtt.toml").write_text("")
+    key = Keys().offer("pump-7")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "keys.json", "umqtt.toml"]
+    monkeypatch.chdir(tmp_path)
+    assert Keys().read()["pump-7"]["key"] == key
+    monkeypatch.setenv("UMQTT_KEYS", "a/other.json")
+    assert Keys().read() == {}
 
 
 def _completed(*words: str) -> list[str]:

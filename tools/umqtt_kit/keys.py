@@ -22,6 +22,7 @@ from typing import Any
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.files import write_file
 from umqtt_kit.firmware_settings import firmware_module
+from umqtt_kit.project import find_project
 from umqtt_kit.strict_json import loads
 
 ENVIRONMENT = "UMQTT_KEYS"
@@ -31,10 +32,15 @@ _HEX_KEY = 64
 
 
 class Keys:
-    """The file of keys: that of UMQTT_KEYS, else keys.json in this folder. It need not exist."""
+    """The file of keys: that of UMQTT_KEYS, else keys.json beside umqtt.toml, or in this folder without a project.
+
+    It need not exist.
+    """
 
     def __init__(self) -> None:
-        self.file = Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
+        project = find_project(Path.cwd())
+        folder = project.parent if project else Path()
+        self.file = Path(os.environ.get(ENVIRONMENT) or folder / _DEFAULT)
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Return all entries by device id.

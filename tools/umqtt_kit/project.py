@@ -33,12 +33,17 @@ _NOT_FOR = ("collect", "size", "spool")
 _CONNECTED = ("board", "device")
 
 
+def find_project(start: Path) -> Path | None:
+    """Return the nearest umqtt.toml from a folder upwards; None if there is none."""
+    return next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
+
+
 def read_project(start: Path) -> dict[str, Any]:
     """Return the values of the nearest umqtt.toml, {} without one. Raises KitError (exit code 2).
 
     Paths of files are absolute.
     """
-    file = next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
+    file = find_project(start)
     if file is None:
         return {}
     try:

@@ -26,8 +26,8 @@ def keys() -> None:
     """Make, rotate and list the keys of boards.
 
     A board accepts reboot, update, rotate and most of set only if they are signed with its key, which the broker does
-    not have. The keys are in keys.json in this folder, or in the file that UMQTT_KEYS names. Anyone who has that file
-    can control the boards.
+    not have. The keys are in keys.json beside the project's umqtt.toml, without one in this folder, or in the file that
+    UMQTT_KEYS names. Anyone who has that file can control the boards.
 
     \b
     Example:
