@@ -87,6 +87,20 @@ def test_a_sensor_that_does_not_compile_is_told_by_file_and_line_and_nothing_is_
         assert cable.umqtt("deploy", "--dry-run", "--json").json["unchanged"] == 0
 
 
+def test_modules_in_a_folder_of_the_sensors_are_refused_by_deploy_and_ota(cable: Cable, folder: Path):
+    """Planted: they are left out without a word, and the sensor that imports them fails on the board."""
+    for name in ("__pycache__", ".hidden", "data", "vendor"):
+        inner = folder / "sensors" / name
+        inner.mkdir(parents=True)
+        (folder / "sensors" / "door.py").write_text("class Sensor: pass\n")
+        (inner / ("table.csv" if name == "data" else "chip.py")).write_text("")
+        with cable.board():
+            answer = cable.umqtt("deploy", "--sensors", "sensors", "--dry-run")
+        assert answer.code == (2 if name == "vendor" else 0), answer.stderr
+    assert answer.stderr.count("\n") == 1 and "--sensors sensors: vendor is a folder of modules" in answer.stderr
+    assert cable.umqtt("ota", "--export", "store", "--sensors", "sensors").stderr == answer.stderr
+
+
 @pytest.mark.parametrize("like", sorted(board_folders()))
 def test_a_new_board_passes_the_checks_of_the_boards_that_are_here(like, folder: Path, monkeypatch, capsys):
     assert run(["new", "board", "GREENHOUSE", "--like", like, "--json"]) == 0

@@ -17,10 +17,11 @@ _LINE_NUMBERS = 2
 def with_sensors(build: Build, folder: Path | None) -> Build:
     """Return the build with the modules of that folder added, compiled; with None, the build as it is.
 
-    Raises KitError (exit code 2) if the folder has no modules, or one does not compile.
+    Raises KitError (exit code 2) if the folder has no modules, or some below it, or one does not compile.
     """
     if folder is None:
         return build
+    _refuse_packages(folder)
     sources = sorted(file for file in folder.glob("*.py") if file.is_file())
     if not sources:
         raise KitError(f"--sensors {folder}: there is no .py file in it — make one: umqtt new sensor NAME", EXIT_USAGE)
@@ -34,3 +35,11 @@ def with_sensors(build: Build, folder: Path | None) -> Build:
                 raise KitError(str(error), EXIT_USAGE) from error
             files[f"{SENSORS}{source.stem}.mpy"] = target.read_bytes()
     return replace(build, files=dict(sorted(files.items())))
+
+
+def _refuse_packages(folder: Path) -> None:
+    below = (each for each in sorted(folder.iterdir()) if each.name[0] not in "._")
+    package = next((each.name for each in below if any(each.rglob("*.py"))), None)
+    if package is not None:
+        what = f"{package} is a folder of modules, and only the modules beside it go to the board"
+        raise KitError(f"--sensors {folder}: {what} — move them there, or the folder elsewhere", EXIT_USAGE)
