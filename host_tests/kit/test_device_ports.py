@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,10 @@ import pytest
 from cable import Cable
 from umqtt_kit.device import Info, Port, choose, find_ports
 from umqtt_kit.device.guess import candidates, guess_board
+from umqtt_kit.device.running import Running, State
 from umqtt_kit.errors import KitError
 from umqtt_testkit import registry
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 PICO = SimpleNamespace(
     device="/dev/ttyACM0", vid=0x2E8A, pid=0x0005, serial_number="e6614c311b7b2a2f", description="Board in FS mode"
@@ -166,3 +169,18 @@ def test_the_virtual_board_of_the_command_line_is_found_by_its_name(cable: Cable
         finally:
             process.terminate()
     assert find_ports() == []
+
+
+def test_silent_boards_are_asked_side_by_side(cable: Cable, monkeypatch: pytest.MonkeyPatch):
+    """Planted: one after the other, each for 10 s."""
+    meeting = threading.Barrier(2)
+
+    def silent(self: Running) -> State:
+        meeting.wait(WAIT_LIMIT_S)
+        return State.SILENT
+
+    monkeypatch.setattr(Running, "state", silent)
+    with cable.board("cellar"), cable.board("roof"):
+        answer = cable.umqtt("devices", "--json")
+    assert answer.code == 0 and [board["name"] for board in answer.json["boards"]] == ["cellar", "roof"]
+    assert all("cannot answer questions" in board["problem"] for board in answer.json["boards"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +14,12 @@ import pytest
 from cable import broker
 from impatient import builds_impatient
 from live_device import PlayedDevice
+from terminals import terminal
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import Wanted, order_update, update
 from umqtt_kit.ota.rollout import Rollout, Row, find_devices, parse_stages
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,7 +87,7 @@ class Played:
 
     broken: never confirmed. restarting: boot again after the confirmation. under_way: how often each is still asked
     before an earlier command's update is over; until then its replies take places of the ring. places: those taken.
-    up_s: since when each is up.
+    up_s: since when each is up. go: an update is not answered before.
     """
 
     def __init__(self, port: int, count: int) -> None:
@@ -91,6 +95,8 @@ class Played:
         self.running = dict.fromkeys(self.ids, "0.0.9")
         self.boots = dict.fromkeys(self.ids, 1)
         self.up_s = dict.fromkeys(self.ids, 86_400)
+        self.go = threading.Event()
+        self.go.set()
         self.broken: set[str] = set()
         self.restarting: set[str] = set()
         self.under_way = dict.fromkeys(self.ids, 0)
@@ -105,6 +111,9 @@ class Played:
     def sleep(self, device: str) -> None:
         self._device(device).say("status", {"online": False, "reason": "sleeping"}, retain=True)
         self._device(device).sleep()
+
+    def say_online(self, device: str) -> None:
+        self._device(device).say("status", {"online": True}, retain=True)
 
     def wake(self, device: str) -> None:
         self._device(device).wake()
@@ -131,6 +140,7 @@ class Played:
                 ok, result = False, "rolled back: a was started and not confirmed"
             else:
                 self.asked.append(device)
+                assert self.go.wait(WAIT_LIMIT_S)
                 self.running[device] = command["args"]["version"]
                 result = {"version": self.running[device], "slot": self.running[device]}
             if command["cmd"] == "ping" and device in self.restarting and self.running[device] != "0.0.9":
@@ -328,3 +338,21 @@ def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_
         rollout = roll_out(access, fleet, "1,2", stop_on_failure=False)
         assert states(rollout) == ["failed", "updated", "left alone"]
         assert rollout.rows[0].exit_code == 4
+
+
+def test_on_a_terminal_the_table_shows_each_device_while_it_is_updated(tmp_path: Path):
+    """Planted: a line for each change, as in a pipe; a table that stays as it was at the start."""
+    with played(tmp_path, 2) as (access, fleet):
+        fleet.go.clear()
+        for device in fleet.ids:
+            fleet.say_online(device)
+        options = ("--broker", *access.addresses, "--stages", "1,100%", "--wait-healthy", "0s")
+        with terminal("ota", "--fleet", "pump-*", *options, COLUMNS="80") as shown:
+            shown.until("1      pump-1  updating")
+            shown.until("2      pump-2  waiting")
+            fleet.go.set()
+            assert shown.end() == 0
+        assert "\x1b[1A" in shown.shown, "the table is drawn over the one before"
+        assert "stage 1:" not in shown.shown
+        last = shown.text.rpartition("version or reason")[2]
+        assert re.findall(r"(pump-\d) +(\w+)", last) == [("pump-1", "updated"), ("pump-2", "updated")]

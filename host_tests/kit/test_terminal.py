@@ -3,95 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cable import Cable
 from kit_command import umqtt_command
+from terminals import terminal
 from umqtt_kit.__main__ import run
 from umqtt_kit.device import Board
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
-
-_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Terminal:
-    """A command whose stdin, stdout and stderr are one terminal."""
-
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self._master, slave = pty.openpty()
-        env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        self.process = subprocess.Popen(
-            umqtt_command(*arguments), stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**env, "TERM": "xterm", **environment},
-            # Its controlling terminal, so that a typed Ctrl-C is a signal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(slave)
-        self.shown = ""
-
-    def until(self, wanted: str) -> None:
-        while wanted not in _CODES.sub("", self.shown):
-            assert self._read(), f"{wanted!r} is not in:\n{self.shown}"
-
-    def until_raw(self) -> None:
-        """Wait until Ctrl-C is a byte to the command and not a signal: mpremote says how to leave just before."""
-        eventually(lambda: not termios.tcgetattr(self._master)[3] & termios.ISIG, lambda: self.shown)
-
-    def end(self) -> int:
-        """Read everything up to its end; return the exit code."""
-        while self._read():
-            pass
-        return self.process.wait(WAIT_LIMIT_S)
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
-
-    def interrupt(self) -> int:
-        """Send Ctrl-C until it ends: CPython may miss one that comes just before it reads a line."""
-
-        def ended() -> bool:
-            self.type("\x03")
-            self._read(0.1)
-            return self.process.poll() is not None
-
-        eventually(ended, lambda: self.shown)
-        return self.process.wait()
-
-    def _read(self, within_s: float = WAIT_LIMIT_S) -> bool:
-        if not select.select([self._master], [], [], within_s)[0]:
-            return False
-        try:
-            data = os.read(self._master, 65536)
-        except OSError:
-            return False  # nobody has the terminal open any more
-        self.shown += data.decode(errors="replace")
-        return bool(data)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(WAIT_LIMIT_S)
-        os.close(self._master)
-
-
-@contextlib.contextmanager
-def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
-    opened = Terminal(*arguments, **environment)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def test_the_shell_is_the_boards_prompt_and_ctrl_bracket_leaves_it(cable: Cable):
@@ -266,6 +193,25 @@ def test_colours_and_progress_are_for_a_terminal_that_wants_them(cable: Cable):
             assert "\r" in deploy.shown and "━" in deploy.shown
         answer = cable.umqtt("deploy", "--no-wait")
         assert "━" not in answer.stdout + answer.stderr
+
+
+_FOREIGN = b"import time\nprint('mine')\nwhile True: time.sleep_ms(20)\n"
+
+
+def test_a_program_is_interrupted_after_a_yes_on_the_terminal_only(cable: Cable):
+    """Planted: no question, so that the program is left alone; any answer interrupts it."""
+    files = {"main.py": _FOREIGN}
+    with (
+        cable.board("cellar", files=files) as left, cable.board("roof", files=files) as interrupted,
+        terminal("doctor", "--device", "cellar") as no, terminal("doctor", "--device", "roof") as yes,
+    ):  # fmt: skip
+        for asked, answer in ((no, "n\r"), (yes, "y\r")):
+            asked.until("Interrupt it, and restart the board at the end? [y/N]")
+            asked.type(answer)
+        assert no.end() == 5 and "--interrupt interrupts it" in no.shown
+        assert yes.end() == 5 and "/dev/" in yes.shown and "micropython" in yes.shown, "no application is deployed"
+        interrupted.wait_for_life(2)
+        assert left.lives == 1 and "KeyboardInterrupt" not in left.output
 
 
 def test_a_question_that_nobody_answers_ends_with_ctrl_c_and_nothing_is_written(cable: Cable):
