@@ -314,7 +314,8 @@ def test_a_status_without_trial_after_another_one_ends_the_wait(monkeypatch):
 
 
 def test_a_device_that_sleeps_is_waited_for_until_its_next_wake(tmp_path: Path, monkeypatch):
-    """Planted: a device that sleeps fails like one that is away, before its update, and at the end of the watch."""
+    """Planted: a device that sleeps fails like one that is away, before its update, and at the end of the watch; one
+    that boots at each wake is not healthy."""
     monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.5)
     clock = Watched(monkeypatch)
     seen: list[tuple[str, str]] = []
@@ -323,6 +324,7 @@ def test_a_device_that_sleeps_is_waited_for_until_its_next_wake(tmp_path: Path, 
         def wake(row: Row) -> None:
             if "sleeps" in row.text:
                 seen.append((row.state, row.text))
+                fleet.boots[row.device] += 1
                 fleet.wake(row.device)
 
         fleet.sleep("pump-1")

@@ -41,7 +41,7 @@ def try_update(access: Access, device: str, say: Callable[[str], object]) -> Fin
     except KitError as error:
         raise KitError(f"{version} is confirmed, and stays: {error}", error.exit_code) from error
     back_s = time.monotonic() - confirmed
-    after = ping(access, device)
+    after = ping(access, device, _CONFIRMED_WITHIN_S, lambda: None)
     text = (
         f"{sent.result.get('version')} in slot {sent.result.get('slot')} confirmed after {confirmed - began:.0f} s; "
         f"{after.get('fw')} in slot {after.get('slot')} {back_s:.0f} s after the rollback"

@@ -167,10 +167,12 @@ class Rollout:
         self._change(index, CHECKING, version)
 
     def _check(self, index: int) -> None:
-        # A confirmed version may crash later: then the device has booted since, or runs another version.
+        # A confirmed version may crash later: then the device has booted since, or runs another version. A board whose
+        # memory does not outlast its sleep boots at every wake, though.
         device, version, watch = self.rows[index].device, self.rows[index].text, self._watches[index]
         told = self._ping(index, CHECKING)
-        if (told.get("fw"), told.get("boot")) == (version, watch.boot):
+        slept = self.rows[index].text == ASLEEP
+        if told.get("fw") == version and (slept or told.get("boot") == watch.boot):
             self._change(index, watch.state, version)
             return
         problem = f"not healthy: it has restarted, and runs {told.get('fw')}"
