@@ -80,7 +80,7 @@ prove-client: setup ## Every law of the client in full: every cut, split and ord
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
 
-prove-rp2040: setup ## The flash store on a chip's own image, in an emulator: power cuts, and a table of costs (IMAGE=FILE.uf2, ARGS="--cuts N --seed N --peer FILE --json")
+prove-rp2040: setup ## The client on a chip's own image, in an emulator: power cuts, laws, and a table of costs (IMAGE=FILE.uf2, ARGS="--cuts N --seed N --laws LIST --peer FILE --json")
 	@test -n "$(IMAGE)" || { echo "IMAGE names no image: make prove-rp2040 IMAGE=FILE.uf2, that of RPI_PICO from micropython.org/download" >&2; exit 2; }
 	@$(PY) host_tests/flash/prove_rp2040.py "$(IMAGE)" $(ARGS)
 

@@ -3,24 +3,21 @@
 Everything happens in one thread and in virtual time, so every run is the same.
 """
 
-import os
 import sys
 
 from cut_wire import PowerCut, Wire
 from durable_store import DurableStore, Flash
 from strict_broker import Broker
 from umqtt_testkit.encoder import PINGREQ, PUBLISH, encode, publish
-from umqtt_testkit.portable import Clock, skip
+from umqtt_testkit.portable import FULL, Clock, skip
 
 from umqtt_robust import Client
 
 __all__ = (
-    "PINGREQ", "PUBLISH", "SHARE", "Broker", "DurableStore", "Flash", "PowerCut", "Wire", "World", "encode",
+    "FULL", "PINGREQ", "PUBLISH", "SHARE", "Broker", "DurableStore", "Flash", "PowerCut", "Wire", "World", "encode",
     "publish", "version", "with_mqtt5",
 )  # fmt: skip
 
-# `make test` samples the longest sweeps; with this set, they run completely.
-FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 # MicroPython takes three times as long as CPython, so in `make test` it cuts at every fifth of CPython's places.
 SHARE = 5 if sys.implementation.name == "micropython" and not FULL else 1
 
