@@ -125,7 +125,7 @@ class Ntp:
             if now - self._asked_at < _TIMEOUT_MS:
                 return _LOOK_MS
             self._silent += 1
-            return self._failed("%s: no answer" % self._host)
+            return self._failed("%s: no answer: does it serve time, and may the board reach it?" % self._host)
         try:
             unix_ms = decode(data) + (now - self._asked_at) // 2
             step = self._clock.synchronised(unix_ms)

@@ -26,8 +26,8 @@ _LOWEST_NAME_ERROR = -255
 
 # Why an attempt failed, by constants of module network, whose numbers differ: 201 … on esp32, -3 … on rp2.
 _WIFI = (
-    ("STAT_WRONG_PASSWORD", "wrong password"),
-    ("STAT_NO_AP_FOUND", "no such network in reach"),
+    ("STAT_WRONG_PASSWORD", "wrong password: correct it with umqtt provision"),
+    ("STAT_NO_AP_FOUND", "no such network in reach: is its name right, is it on, and at 2.4 GHz?"),
     ("STAT_NO_AP_FOUND_IN_AUTHMODE_THRESHOLD", "its encryption is too weak"),
     ("STAT_NO_AP_FOUND_W_COMPATIBLE_SECURITY", "its encryption is not supported"),
     ("STAT_HANDSHAKE_TIMEOUT", "no answer in the handshake: wrong password?"),

@@ -140,10 +140,10 @@ def test_a_wrong_password_is_said_once_and_the_next_network_is_joined(virtual_bo
     board.start()
     broker = Broker(peer)
     broker.until(lambda: bool(broker.of("telemetry") and broker.of("log")))
-    assert broker.logged() == ["Wi-Fi: attic: wrong password"]
+    assert broker.logged() == ["Wi-Fi: attic: wrong password: correct it with umqtt provision"]
     broker.until(lambda: "rssi" in broker.metrics())
     assert broker.metrics()["rssi"] == -61
-    assert "sesame" not in board.output and "wrong password\n" in board.output
+    assert "sesame" not in board.output and "wrong password: " in board.output
 
 
 class _TimeServer:

@@ -157,8 +157,8 @@ def test_networks_come_in_order_pauses_double_and_an_attempt_that_never_ends_is_
 def test_the_reason_is_said_once_by_the_values_of_each_port():
     for port in (_Esp32, _Rp2):
         for state, text in (
-            (port.STAT_WRONG_PASSWORD, "Wi-Fi: a: wrong password"),
-            (port.STAT_NO_AP_FOUND, "Wi-Fi: a: no such network in reach"),
+            (port.STAT_WRONG_PASSWORD, "Wi-Fi: a: wrong password: correct it with umqtt provision"),
+            (port.STAT_NO_AP_FOUND, "Wi-Fi: a: no such network in reach: is its name right, is it on, and at 2.4 GHz?"),
         ):
             _, wlan, log, wifi = _build(port, ["a"])
             wlan.state = state
@@ -169,7 +169,7 @@ def test_the_reason_is_said_once_by_the_values_of_each_port():
     _, wlan, log, wifi = _build(_Esp32, ["a"])
     wlan.state = 15
     _attempts(wlan, wifi, 5)
-    equal(_warnings(log), ["Wi-Fi: a: wrong password"])
+    equal(_warnings(log), ["Wi-Fi: a: wrong password: correct it with umqtt provision"])
 
 
 def test_a_problem_is_said_again_after_it_was_over():
@@ -180,7 +180,7 @@ def test_a_problem_is_said_again_after_it_was_over():
     _attempts(wlan, wifi, 5, 60)
     wlan.up = False
     _attempts(wlan, wifi, 60, 65)
-    equal(_warnings(log), ["Wi-Fi: a: no such network in reach"] * 2)
+    equal(_warnings(log), ["Wi-Fi: a: no such network in reach: is its name right, is it on, and at 2.4 GHz?"] * 2)
 
 
 def test_the_driver_of_esp32_is_told_to_stop_trying_since_it_shows_no_failure_before():
