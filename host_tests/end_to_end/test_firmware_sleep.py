@@ -29,26 +29,27 @@ def board(tmp_path: Path, broker: int, request: pytest.FixtureRequest) -> Iterat
         board = VirtualBoard(tmp_path / "flash.img", deepsleep_s=_ASLEEP_S)
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
+    with board:
+        board.install(_files(broker, _SLEEP_S, getattr(request, "param", 30_000)))
+        yield board
+
+
+def _files(broker: int, sleep_s: int, longest_ms: int = 30_000) -> dict[str, bytes | Path]:
     source = (firmware_folder() / "app/sleep.py").read_text()
     assert _AWAKE in source
-    longest_ms = getattr(request, "param", 30_000)
     settings = {
         "device_id": _ID,
         "brokers": [f"mqtt://127.0.0.1:{broker}"],
-        "sleep_s": _SLEEP_S,
+        "sleep_s": sleep_s,
         "unsigned_commands": True,
         "wifi": ["workshop"],
         "ntp_host": "",
     }
-    with board:
-        board.install(
-            {
-                **deployed_files(),
-                "/app/sleep.py": source.replace(_AWAKE, f"_LONGEST_AWAKE_MS = {longest_ms}").encode(),
-                "/settings.json": json.dumps(settings).encode(),
-            }
-        )
-        yield board
+    return {
+        **deployed_files(),
+        "/app/sleep.py": source.replace(_AWAKE, f"_LONGEST_AWAKE_MS = {longest_ms}").encode(),
+        "/settings.json": json.dumps(settings).encode(),
+    }
 
 
 def _readings(subscriber: Subscriber, count: int) -> list[tuple[str, int]]:
@@ -114,3 +115,21 @@ def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wak
     lives = board.lives
     _readings(subscriber, len(subscriber.received) + 3)
     assert board.lives == lives
+
+
+def test_a_pico_boots_at_each_wake_and_each_of_its_readings_arrives_once(
+    tmp_path: Path, broker: int, subscriber: Subscriber
+):
+    """Planted: the light sleep ends without a reset."""
+    try:
+        pico = VirtualBoard(tmp_path / "flash.img", board="RPI_PICO_W")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    with pico:
+        pico.install(_files(broker, sleep_s=1))
+        pico.start()
+        readings = _readings(subscriber, 4)
+    assert [seq for _, seq in readings] == [0] * 4 and len(set(readings)) == 4
+    assert [boot.partition("-")[0] for boot, _ in readings] == ["1", "2", "3", "4"]
+    reasons = [status["reason"] for status in subscriber.payloads("status")]
+    assert reasons[:6] == ["boot", "sleeping"] * 3
