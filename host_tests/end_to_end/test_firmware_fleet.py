@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -93,7 +94,7 @@ class Fleet:
         (self._sensors / "door.py").write_text(sensor)
         with self._patch.context() as patch:
             patch.setattr("umqtt_kit.ota.release.build", made)
-            patch.setattr(rollout, "time", SimpleNamespace(sleep=lambda seconds: watch()))
+            patch.setattr(rollout, "time", SimpleNamespace(sleep=lambda seconds: watch(), monotonic=time.monotonic))
             code, answer = self.umqtt("ota", "--fleet", "pump-*", "--stages", "1,10%,100%", "--version", version,
                                       "--sensors", str(self._sensors))  # fmt: skip
         states = Counter(row["state"] for row in answer["devices"])
