@@ -91,16 +91,19 @@ class Request:
         return size or 0
 
 
-def read_form(body):
+def read_form(request):
     """Return a dict of the page's fields, stripped except passwords, from an application/x-www-form-urlencoded body.
 
+    The request has no body afterwards: a certificate is large, and here as few copies of it live at once as can be.
     Raises BadRequest.
     """
     form = {name: "" for name, _, _, _ in _FIELDS}
     form["ca"] = ""
+    pairs = bytes(request.body).split(b"&")
+    request.body = b""
     try:
-        for pair in bytes(body).split(b"&"):
-            name, _, value = pair.partition(b"=")
+        while pairs:
+            name, _, value = pairs.pop(0).partition(b"=")
             name = _unquote(name)
             if name in form:
                 form[name] = _unquote(value)
@@ -115,12 +118,11 @@ def read_form(body):
 
 def _unquote(data):
     parts = data.replace(b"+", b" ").split(b"%")
-    decoded = [parts[0]]
-    for part in parts[1:]:
-        if len(part) < 2:
+    for i in range(1, len(parts)):
+        if len(parts[i]) < 2:
             raise ValueError("%")
-        decoded += (unhexlify(part[:2]), part[2:])
-    return b"".join(decoded).decode()
+        parts[i] = unhexlify(parts[i][:2]) + parts[i][2:]
+    return b"".join(parts).decode()
 
 
 def escape(text):

@@ -55,7 +55,7 @@ class Portal:
             return redirect(self._address)
         if request.method != "POST":
             return form_page(self._ssid, None, {})
-        form = read_form(request.body)
+        form = read_form(request)
         wrong = self._lock.wrong
         problem = self._lock.problem(form["code"], now_ms)
         if self._lock.wrong != wrong:
