@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from umqtt_kit.device_commands import Remote
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK
 from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.keys import Keys
+from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Access
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
 signed = firmware_module("signed")
@@ -26,6 +29,25 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.chdir(tmp_path)
     with broker(tmp_path) as port:
         yield port
+
+
+@pytest.fixture
+def until_the_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a command wait until a reply was not believed, and not for the time that its device has."""
+    lied = threading.Event()
+    believed, wait_for = Remote._is_believed, Links.wait_for
+
+    def is_believed(remote: Remote, reply: dict[str, Any], payload: bytes) -> bool:
+        found = believed(remote, reply, payload)
+        if not found:
+            lied.set()
+        return found
+
+    def wait(links: Links, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        return wait_for(links, lambda: lied.is_set() or condition(), WAIT_LIMIT_S) and condition()
+
+    monkeypatch.setattr(Remote, "_is_believed", is_believed)
+    monkeypatch.setattr(Links, "wait_for", wait)
 
 
 def _lies(key: bytes) -> dict[str, Callable[[dict[str, Any]], bytes]]:
@@ -53,35 +75,33 @@ class Liar(PlayedDevice):
 
 
 @pytest.mark.parametrize("way", list(_lies(b"")))
-def test_an_owner_keeps_his_keys_whatever_a_broker_says(port: int, way: str):
+def test_an_owner_keeps_his_keys_whatever_a_broker_says(port: int, until_the_lie: None, way: str):
     """Planted: a reply without a signature is believed; one that is signed with any key is."""
     key = Keys().offer(_ID)
     Keys().offer(_ID)
     before = Keys().read()
     liar = Liar(port, _lies(b"k" * 32)[way])
-    ended = umqtt_here(Path.cwd(), "keys", "rotate", _ID, "--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "1")
+    ended = umqtt_here(Path.cwd(), "keys", "rotate", _ID, "--broker", f"mqtt://127.0.0.1:{port}")
     liar.sleep()
     assert (ended.code, ended.stdout) == (EXIT_NETWORK, "") and "not signed with its key" in ended.stderr, ended.stderr
     entry = Keys().read()[_ID]
     assert (entry["key"], entry["other"]) == (key, before[_ID]["other"])
 
 
-def test_a_signed_reply_to_another_command_or_from_another_device_is_none(port: int):
-    """Planted: the mac does not cover the id of the device."""
+@pytest.mark.parametrize("way", ["another device", "a reflected command"])
+def test_a_signature_for_another_device_or_of_a_command_is_none(port: int, until_the_lie: None, way: str):
+    """Planted: the mac does not cover the id of the device, or what was signed."""
     key = bytes.fromhex(Keys().offer(_ID))
-    ok = b'{"id": "%s", "ok": true, "result": {}}'
+    device, what = {"another device": ("pump-8", signed.REPLY), "a reflected command": (_ID, signed.COMMAND)}[way]
 
-    def another(command: dict[str, Any]) -> bytes:
-        return signed.sign(key, "pump-8", ok % command["id"].encode(), signed.REPLY)
+    def lie(command: dict[str, Any]) -> bytes:
+        text = b'{"id": "%s", "ok": true, "result": {}}' % command["id"].encode()
+        return signed.sign(key, device, text, what)
 
-    def reflected(command: dict[str, Any]) -> bytes:
-        return signed.sign(key, _ID, ok % command["id"].encode(), signed.COMMAND)
-
-    for lie in (another, reflected):
-        liar = Liar(port, lie)
-        ended = umqtt_here(Path.cwd(), "cmd", _ID, "reboot", "--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "1")
-        liar.sleep()
-        assert ended.code == EXIT_NETWORK and "not signed with its key" in ended.stderr, ended.stderr
+    liar = Liar(port, lie)
+    ended = umqtt_here(Path.cwd(), "cmd", _ID, "reboot", "--broker", f"mqtt://127.0.0.1:{port}")
+    liar.sleep()
+    assert ended.code == EXIT_NETWORK and "not signed with its key" in ended.stderr, ended.stderr
 
 
 def test_a_refusal_is_believed_and_the_other_key_tried_and_both_are_kept(port: int):
@@ -89,7 +109,7 @@ def test_a_refusal_is_believed_and_the_other_key_tried_and_both_are_kept(port: i
     keys = {Keys().offer(_ID), Keys().offer(_ID)}
     refuses = Liar(port, lambda command: json.dumps(
         {"id": command["id"], "ok": False, "result": "its signature is wrong: …"}).encode())  # fmt: skip
-    ended = umqtt_here(Path.cwd(), "keys", "rotate", _ID, "--broker", f"mqtt://127.0.0.1:{port}", "--timeout", "5")
+    ended = umqtt_here(Path.cwd(), "keys", "rotate", _ID, "--broker", f"mqtt://127.0.0.1:{port}")
     refuses.sleep()
     assert ended.code == EXIT_DEVICE and "signature is wrong" in ended.stderr, ended.stderr
     entry = Keys().read()[_ID]
