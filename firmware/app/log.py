@@ -105,9 +105,9 @@ class Log:
     def report(self, level, text, fields=None, always=False):
         """Log text (str) with a level of _LEVELS. fields: dict that goes into the published record only.
 
-        Without fields it waits for a link outside the outbox. always: no rate limit, for rare records that must not be
-        lost. Returns False if the record was to be published and the outbox had no room: call again later. A line that
-        repeats the last one is not kept twice.
+        Without a link, a record without fields waits outside the outbox, see step(). always: no rate limit, for rare
+        records that must not be lost. Returns False if the record was to be published and the outbox had no room: call
+        again later. A line that repeats the last one is not kept twice.
         """
         if self._note(level, text) < _PUBLISHED_FROM:
             return True
