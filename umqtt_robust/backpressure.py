@@ -69,10 +69,10 @@ class Backpressure:
         """Drops the messages that were not acknowledged when the link ended: the broker sends them again."""
         self.skipped = False
         self._ready_at = None
-        self._waiting = [message for message in self._waiting if not message[0] & QOS]
-        self._bytes = 0
-        for message in self._waiting:
-            self._bytes += _size(message)
+        waiting = self._waiting
+        for i in range(len(waiting) - 1, -1, -1):  # in place: the heap may be full
+            if waiting[i][0] & QOS:
+                self._bytes -= _size(waiting.pop(i))
         self._update()
 
     def _update(self):

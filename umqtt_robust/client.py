@@ -113,6 +113,8 @@ class Client(Session):
         self._rx = bytearray(self.rx_size)
         if not clean_session:
             load("resume")  # when a link needs it, the heap may be full
+        if self.manual_ack:
+            load("manual_ack")  # likewise
         self._begin(self._back_off())
         collect()  # small objects then fill the gaps that this has left, and large ones find room behind them
 

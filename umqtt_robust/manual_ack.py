@@ -37,9 +37,11 @@ class ManualAck:
 
     def pump(self):
         """Sends the PUBACKs whose turn it is. Returns False if there is no room for all of them."""
-        while self._held and self._held[0] < 0 and self._session.out.has_room():
-            self._session.out.put_ack(PUBACK, -self._held.pop(0))
-        return not (self._held and self._held[0] < 0)
+        held = self._held
+        out = self._session.out
+        while held and held[0] < 0 and out.has_room():
+            out.put_ack(PUBACK, -held.pop(0))
+        return not (held and held[0] < 0)
 
 
 part = ManualAck  # what Session.part() makes

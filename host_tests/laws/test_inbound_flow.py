@@ -4,6 +4,15 @@ The handlers of these tests publish. The broker sends all waiting messages at on
 acknowledgements for the client's own messages arrive behind all of them.
 """
 
+try:
+    from micropython import heap_lock, heap_unlock
+except ImportError:  # CPython
+
+    def heap_lock():
+        pass
+
+    heap_unlock = heap_lock
+
 from umqtt_testkit.portable import Rng, equal
 from world import FULL, SHARE, Flash, World
 
@@ -225,6 +234,24 @@ def test_a_message_that_nobody_sends_again_waits_until_there_is_memory_to_hand_i
     make_poor(world.client)
     world.run(lambda: len(world.got) == 3, 20000)
     check(world, 0, 3, "")
+
+
+def test_the_end_of_a_link_needs_no_memory_to_forget_what_comes_again():
+    # Planted: the messages that stay are copied to a new list. Without memory for it the link's other state stays too.
+    world = worlds(0, 0, 0, False, 0)
+    part = world.client.part("backpressure")
+    part.set_full(True)
+    for head in (0x32, 0x30, 0x34, 0x62):
+        part.take(head, 7, b"in/x", bytes((head,)))
+    heap_lock()
+    try:
+        part.forget(False)
+    finally:
+        heap_unlock()
+    equal((len(part._waiting), part._bytes), (1, 69))
+    part.set_full(False)
+    world.run(lambda: world.got, 20000)
+    equal(world.got, [b"0"])
 
 
 def test_where_there_is_no_memory_for_the_flow_control_no_message_is_lost_or_a_dead_letter():

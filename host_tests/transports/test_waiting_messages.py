@@ -304,7 +304,7 @@ class Run:
             log = self._broker.log_about(self.name)[-80:]
             told = [f"{self.about}: {error}; taken {self.taken[-3:]}; said {self.said[-9:]}", *log]
             raise AssertionError("\n".join(told)) from None
-        assert line is not None, (self.about, self.said)
+        assert line is not None, "\n".join([f"{self.about}: the program ended", *self.said])
         return self._parse(line)
 
     def _parse(self, line: str) -> dict[str, Any] | None:
