@@ -18,7 +18,7 @@ tables again.
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from itertools import chain
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from ..alerts.journal import Journal, Opened
 from ..alerts.rules import DEFAULT_RULES, RuleSet, rules_from_text
 from ..errors import FileDamaged
 from ..escape import remark
-from ..location import Location, may_pass, open_table, remove_tree
+from ..location import Location, is_table, may_pass, open_table, remove_tree
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import WRITER, Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
@@ -109,6 +109,13 @@ class Gold:
         self._report = report
         self._rules = rules
         self._recipients = recipients
+        self._folder = tables / "gold" / ".state"
+        for name in _GOLD:
+            path, by = tables / "gold" / name, PARTITIONED_BY.get(f"gold/{name}")
+            if is_table(path) and open_table(path).metadata().partition_columns[:1] != ([by] if by else []):
+                report(f"{path} was made by an older release: gold is counted anew")
+                remove_tree(self._folder)
+                remove_tree(path)
         then_by = {"windows": "window_hour"}
         self._tables = {
             name: Delta(
@@ -116,7 +123,6 @@ class Gold:
             )
             for name in _GOLD
         }
-        self._folder = tables / "gold" / ".state"
         self._folder.mkdir(exist_ok=True)
         self.journal = Journal(tables, report=report)
         self._metrics = MetricAlerts(self._tables["windows"], rules)
@@ -128,6 +134,8 @@ class Gold:
         self._written = False
         self._digests: dict[str, bytes] = {}
         self._boots: _WrittenBoots | None = None
+        # Of gold/gaps as last written: a hash of the rows of each day that the state has.
+        self._gaps: dict[int | None, bytes] | None = None
         self._archived_on: int | None = None
 
     def update(self, now_us: int | None = None, *, note_alerts: bool = True) -> bool:
@@ -181,7 +189,7 @@ class Gold:
                 self._forget()
                 state = State(self._rules.offline_us)
             state.rules = self._rules.as_text()
-            self._state, self._boots = state, None
+            self._state, self._boots, self._gaps = state, None, None
         return self._state
 
     def _resumed(self, windows: DeltaTable) -> State | None:
@@ -384,8 +392,8 @@ class Gold:
         devices = devices_table(state, gaps, alerts, self._rules, as_of)
         self.open_alerts, self.devices = _open_by_rule(alerts, self._rules), devices.num_rows
         self._write_boots(state, gaps)
-        whole = {"devices": devices, "gaps": gaps, "alerts": alerts}
-        for name, rows in whole.items():
+        self._write_gaps(state, gaps)
+        for name, rows in (("devices", devices), ("alerts", alerts)):
             # Each commit is two files; skip it if the rows have not changed.
             digest = _digest(rows)
             if digest != self._digests.get(name):
@@ -403,7 +411,7 @@ class Gold:
         A boot is in the partition of the day on which it was last heard. So boots that are over cost nothing, however
         many there are.
         """
-        days, predicate, touched = heard_days(state), None, None
+        days, touched = heard_days(state), None
         started = state.collectors["first_us"].copy()
         written, rows = self._boots, np.arange(len(days))
         # If a collector turns out to have begun earlier, the gaps of any boot may count differently.
@@ -412,25 +420,47 @@ class Gold:
             if not len(changed):
                 return
             before = written.days[changed[changed < len(written.days)]]
-            touched = np.unique(np.concatenate([days[changed], before]))
+            touched = np.unique(np.concatenate([days[changed], before])).tolist()
             rows = np.flatnonzero(np.isin(days, touched))
-            dates = ", ".join(f"'{_date(day)}'" for day in touched.tolist())
-            predicate = f"heard_date IN ({dates})"
-        self._overwrite("boots", self._with_old_boots(state, boots_table(state, gaps, rows), touched), predicate)
+        self._write_days("boots", state, boots_table(state, gaps, rows), touched)
         self._boots = _WrittenBoots(days, started)
         state.changed_boots.clear()
 
-    def _with_old_boots(self, state: State, rows: pa.Table, days: np.ndarray | None) -> pa.RecordBatchReader:
-        """Return `rows` and the written rows of boots that have left the state.
+    def _write_gaps(self, state: State, gaps: pa.Table) -> None:
+        """Write the partitions of gold/gaps that have changed, which are by day like those of gold/boots."""
+        days = gaps["heard_date"].cast(pa.int32())
+        parts = {day: gaps.filter(pc.call_function("equal", [days, pa.scalar(day)]))
+                 for day in pc.call_function("unique", [days.drop_null()]).to_pylist()}  # fmt: skip
+        parts[None] = gaps.filter(days.is_null())
+        digests = {day: _digest(rows) for day, rows in parts.items()}
+        written, touched = self._gaps, None
+        if written is not None:
+            touched = [day for day in digests.keys() | written.keys() if digests.get(day) != written.get(day)]
+            if not touched:
+                return
+            gaps = pa.concat_tables([gaps.slice(0, 0), *(parts[day] for day in touched if day in parts)])
+        self._write_days("gaps", state, gaps, touched)
+        self._gaps = digests
 
-        :param days: only those that were last heard on these days; None: all.
+    def _write_days(self, name: str, state: State, rows: pa.Table, days: Sequence[int | None] | None) -> None:
+        """Write partitions by day, with the written rows of the boots that have left the state.
+
+        :param name: of the table, boots or gaps.
+        :param rows: the rows of the boots in the state.
+        :param days: the days on which their boots were last heard, None for those of which no day is known; or None
+            for the whole table.
         """
         found = iter(rows.to_batches())
+        dates = None if days is None else [_date(day) for day in days if day is not None]
         if len(state.archived):
-            dates = None if days is None else pa_dataset.field("heard_date").isin([_date(day) for day in days.tolist()])
-            written = self._tables["boots"].delta.to_pyarrow_dataset().to_batches(filter=dates)
+            within = None if dates is None else pa_dataset.field("heard_date").isin(dates)
+            written = self._tables[name].delta.to_pyarrow_dataset().to_batches(filter=within)
             found = chain(found, (batch.cast(rows.schema) for one in written for batch in _old(state, one)))
-        return pa.RecordBatchReader.from_batches(rows.schema, found)
+        predicate = None
+        if days is not None and dates is not None:
+            clauses = [f"heard_date = '{date}'" for date in dates] + ["heard_date IS NULL"] * (None in days)
+            predicate = " OR ".join(clauses)
+        self._overwrite(name, pa.RecordBatchReader.from_batches(rows.schema, found), predicate)
 
     def _alerts(self, state: State, gaps: pa.Table, as_of_us: int, note_alerts: bool) -> list[Alert]:
         found = state_alerts(state, gaps, self._rules, as_of_us)

@@ -1,9 +1,10 @@
 """Boots that are over leave the state of gold, which would grow with each boot of the fleet otherwise.
 
-Of a boot that has left, the sums are added to its device, its gaps are kept as they are, its row in gold/boots stays
-as it was written, and of its name a 64-bit hash remains. If something still comes for it, it is counted anew from
-the tables and put back (:func:`put_back`), so gold is the same as if it had never left. Only one thing is not done for
-boots that have left: should a collector turn out to have begun earlier, their gaps keep the state that they had.
+Of a boot that has left, the sums are added to its device, its rows in gold/boots and gold/gaps stay as they were
+written, and of its name a 64-bit hash remains, with the sums of its gaps if it has any. If something still comes for
+it, it is counted anew from the tables and put back (:func:`put_back`), so gold is the same as if it had never left.
+Only one thing is not done for boots that have left: should a collector turn out to have begun earlier, their gaps keep
+the state that they had.
 """
 
 from collections.abc import Iterable
@@ -15,8 +16,8 @@ import pyarrow as pa
 from ..alerts.rules import RuleSet
 from .gold_alerts import loops
 from .gold_boots import boot_starts, follows, heard_us, in_order, newest_boots
-from .gold_state import DAY_US, MOST_RANGES, SEPARATOR, State, as_one
-from .gold_tables import parted_gaps
+from .gold_state import DAY_US, MOST_RANGES, OLD_GAPS, SEPARATOR, State, as_one
+from .gold_tables import gap_sums, parted_gaps
 
 SILENT_US = 90 * DAY_US
 """A boot leaves the state if it and the device's next boot have been silent for longer, in microseconds.
@@ -32,7 +33,11 @@ def archive(state: State, rules: RuleSet) -> np.ndarray | None:
         return None
     boots, keys = state.boots, list(state.boots.index)
     names = {_name(keys[row]) for row in np.flatnonzero(leaves).tolist()}
-    state.old_gaps.update({name: parts for name, parts in parted_gaps(state).items() if name in names})
+    gapped = {name: parts for name, parts in parted_gaps(state).items() if parts and name in names}
+    hashes = _hashes(SEPARATOR.join(name) for name in gapped).tolist()
+    sums = [(state.devices.index[name[0]], *gap_sums(parts)) for name, parts in gapped.items()]
+    gone = [(one, *rest) for one, rest in zip(hashes, sums, strict=True)]
+    state.old_gaps = np.append(state.old_gaps, np.array(gone, dtype=OLD_GAPS))
     device = boots["device"][leaves]
     state.devices.add("old_boots", device)
     state.devices.add("old_readings", device, boots["readings"][leaves])
@@ -121,9 +126,9 @@ def put_back(state: State, counted: State, keys: list[str]) -> None:
         for name, ranges in getattr(counted, kind).items():
             over = many[state.devices.index[name[0]]]
             getattr(state, kind)[name] = as_one(ranges) if over else ranges
-    for name in names:
-        state.old_gaps.pop(name, None)
-    state.archived = np.setdiff1d(state.archived, _hashes(keys))
+    back = _hashes(keys)
+    state.old_gaps = state.old_gaps[~np.isin(state.old_gaps["hash"], back)]
+    state.archived = np.setdiff1d(state.archived, back)
 
 
 def _name(key: str) -> tuple[str, str]:

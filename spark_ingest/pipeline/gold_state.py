@@ -54,6 +54,9 @@ _FEW_TEXTS = 1000
 
 Part = tuple[int, int, str, int | None]
 """A range of seq that silver lacks: first, last, the state of the gap, since."""
+_OLD_GAPS = {"hash": np.uint64, **dict.fromkeys(("device", "missing", "dropped", "open_gaps"), np.int64)}
+OLD_GAPS = np.dtype(list(_OLD_GAPS.items()))
+"""The sums of a boot's gaps, with the hash of its name and the row of its device; see DEVICES_SCHEMA."""
 
 
 class Refused(NamedTuple):
@@ -89,7 +92,7 @@ class State:
     :ivar changed_boots: rows of `boots` that have changed since the owner of the state last cleared this set.
     :ivar goodbyes: when boots that are not in `boots` yet last said goodbye, by (device_id, boot, whether to sleep).
     :ivar archived: hashes of the boots that have left `boots`, in ascending order; see :mod:`gold_archive`.
-    :ivar old_gaps: the gaps of these boots, by (device_id, boot).
+    :ivar old_gaps: the sums of the gaps of those of these boots that have any.
     :ivar now_us: the time of counting. Later received times are replaced by it, as a collector's clock may be ahead.
     """
 
@@ -152,7 +155,7 @@ class State:
         self.refused: dict[tuple[int, int], Refused] = {}
         self.goodbyes: dict[tuple[str, str, bool], int] = {}
         self.archived = np.empty(0, dtype=np.uint64)
-        self.old_gaps: dict[tuple[str, str], list[Part]] = {}
+        self.old_gaps = np.empty(0, dtype=OLD_GAPS)
 
     @property
     def last_event_us(self) -> np.ndarray:
@@ -548,12 +551,6 @@ def _unquoted(text: str | None) -> str | None:
     return text[1:-1] if text and text.startswith('"') and "\\" not in text else text
 
 
-_GAPS = pa.schema(
-    [
-        *((name, pa.string()) for name in ("device_id", "boot")),
-        *(("first", pa.int64()), ("last", pa.int64()), ("state", pa.string()), ("since", pa.int64())),
-    ]
-)
 _REFUSED = ("device", "day", *Refused._fields)
 
 
@@ -608,8 +605,7 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
         ranges = [(*key, *one) for key, many in getattr(state, name).items() for one in many]
         yield name, pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
     yield "archived", pa.table({"hash": pa.array(state.archived)})
-    ranges = [(*key, *part) for key, parts in state.old_gaps.items() for part in parts]
-    yield "old_gaps", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 6), _GAPS, strict=True)], _GAPS)
+    yield "old_gaps", pa.table({name: pa.array(state.old_gaps[name].copy()) for name in _OLD_GAPS})
     yield "collectors", state.collectors.to_table()
     texts = ((name, pa.string()) for name in ("device_id", "boot"))
     names = pa.schema([*texts, ("to_sleep", pa.bool_()), ("us", pa.int64())])
@@ -657,9 +653,10 @@ def load(path: Location) -> tuple[State, dict[str, int]]:
             held.append((row["first"], row["last"]))
     if "archived" in parts:  # an older release keeps all boots
         state.archived = read("archived")["hash"].to_numpy().copy()
-        for row in read("old_gaps").to_pylist():
-            device_id, boot, *part = row.values()
-            state.old_gaps.setdefault((device_id, boot), []).append(tuple(part))
+        old = read("old_gaps")
+        state.old_gaps = np.empty(old.num_rows, dtype=OLD_GAPS)
+        for name in _OLD_GAPS:
+            state.old_gaps[name] = old[name].to_numpy()
     state.collectors.load(read("collectors"))
     # An older release noted restarts only, and one before it no time.
     for row in read("goodbyes" if "goodbyes" in parts else "restarted").to_pylist():

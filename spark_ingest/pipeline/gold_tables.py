@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -48,14 +48,30 @@ _MOST = (1 << 63) - 1
 
 
 def gaps_table(state: State) -> pa.Table:
-    """Return the rows of GAPS_SCHEMA: the ranges of seq that silver lacks, split where their state changes."""
+    """Return the rows of GAPS_SCHEMA of the boots in the state: what silver lacks, split where its state changes."""
     rows: list[tuple] = []
-    for (device_id, boot), parts in (*parted_gaps(state).items(), *state.old_gaps.items()):
+    numbers, days = state.boots.index, heard_days(state)
+    for (device_id, boot), parts in parted_gaps(state).items():
+        number = numbers.get(device_id + SEPARATOR + boot)
+        day = None if number is None else int(days[number])
         for first, last, word, since in parts:
             told, still = word == "dropped", word == "missing"
-            rows.append((device_id, boot, first, last, _length(first, last), told, still, since, word))
+            rows.append((device_id, boot, first, last, _length(first, last), told, still, since, word, day))
     rows.sort(key=lambda row: row[:3])
-    return _table(rows, GAPS_SCHEMA)
+    columns = list(zip(*rows, strict=True)) if rows else [[]] * len(GAPS_SCHEMA)
+    # Arrow does not make dates from numbers at once.
+    arrays = [pa.array(column, pa.int32() if one.name == "heard_date" else one.type).cast(one.type)
+              for column, one in zip(columns, GAPS_SCHEMA, strict=True)]  # fmt: skip
+    return pa.table(arrays, schema=GAPS_SCHEMA)
+
+
+def gap_sums(parts: Sequence[Part]) -> tuple[int, int, int]:
+    """Return how many readings of a boot are missing, how many it has dropped, and the number of open gaps."""
+    total = {
+        word: min(sum(last - first + 1 for first, last, state, _since in parts if state == word), _MOST)
+        for word in ("missing", "dropped")
+    }
+    return total["missing"], total["dropped"], sum(state == "missing" for _first, _last, state, _since in parts)
 
 
 def parted_gaps(state: State) -> dict[tuple[str, str], list[Part]]:
@@ -91,12 +107,15 @@ def _length(first: int, last: int) -> int:
     return min(last - first + 1, _MOST)
 
 
-def _sums(rows: Iterable[int], amounts: Iterable[int], count: int) -> np.ndarray:
+def _sums(rows: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
     """Return the sum of the amounts for each of `count` rows, at most _MOST."""
-    sums = [0] * count
-    for row, amount in zip(rows, amounts, strict=True):
-        sums[row] = min(sums[row] + amount, _MOST)
-    return np.array(sums, dtype=np.int64)
+    sums = np.zeros(count, dtype=np.int64)
+    if amounts.sum(dtype=np.float64) < _MOST / 2:
+        np.add.at(sums, rows, amounts)
+        return sums
+    for row, amount in zip(rows.tolist(), amounts.tolist(), strict=True):
+        sums[row] = min(int(sums[row]) + amount, _MOST)
+    return sums
 
 
 def _earlier(state: State) -> np.ndarray:
@@ -143,9 +162,8 @@ def boots_table(state: State, gaps: pa.Table, rows: np.ndarray) -> pa.Table:
     """
     open_gaps = gaps.filter(gaps["open"])
     names = zip(open_gaps["device_id"].to_pylist(), open_gaps["boot"].to_pylist(), strict=True)
-    numbers = [state.boots.index.get(device_id + SEPARATOR + boot, -1) for device_id, boot in names]
-    # The last sum is for all boots that have left the state.
-    missing = _sums(numbers, open_gaps["missing"].to_pylist(), len(state.boots) + 1)
+    numbers = [state.boots.index[device_id + SEPARATOR + boot] for device_id, boot in names]
+    missing = _sums(np.array(numbers, dtype=np.int64), open_gaps["missing"].to_numpy(), len(state.boots))
     # Leave out the rows for readings that are identified by their place: they are no boots.
     rows = rows[~state.unnumbered[rows]]
     names = list(state.boots.index)
@@ -185,13 +203,7 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
     of = boots["device"]
     readings = np.bincount(of, boots["readings"], count).astype(np.int64) + devices["old_readings"]
     ok = np.bincount(of, boots["ok"], count) + devices["old_ok"]
-    rows = [devices.index[device_id] for device_id in gaps["device_id"].to_pylist()]
-    lengths, words = gaps["missing"].to_pylist(), gaps["state"].to_pylist()
-
-    def total(word: str) -> np.ndarray:
-        return _sums(rows, [length if one == word else 0 for one, length in zip(words, lengths, strict=True)], count)
-
-    open_gaps = _sums(rows, [one == "missing" for one in words], count)
+    missing, dropped, open_gaps = _gaps_of_devices(state, gaps)
     p50, p95 = _percentiles(state, DELAY, (0.5, 0.95))
     newest = newest_boots(state)
     names = list(boots.index)
@@ -213,8 +225,8 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
         "fw": state.text(fw),
         "readings": pa.array(readings),
         "duplicates": pa.array(devices["duplicates"]),
-        "missing": pa.array(total("missing")),
-        "dropped_announced": pa.array(total("dropped")),
+        "missing": pa.array(missing),
+        "dropped_announced": pa.array(dropped),
         "open_gaps": pa.array(open_gaps),
         "clock_ok_share": pa.array(
             np.divide(ok, readings, out=np.zeros(count), where=readings > 0), mask=readings == 0
@@ -229,6 +241,25 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
         columns[name] = _numbers(devices[name])
         columns[name + "_p50"] = _numbers(_percentiles(state, number, (0.5,))[0])
     return pa.table([columns[name] for name in DEVICES_SCHEMA.names], schema=DEVICES_SCHEMA)
+
+
+def _gaps_of_devices(state: State, gaps: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, per device, how many readings are missing, how many it has dropped, and the number of open gaps.
+
+    :param gaps: the gaps of the boots in the state.
+    """
+    devices, old = state.devices, state.old_gaps
+    ids = gaps["device_id"].combine_chunks().dictionary_encode()
+    numbers = np.array([devices.index[device_id] for device_id in ids.dictionary.to_pylist()], dtype=np.int64)
+    rows = np.append(numbers[ids.indices.to_numpy()], old["device"])
+    lengths = gaps["missing"].to_numpy()
+    missing = gaps["open"].to_numpy()
+    dropped = gaps["announced"].to_numpy()
+
+    def total(amounts: np.ndarray, name: str) -> np.ndarray:
+        return _sums(rows, np.append(amounts, old[name]), len(devices))
+
+    return total(lengths * missing, "missing"), total(lengths * dropped, "dropped"), total(missing, "open_gaps")
 
 
 def _health(state: State, gaps: pa.Table, alerts: pa.Table, delay_p50: np.ndarray, as_of_us: int) -> np.ndarray:
@@ -299,8 +330,3 @@ def _times(us: np.ndarray) -> pa.Array:
 
 def _numbers(values: np.ndarray) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values))
-
-
-def _table(rows: list[tuple], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [[]] * len(schema)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)

@@ -215,9 +215,12 @@ GAPS_SCHEMA = pa.schema(
         ("open", pa.bool_()),
         ("since", TIMESTAMP),
         ("state", pa.string()),
+        ("heard_date", pa.date32()),
     ]
 )
 """Ranges of seq missing from silver; `since`: when the first reading above the range was received.
+
+heard_date: that of the boot in gold/boots; null if only log messages tell of the boot.
 
 state: missing (the readings may still come, and are `open`), dropped (the device reported it: `announced`), quarantined
 (they came and could not be read), earlier (of a boot that began before the collector's first message).
@@ -277,4 +280,5 @@ PARTITIONED_BY = {
     "silver": "received_date",
     "gold/windows": "window_date",
     "gold/boots": "heard_date",
+    "gold/gaps": "heard_date",
 }

@@ -359,33 +359,67 @@ def test_late_readings_do_not_join_their_windows_with_those_of_now(tmp_path):
 
 
 def test_boots_that_are_over_are_left_as_they_are_until_something_comes_for_them(tmp_path):
-    """Planted: all boots are written again, a boot stays on the day on which it was last heard, or a boot's log
-    line changes nothing.
+    """Planted: all boots or all gaps are written again, a boot stays on the day on which it was last heard, or a boot's
+    log line changes nothing.
     """
     day = 24 * 3600 * SECOND
 
     def reading(device: str, boot: str, seq: int, at: int) -> tuple[str, bytes, int]:
         return (*telemetry(device, boot, seq, RECEIVED_MS + at, 5, t=1.0), RECEIVED_MS + at)
 
-    log = {"level": "warning", "text": "dropped", "boot": "1-x", "dropped_seq": [[1, 2]]}
+    def log(boot: str, *ranges: list[int]) -> tuple[str, bytes, int]:
+        words = {"level": "warning", "text": "dropped", "boot": boot, "dropped_seq": ranges}
+        return "fleet/a/log", json.dumps(words).encode(), RECEIVED_MS + 3 * day
+
     batches = [
         [reading("a", "1-x", 0, 0), reading("a", "1-x", 3, 1), reading("b", "1-x", 0, 2)],
         [reading("a", "2-x", 0, day)],
         [reading("a", "2-x", 1, 2 * day)],
         [reading("b", "1-x", 5, 3 * day)],
-        [("fleet/a/log", json.dumps(log).encode(), RECEIVED_MS + 3 * day)],
+        [log("1-x", [1, 2])],
+        [log("9-x", [0, 1], [7, 8])],
+        [reading("a", "9-x", 3, 4 * day)],
     ]
-    writer, gold, files = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path), []
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path)
+    files: dict[str, list[list[str]]] = {"boots": [], "gaps": []}
     for batch_id, messages in enumerate(batches):
         writer.write(table_of(messages, 10 * batch_id), batch_id, QUERY)
         gold.update()
-        files.append(sorted(DeltaTable(str(tmp_path / "gold" / "boots")).file_uris()))
-    kept = [len({*after} & {*before}) for before, after in itertools.pairwise(files)]
-    assert [len(one) for one in files] == [1, 2, 2, 3, 3]
-    assert kept == [1, 1, 1, 2]
+        for name, lists in files.items():
+            lists.append(sorted(DeltaTable(str(tmp_path / "gold" / name)).file_uris()))
+    kept = {name: [len({*after} & {*before}) for before, after in itertools.pairwise(lists)]
+            for name, lists in files.items()}  # fmt: skip
+    assert [len(one) for one in files["boots"]] == [1, 2, 2, 3, 3, 3, 4]
+    assert kept["boots"] == [1, 1, 1, 2, 3, 3]
+    # The gaps of 9-x have no day until a reading of this boot comes.
+    assert [len(one) for one in files["gaps"]] == [1, 1, 1, 2, 2, 3, 3]
+    assert kept["gaps"] == [1, 1, 1, 1, 2, 2]
     missing = {row[:2]: row[8] for row in rows_of(tmp_path)["boots"]}
-    assert missing == {("a", "1-x"): 0, ("a", "2-x"): 0, ("b", "1-x"): 4}
+    assert missing == {("a", "1-x"): 0, ("a", "2-x"): 0, ("b", "1-x"): 4, ("a", "9-x"): 1}
+    gaps = [(*row[:4], row[8], (row[9] - datetime.fromtimestamp(RECEIVED_MS / 1000, UTC).date()).days)
+            for row in rows_of(tmp_path)["gaps"]]  # fmt: skip
+    assert gaps == [
+        ("a", "1-x", 1, 2, "dropped", 0),
+        ("a", "9-x", 0, 1, "dropped", 4),
+        ("a", "9-x", 2, 2, "missing", 4),
+        ("a", "9-x", 7, 8, "dropped", 4),
+        ("b", "1-x", 1, 4, "missing", 3),
+    ]
     assert_law(tmp_path, 0)
+
+
+def test_gold_of_a_release_that_wrote_all_gaps_each_time_is_counted_anew(tmp_path):
+    """Planted: the table stays as it is, and Delta refuses to write partitions into it."""
+    write(tmp_path, *([set_clock(n, n * SECOND)] for n in (0, 5)))
+    before = rows_of(tmp_path)
+    gaps = tmp_path / "gold" / "gaps"
+    shutil.rmtree(gaps)
+    schema = gold_module.SCHEMAS["gold/gaps"]
+    DeltaTable.create(str(gaps), schema.remove(schema.get_field_index("heard_date")))
+    lines: list[str] = []
+    Gold(tmp_path, report=lines.append).update()
+    assert lines == [f"{gaps} was made by an older release: gold is counted anew"]
+    assert rows_of(tmp_path) == before and before["gaps"]
 
 
 def test_a_collector_that_turns_out_to_have_begun_earlier_changes_what_boots_of_other_days_lack(tmp_path):
