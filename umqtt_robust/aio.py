@@ -77,6 +77,8 @@ class Client(Inbox):
         return self
 
     async def __aexit__(self, kind, error, trace):
+        if not kind:
+            self.release()  # a loop that ended is done with its last message
         self.disconnect(0 if kind else self._quiesce)
         self._wake.set()
         await self._driver
@@ -188,7 +190,7 @@ class Client(Inbox):
         filters = self.subscriptions.filters
         if not filters.get(topic_filter, 0) & _GRANTED:
             filters.pop(topic_filter, None)  # the caller is told, and may ask again
-            raise load("errors").Refused("subscribe", topic_filter)
+            raise self.subscriptions.refused or load("errors").Refused("subscribe", topic_filter)
 
     async def unsubscribe(self, topic_filter):
         """Ends a subscription. Returns when the broker has confirmed that. Raises InvalidArgument and LinkLost."""

@@ -6,18 +6,26 @@ on the same link, behind further messages.
 
 A message at QoS 1 or 2 that cannot be kept, here or in the store, is left unacknowledged, and so are all that follow it
 at QoS 1 and 2. When the messages that were kept are done, the client ends the link with DISCONNECT and makes a new one,
-on which the broker sends the rest again, in order. A message at QoS 0 is dropped and counted, as a broker drops it for
-a client that does not read.
+on which the broker sends the rest again, in order.
+
+Nobody sends a message at QoS 0 again, nor one of a session that the broker forgets with the link. Of these more than
+LIMIT are kept, as long as the heap has plenty of room. Then they are dropped and counted; of those at QoS 1 and 2 the
+program is told. A new link would be no better: the broker forgets the rest, and begins again with what is retained.
 """
 
 from ._platform import NEVER, const, ticks_diff
-from .base_errors import LinkLost
-from .packets import DUP, PUBACK, PUBREL, QOS
+from .base_errors import LinkLost, MQTTError, OutboxFull
+from .packets import DUP, PUBACK, PUBREC, PUBREL, QOS, QOS_2
 from .states import BLOCKED, SKIPPING, WAIT
 
 LIMIT = const(4096)  # bytes, including _COST for each message
 _COST = const(64)
 _MOMENT = const(1000)  # ms
+_IDS = const(64)  # bytes of packet ids in a piece: where messages were dropped, no large ones are free
+
+
+class Discarded(MQTTError):
+    """For on_error: there is no room for a received message that the broker will not send again; args[0]: its topic."""
 
 
 def fetch(session, what):
@@ -37,13 +45,18 @@ class Backpressure:
 
     def __init__(self, session):
         self._session = session
-        self._waiting = []  # [first byte, packet id, topic, payload]; a PUBREL: its message is in the store
+        # [first byte, packet id, topic, payload]. A PUBREL: its message is in the store. A PUBACK: the payload is the
+        # packet ids of messages that were dropped, two bytes each; they are acknowledged in their turn.
+        self._waiting = []
         self._bytes = 0
+        self._most = LIMIT  # bytes that may wait before the free heap is looked at
+        self.plenty = 20480  # bytes of heap, in one piece, that stay free
         self._limit = NEVER  # a message is handed over while at most so many are pending
         self._again = False  # the first of them was handed over before, and put back
         self._until = NEVER  # the first of them waits until so few are pending
         self._ready_at = None  # ms: since when there is room for what was skipped
         self.skipped = False  # a message was left for the next link
+        self._connects = None  # on_connect found no room, and is called again with this
         self._full = False  # the program has to take messages before it is handed others: see inbox.py
 
     def set_full(self, full):
@@ -51,6 +64,11 @@ class Backpressure:
         if full != self._full:
             self._full = full
             self._update()
+
+    def connected(self, session_present, error):
+        """Reports the error of on_connect, which found the outbox full, and calls it again once there is room."""
+        self._session.report(error)
+        self._connects = bool(session_present)
 
     def learn(self, most):
         """Records that a handler put `most` messages into the outbox: none is called without room for as many."""
@@ -68,10 +86,10 @@ class Backpressure:
     def forget(self, session):
         """Drops the messages that were not acknowledged when the link ended: the broker sends them again."""
         self.skipped = False
-        self._ready_at = None
+        self._ready_at = self._connects = None
         waiting = self._waiting
         for i in range(len(waiting) - 1, -1, -1):  # in place: the heap may be full
-            if waiting[i][0] & QOS:
+            if waiting[i][0] & (QOS | PUBACK):
                 self._bytes -= _size(waiting.pop(i))
         self._update()
 
@@ -88,9 +106,51 @@ class Backpressure:
             self._session.describe(head, packet_id, False)
             self._session.hand_over(topic, payload)
             return
-        if head != PUBREL and (self.skipped and head & QOS or self._bytes > LIMIT) and self.leaves(head, packet_id):
-            return
+        if head != PUBREL:
+            if not head & QOS or self._session.clean_session:
+                if self._is_full():
+                    self._drop(head, packet_id, topic)
+                    return
+            elif (self.skipped or self._bytes > LIMIT) and self.leaves(head, packet_id):
+                return
         self._insert(len(self._waiting), (head, packet_id, topic, payload))
+
+    def _is_full(self):
+        if self._bytes > self._most:
+            try:
+                bytearray(self.plenty)
+            except MemoryError:
+                return True
+            self._most = self._bytes + LIMIT
+        return False
+
+    def refuse(self, head, packet_id, topic):
+        """Leaves a message to the broker for which there is no memory, or drops it. topic: a memoryview."""
+        if not self.leaves(head, packet_id):
+            self._drop(head, packet_id, topic)
+
+    def _drop(self, head, packet_id, topic, i=-1):
+        # i: where it would wait
+        session = self._session
+        session.discarded += 1
+        if not head & QOS:
+            return
+        if head & QOS_2:
+            session.out.put_ack(PUBREC, packet_id)
+        else:
+            ids = bytearray((packet_id >> 8, packet_id & 255))
+            if i < 0:
+                i = len(self._waiting)
+                if i and self._waiting[-1][0] == PUBACK and len(self._waiting[-1][3]) < _IDS:
+                    self._waiting[-1][3].extend(ids)
+                    self._bytes += 2
+                    ids = None
+            if ids:
+                self._insert(i, (PUBACK, 0, b"", ids))
+        try:
+            session.report(Discarded(bytes(topic).split(b"\0")[0]))
+        except MemoryError:
+            pass  # it is counted
 
     def keep(self, message):
         """Keeps a message, (flags, topic, payload), that the broker will not send again."""
@@ -110,6 +170,8 @@ class Backpressure:
         self._until = max(0, session.pending - 1)
 
     def _insert(self, i, message):
+        if not self._waiting:
+            self._most = LIMIT
         self._waiting.insert(i, message)
         # Added, not summed up anew: garbage between messages that are kept leaves holes in the heap.
         self._bytes += _size(message)
@@ -139,12 +201,33 @@ class Backpressure:
     def pump(self):
         """Hands over the messages that there is room for. Returns False if acknowledgements must be sent first."""
         session = self._session
+        if self._connects is not None and session.pending < session.outbox.store.slots:
+            present = self._connects
+            self._connects = None
+            try:
+                session.on_connect(present)
+            except OutboxFull:
+                self._connects = present
         while self._waiting and not self._full and session.pending <= min(self._limit, self._until):
             if not session.out.has_room():
                 return False
-            message = self._waiting.pop(0)
-            self._bytes -= _size(message)
+            message = self._waiting[0]
             head, packet_id, topic, payload = message
+            if head == PUBACK and payload:
+                packet_id = payload[0] << 8 | payload[1]
+                if session.manual_ack:  # it keeps the order
+                    session.part("manual_ack").hold(packet_id)
+                    session.acknowledge(packet_id)
+                else:
+                    session.out.put_ack(PUBACK, packet_id)
+                payload[:2] = b""
+                self._bytes -= 2
+                continue
+            self._waiting.pop(0)
+            self._bytes -= _size(message)
+            if head == PUBACK:
+                self._update()
+                continue
             session.handover_limit = self._limit
             self._until = NEVER
             again = self._again
@@ -155,6 +238,9 @@ class Backpressure:
                 else:
                     self._hand_over(head, packet_id, topic, payload, again)
             except MemoryError:
+                if head != PUBREL and head & QOS and session.clean_session:
+                    self._drop(head, packet_id, topic, 0)
+                    continue
                 self._again = again
                 self._insert(0, message)
                 raise

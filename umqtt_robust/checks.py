@@ -17,6 +17,11 @@ def connect(session, keep_alive):
         raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
     if not isinstance(session.window, int) or session.window < 1:
         raise InvalidArgument("window must be at least 1 message")
+    if session.will:
+        try:
+            session.will = will(*session.will)
+        except TypeError:
+            raise InvalidArgument("will must be a Will")
     if username is not None:
         username = check_utf8(username, "username")
     if isinstance(password, str):
@@ -50,5 +55,5 @@ def publish(size, qos, expires_in=None):
     """Raises InvalidArgument unless a message may have that size (of topic and payload), QoS and lifetime (ms)."""
     if qos not in (0, 1, 2) or size > 268435451:  # 2.2.3
         raise InvalidArgument("qos must be 0, 1 or 2, and the packet at most 268435455 bytes")
-    if expires_in is not None and expires_in <= 0:
-        raise InvalidArgument("expires_in must be positive")
+    if expires_in is not None and (type(expires_in) is not int or expires_in <= 0):
+        raise InvalidArgument("expires_in must be a positive number of ms")

@@ -105,12 +105,13 @@ class Client(Session):
                  password=None, **options):  # fmt: skip
         self.random = _random
         self.reads = 8  # most reads into the receive buffer in one tick
-        self.servers = self._rx = self.transport = self.socket = self._closing_at = None
+        self.servers = self.transport = self.socket = self._closing_at = None
         self.closed = self._busy = False
         self._server = self._attempts = self._short_links = self._back_off_limit = self._rx_end = self.reconnects = 0
         Session.__init__(self, client_id, keep_alive, clean_session, store, will, username, password, **options)
         self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
-        self._rx = bytearray(self.rx_size)
+        self._rx = buf = bytearray(self.rx_size)
+        self._view = memoryview(buf)
         if not clean_session:
             load("resume")  # when a link needs it, the heap may be full
         if self.manual_ack:

@@ -6,11 +6,12 @@ MQTTError
 ├── StoreError          the store cannot be read or written
 ├── Downgraded          the broker grants less than was asked for, such as QoS 1 for QoS 2; args[0]: what
 ├── MessageTooLarge     in large.py: an inbound message fits neither the receive buffer nor the memory, and was skipped
+├── Discarded           in backpressure.py: no room for an inbound message that nobody sends again; args[0]: its topic
 └── LinkLost            the link is gone or dead; the client reconnects by itself; args[0]: why;
     │                   "ack_timeout", "connect_timeout" and "ping_timeout" name the option whose time expired
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]
     ├── Refused         the broker refused; args are ("connect", return code) or ("subscribe", topic filter, code);
-    │                   with MQTT 5 ("connect", reason code, reason string), ("unsubscribe", topic filter, code),
+    │                   with MQTT 5 followed by the reason string, and ("unsubscribe", topic filter, code, reason string),
     │                   ("publish", topic, code, reason string) and ("disconnect", code, reason string) too; a server
     │                   reference, if the broker gives one, is the last argument
     └── SessionPurged   in resume.py: the broker had a session that this client does not know

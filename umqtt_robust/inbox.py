@@ -56,6 +56,8 @@ class Inbox(Client):
             self.handover_limit = BLOCKED  # it is to be put back
             return
         self._waiting_bytes += len(topic) + len(payload) + _COST
+        if self._waiting_bytes > self.inbox_size and self.awaited:  # no more from among those that wait
+            self.part("backpressure").set_full(True)
 
     def _piece(self, topic, offset, size, chunk):
         self.packet_id = self.flags = 0

@@ -19,6 +19,7 @@ from .packets import (
     DUP,
     PUBACK,
     PUBCOMP,
+    PUBLISH,
     PUBREC,
     PUBREL,
     QOS,
@@ -78,6 +79,7 @@ _TABLE = (
     [0x29, 0x29, 1, _CONNACK],
     [0x2A, 0x2A, 1, _CONNACK],
 )
+_NOT_ZERO = const(b"\x0b\x21\x27")  # identifiers of numbers; of an alias see topic_alias.py
 _REPEAT = ("user_property", "subscription_identifier")
 
 # First bytes of the packets that have a reason code here, besides DISCONNECT (LINK_5).
@@ -121,6 +123,8 @@ def encode(properties, place):
                 if known == name and places & place:
                     for value in properties[name] if name in _REPEAT else (properties[name],):
                         block += bytes((identifier,)) + _encode_value(kind, value)
+                        if _is_forbidden(identifier, kind, value):
+                            raise ValueError
                     if name == "response_topic":
                         load("topics").check_topic_name(value)
                     break
@@ -129,6 +133,11 @@ def encode(properties, place):
         except (TypeError, ValueError, InvalidArgument):
             raise InvalidArgument("bad property " + name)
     return with_length(block)
+
+
+def _is_forbidden(identifier, kind, value):
+    # All properties of one byte are 0 or 1, and some others must not be 0.
+    return value > 1 if kind == 1 else not value and identifier in _NOT_ZERO
 
 
 def _encode_value(kind, value):
@@ -168,9 +177,10 @@ def decode(buf, i, end, place):
             if kind == _PAIR:
                 second, i = _decode_field(buf, i)
                 value = value, second
+        forbidden = _is_forbidden(identifier, kind, value) and name != "maximum_qos"  # some brokers send 2
         if name in _REPEAT:
             value = properties.pop(name, []) + [value]
-        if name in properties:
+        if name in properties or forbidden:
             i = stop + 1
         properties[name] = value
     if i != stop or stop > end:
@@ -200,6 +210,19 @@ class Mqtt5:
         """Does nothing: open() resets the state for the next link."""
 
     def pump(self):
+        """Sends queued messages at QoS 0 to a broker that takes no others. Returns False if there is no room."""
+        session = self._session
+        outbox = session.outbox
+        while session.mqtt5 and not session.window and outbox.next_unsent():
+            packet_id = outbox.next_unsent()
+            slot = outbox.slot_of[packet_id]
+            flags = outbox.flags[slot] & 15
+            if flags & QOS:  # it waits for another broker
+                break
+            topic, payload = outbox.store.load(slot)
+            if not session._send(PUBLISH | flags, topic, packet_id, payload, False):
+                return False
+            session.remove(packet_id)
         return True
 
     # Sending
@@ -324,7 +347,7 @@ class Mqtt5:
             raise Refused("disconnect", reason, *told)
         packet_id = buf[j] << 8 | buf[j + 1]
         if answers_filter:
-            session.subscriptions.handle_answer(packet_id, 0 if reason == _NO_SUBSCRIPTION_EXISTED else reason)
+            session.subscriptions.handle_answer(packet_id, 0 if reason == _NO_SUBSCRIPTION_EXISTED else reason, told)
         elif reason >= _REFUSED and (head == PUBACK or head == PUBREC):
             self._handle_refusal(packet_id, reason, told)
         elif head == PUBACK:
@@ -351,8 +374,6 @@ class Mqtt5:
             session.ping_after = 0
         session.client_id = properties.get("assigned_client_identifier", session.client_id)
         session.window = min(session.window, properties.get("receive_maximum", session.window))
-        if not session.window or properties.get("maximum_packet_size") == 0:
-            raise ProtocolError("malformed")
         if properties.get("maximum_qos") == 0:
             session.window = 0  # messages at QoS 1 and 2 wait for another broker
             session.report(Downgraded("the broker takes QoS 0 alone"))

@@ -24,6 +24,7 @@ class Policy:
         self._session = session
         self._uptime = self._ms = 0  # seconds, and the rest in ms
         self._then = session.now
+        self._making_room = False
         self._deadline = {}  # packet id: seconds of uptime
         self._size = {}  # packet id: bytes
         if session.outbox.lifetimes:
@@ -52,10 +53,12 @@ class Policy:
 
         Raises OutboxFull.
         """
-        self.tick()
-        self.pump()
         session = self._session
         outbox = session.outbox
+        if self._making_room:  # on_dropped publishes: what makes room for another message takes none
+            raise OutboxFull(outbox.store.slots)
+        self.tick()
+        self.pump()
         limit = session.max_bytes
         size = len(topic) + len(payload)
         if limit and size > limit:
@@ -120,11 +123,20 @@ class Policy:
     def drop(self, packet_id, reason):
         """Drops a message, counts and reports it. reason: FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED."""
         session = self._session
+        outbox = session.outbox
         session.discarded += 1
-        if session.on_dropped:
-            topic, payload = session.outbox.store.load(session.outbox.slot_of[packet_id])
-            session.on_dropped(packet_id, topic.split(b"\0")[0], payload, reason)
+        callback = session.on_dropped
+        if callback:
+            topic, payload = outbox.store.load(outbox.slot_of[packet_id])
         session.remove(packet_id)
+        if callback:
+            self._making_room = reason == FULL
+            try:
+                callback(packet_id, topic.split(b"\0")[0], payload, reason)
+            except OutboxFull as error:
+                session.report(error)
+            finally:
+                self._making_room = False
 
 
 part = Policy  # what Session.part() makes

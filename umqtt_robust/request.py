@@ -18,11 +18,14 @@ _DATA = const(8)  # random bytes, so that the answer to a request from before a 
 
 
 class Request:
-    """The requests of one session. topic: where their answers arrive, by default reply/ and the client id."""
+    """The requests of one session.
+
+    topic: where their answers arrive, by default reply/ and the client id, or a random number if there is none.
+    """
 
     def __init__(self, session):
         self._session = session
-        self.topic = b"reply/" + session.client_id
+        self.topic = None
         self._subscribed = None  # the topic that is subscribed to
         self.waiting = {}  # correlation data: (function for the answer, ms when it was sent, ms that it may take)
         session.timers.append(self._tick)
@@ -42,8 +45,10 @@ class Request:
         if session.protocol == 4 or session.connected and not session.mqtt5:
             raise InvalidArgument("a request needs MQTT 5")
         data = os.urandom(_DATA)
-        properties = {"response_topic": self.topic, "correlation_data": data}
+        if not self.topic:  # clients without an id must not get the answers of each other
+            self.topic = b"reply/" + (session.client_id or ("%x" % int.from_bytes(data, "big")).encode())
         wanted = check_topic_name(self.topic)
+        properties = {"response_topic": wanted, "correlation_data": data}
         if self._subscribed != wanted:
             session.on(wanted, self._handle_answer)
             # At QoS 0, so that answers need not keep the order of acknowledgements.

@@ -87,9 +87,12 @@ class Session:
         self.mqtt5 = None  # the part of that name, while this link speaks MQTT 5
         for name in options:
             # Every other callable attribute so far is a method, not an option.
-            if name not in ("ticks", "random") and callable(getattr(self, name, print)):
-                raise load("errors").InvalidArgument("unknown option " + name)
-            setattr(self, name, options[name])
+            default = getattr(self, name, print)
+            value = options[name]
+            bad = type(default) is int and name != "protocol" and (type(value) is not int or value < 0)
+            if bad or name not in ("ticks", "random") and callable(default):
+                raise load("errors").InvalidArgument("unknown option or value: " + name)
+            setattr(self, name, value)
         self.clean_session = clean_session
         self.will = will
         self.username = username
@@ -109,9 +112,11 @@ class Session:
         # "~" and the broker's name, once its half of the session was taken over; see resume.py.
         self.taken_over = False
         self.large = self.broken = None
-        self._topic = self._topic_bytes = None  # the topic that publish() checked last
+        self._topic = self  # what publish() checked last; at first no topic is this object
+        self._topic_bytes = None
         # The topic that was received last, its handlers; matches() of topics.py, if a filter needs it.
-        self._seen = self._route = self._matches = self._view = None
+        self._seen = self._route = self._matches = None
+        self._rx = self._view = None  # the buffer that receive() got last
         self.parts = {}  # by name
         self._loaded = []  # the same, in a list: a handler may load another one during an iteration
         self.timers = []  # functions of parts that every tick calls; each returns ms until it must be called again
@@ -235,7 +240,10 @@ class Session:
         self.fetching = False
         self.up_since = self.now
         if self.on_connect:
-            self.on_connect(bool(session_present))
+            try:
+                self.on_connect(bool(session_present))
+            except OutboxFull as error:
+                self.part("backpressure").connected(session_present, error)
 
     def begin_session(self, broker=None):
         """Begins a new session: the broker has none. broker: as for belong_to(), until that is called again."""
@@ -409,6 +417,9 @@ class Session:
         """
         if n > self._left:  # not the same bytes again
             self.heard_at = self.now
+        if buf is not self._rx:
+            self._rx = buf
+            self._view = memoryview(buf)
         i = 0
         while n - i > 1 or self.large and i < n:
             if self.large:
@@ -467,8 +478,6 @@ class Session:
         if self.mqtt5:
             p, kept = self.mqtt5.handle_publish(buf, t, k, p, end)
         view = self._view
-        if view is None:
-            view = self._view = memoryview(buf)
         try:
             if qos == QOS_2:
                 self.part("qos2").handle_publish(head, packet_id, bytes(view[t:k]) + kept, bytes(view[p:end]))
@@ -490,8 +499,7 @@ class Session:
             elif qos and self.state == UP and not self.manual_ack:
                 self.out.put_ack(PUBACK, packet_id)
         except MemoryError:
-            if not self.part("backpressure").leaves(head, packet_id):
-                raise
+            self.part("backpressure").refuse(head, packet_id, view[t:k])
         return True
 
     def handle_puback(self, packet_id):
@@ -526,7 +534,7 @@ class Session:
             return True
         packet_id = buf[j] << 8 | buf[j + 1]
         if head == SUBACK or head == UNSUBACK:
-            self.subscriptions.handle_answer(packet_id, buf[j + 2] if head == SUBACK else 0)
+            self.subscriptions.handle_answer(packet_id, buf[j + 2] if head == SUBACK else 0, ())
         elif not self.out.has_room():
             return False
         else:
@@ -645,8 +653,10 @@ class Session:
         elapsed = now - self.now & TICKS_MASK
         self.now = self.out.now = now
         self.wait_ms -= elapsed
-        if elapsed > NEVER:  # at least 2**29 ms
-            self.slept = True
+        if elapsed > self.ack_timeout:  # nobody has read the acknowledgements that may wait in the socket
+            self.restart_ack_timer()
+            if elapsed > NEVER:  # at least 2**29 ms
+                self.slept = True
 
     def restart_ack_timer(self):
         """Restarts the acknowledgement timer, because a packet makes progress on the link."""

@@ -9,7 +9,7 @@ what umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in 
 
 from errno import ENOTCONN
 
-from ._platform import collect, load
+from ._platform import collect, load, print_exception
 from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
@@ -137,6 +137,8 @@ class MQTTClient:
         self._error = error
         if not self._client.connected:
             self._client.disconnect()  # no new link before connect()
+        elif not isinstance(error, (OSError, LinkLost)):
+            print_exception(error)  # such as a dropped message: umqtt.simple has no callback for it
 
     def _close(self):
         self._client.disconnect()

@@ -20,7 +20,7 @@ class Subscriptions:
         self.requests = {}
         self.must_send = False
         self.asked_at = 0  # ms: when the acknowledgement timer of the requests began, or the last answer came
-        self.refused = False  # a filter was refused on this link
+        self.refused = None  # the last refusal on this link
 
     def want(self, topic_filter, state):
         """Records what the program wants of a topic filter. state: a QoS, or LEAVING to unsubscribe."""
@@ -35,7 +35,7 @@ class Subscriptions:
     def forget(self, unsure):
         """Drops the state that died with the link. unsure: the broker may have forgotten what it granted."""
         self.requests = {}
-        self.refused = False
+        self.refused = None
         self.must_send = True
         self._session.subscribed = not self.filters
         for topic_filter in self.filters:
@@ -67,8 +67,11 @@ class Subscriptions:
             self.filters[topic_filter] |= _ASKED
         session.subscribed = not self.requests
 
-    def handle_answer(self, packet_id, return_code):
-        """Handles SUBACK or UNSUBACK. Reports a refusal. Raises ProtocolError."""
+    def handle_answer(self, packet_id, return_code, told):
+        """Handles SUBACK or UNSUBACK. Reports a refusal. Raises ProtocolError.
+
+        told: what else the broker says of a refusal, for the error.
+        """
         session = self._session
         topic_filter = self.requests.pop(packet_id, b"")
         self.asked_at = session.now
@@ -76,15 +79,16 @@ class Subscriptions:
         if not topic_filter:
             session.unexpected += topic_filter == b""  # no request has this id; None: a later request replaced it
         elif state & LEAVING or return_code == 0x80 or session.mqtt5 and return_code > 0x80:
-            what = "subscribe"
-            if state & LEAVING:
-                what = "unsubscribe"
+            leaving = state & LEAVING
+            if return_code:
+                what = "unsubscribe" if leaving else "subscribe"
+                refused = load("errors").Refused(what, topic_filter, return_code, *told)
+                session.report(refused)
+            if leaving:
                 del self.filters[topic_filter]
             else:
                 # Asked for again later: rights change, and a cluster that holds elections refuses what it grants then.
-                self.refused = True
-            if return_code:
-                session.report(load("errors").Refused(what, topic_filter, return_code))
+                self.refused = refused
         elif return_code > 2:  # [MQTT-3.9.3-2]
             raise ProtocolError("malformed SUBACK")
         else:

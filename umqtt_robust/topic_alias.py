@@ -90,12 +90,11 @@ class TopicAliases:
         if k > t or not topic:
             return self._handle_publish(head, buf, j, end)
         packet = string(topic) + bytes(buf[k:end])
-        view = session._view  # of the receive buffer
-        session._view = None
+        session._view = memoryview(packet)
         try:
             return self._handle_publish(head, packet, 0, len(packet))
         finally:
-            session._view = view
+            session._view = memoryview(buf)
 
     def resolve(self, topic, properties):
         """Returns the topic name of a PUBLISH. topic: as received, empty with an alias alone. Raises ProtocolError."""

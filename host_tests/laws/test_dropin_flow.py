@@ -4,6 +4,8 @@ The broker sends all waiting messages at once, as far as MQTT 3.1.1 allows; test
 brokers and little memory.
 """
 
+import sys
+
 from umqtt_testkit.portable import Clock, Rng, equal
 from world import FULL, SHARE, Broker, Wire
 
@@ -376,3 +378,24 @@ def test_an_acknowledgement_that_finds_no_room_holds_its_packet_up_and_nothing_e
         equal(world.got, [b"%d" % i + bytes(size) for i in range(3)])
         world.client.ping()
         equal((world.broker.session.queue, world.broker.faults), ([], []))
+
+
+def test_a_message_that_no_broker_sends_again_is_dropped_with_a_line_when_the_heap_has_no_room():
+    """Planted: the link ends, and the broker begins again with what is retained; or nothing is printed."""
+    lines = []
+    printing, simple.print_exception = simple.print_exception, lines.append
+    try:
+        world = World(simple.MQTTClient, clean=True)
+        world.client.subscribe(b"in/#", 1)
+        world.core.part("backpressure").plenty = sys.maxsize // 2
+        world.on_message = lambda payload: world.client.publish(b"out", payload, qos=1)
+        world.send(500, 1)
+        for _ in range(600):
+            world.client.check_msg()
+    finally:
+        simple.print_exception = printing
+    assert 30 < len(world.got) < 500, len(world.got)
+    equal(world.got, sorted(world.got, key=int))
+    equal(world.published(), world.got)
+    equal(len(lines), 500 - len(world.got))
+    equal((len(world.wires), world.broker.session.queue, world.broker.faults), (1, [], []))

@@ -4,6 +4,8 @@ The handlers of these tests publish. The broker sends all waiting messages at on
 acknowledgements for the client's own messages arrive behind all of them.
 """
 
+import sys
+
 try:
     from micropython import heap_lock, heap_unlock
 except ImportError:  # CPython
@@ -38,6 +40,8 @@ def worlds(qos, publishes, how, kept, waiting, **options):
         for n in range(publishes):
             world.client.publish(b"out/%d" % n, payload, how)
         got.append(payload)
+        if world.client.manual_ack:
+            world.client.acknowledge(world.client.packet_id)
 
     world.program = lambda world: world.client.on(b"in/#", handler)
     world.program(world)
@@ -53,10 +57,17 @@ def worlds(qos, publishes, how, kept, waiting, **options):
     return world
 
 
+def queue(world):
+    """Return the messages at QoS 1 and 2 that the broker has for the client."""
+    broker = world.brokers[0]
+    session = broker.sessions.get(b"c") or broker.session  # broker.session is that of a clean session, while it lasts
+    return session.queue if session else []
+
+
 def finished(world):
     world.run(lambda: world.client.connected)
     for _ in range(3):
-        world.run(lambda: not world.client.pending and not world.brokers[0].sessions[b"c"].queue, 20000)
+        world.run(lambda: not world.client.pending and not queue(world), 20000)
         world.settle()
 
 
@@ -87,14 +98,71 @@ def test_everything_that_waits_is_handed_over_in_order_and_once():
                     check(world, publishes, waiting, about)
 
 
-def test_at_qos_0_what_there_is_no_room_for_is_counted():
-    # A broker drops messages too if its client does not read. Planted: they are dropped without being counted.
-    world = worlds(0, 1, 1, False, 2000)
+def forgetful(qos, waiting, plenty, **options):
+    """Return a world where messages waited that no broker sends again. plenty: bytes of heap that had to stay free."""
+    world = worlds(0, 1, 1, False, 0, clean_session=True, **options)
+    world.client.part("backpressure").plenty = plenty
+    world.client.subscribe(b"in/#", qos)
+    world.settle()
+    for i in range(waiting):
+        assert world.brokers[0].send(b"c", b"in/%d" % i, b"%d" % i, qos)
     finished(world)
-    assert 32 < len(world.got) < 2000
-    equal(len(world.got) + world.client.discarded, 2000)
-    equal(world.got, sorted(world.got, key=int))
-    equal(world.faults(), [])
+    return world
+
+
+def test_what_no_broker_sends_again_is_kept_while_there_is_plenty_of_heap():
+    # Planted: 4 KB of it are kept, however much heap is free.
+    for qos in (0, 1, 2):
+        world = forgetful(qos, 500, 20480)
+        check(world, 1, 500, repr(qos))
+        equal((len(world.wires), world.client.discarded), (1, 0), qos)
+
+
+def test_what_no_broker_sends_again_is_dropped_and_told_when_the_heap_has_no_room():
+    # Planted: the link ends, on each link anew, and the broker begins again with what is retained; a message is dropped
+    # without being counted or told; it is acknowledged before those that wait in front of it, or never.
+    for qos, manual in ((0, False), (1, False), (1, True)):
+        world = forgetful(qos, 2000, sys.maxsize // 2, manual_ack=manual)
+        got, client = world.got, world.client
+        assert 32 < len(got) < 2000, (qos, len(got))
+        equal(got, sorted(got, key=int))
+        equal(len(got) + client.discarded, 2000)
+        dropped = [b"in/%d" % i for i in range(2000) if b"%d" % i not in got]
+        equal([error.args[0] for error in world.of_kind("error")], dropped if qos else [])
+        equal((queue(world), len(world.wires), client.dead_letters, world.faults()), ([], 1, 0, []))
+
+
+def test_a_message_that_no_broker_sends_again_and_that_finds_no_memory_is_told():
+    # Planted: MemoryError ends the link.
+    for qos in (1, 2):
+        world = worlds(0, 0, 0, False, 0, clean_session=True)
+        client = world.client
+        client.subscribe(b"in/#", qos)
+        world.settle()
+        calls = []
+        if qos == 1:
+            deliver = client._deliver
+        else:
+            inbound = client.outbox.store.inbound
+            deliver = inbound.put
+
+        def poor(*message, deliver=deliver, calls=calls):
+            calls.append(1)
+            if len(calls) in (2, 3):
+                raise MemoryError("planted")
+            return deliver(*message)
+
+        if qos == 1:
+            client._deliver = poor
+        else:
+            inbound.put = poor
+        for i in range(5):
+            world.brokers[0].send(b"c", b"in/%d" % i, b"%d" % i, qos)
+        finished(world)
+        equal(world.got, [b"0", b"3", b"4"], qos)
+        equal([error.args for error in world.of_kind("error")], [(b"in/1",), (b"in/2",)])
+        equal((client.discarded, len(world.wires), world.faults()), (2, 1, []))
+        equal(len(queue(world)), 0)
 
 
 def test_a_handler_that_finds_the_outbox_full_gets_its_message_again():

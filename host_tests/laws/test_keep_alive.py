@@ -285,6 +285,20 @@ def test_a_quiescing_disconnect_ends_in_time_in_every_state():
         equal(world.brokers[0].taken, [(b"t", b"x")])
 
 
+def test_an_acknowledgement_that_waits_in_the_socket_of_a_busy_program_is_not_missing():
+    # Planted: the time in which nobody reads counts. What came before the PUBACK takes more than one tick to read.
+    world = up(0, ack_timeout=3000, reads=1)
+    client, broker = world.client, world.brokers[0]
+    client.subscribe(b"in/#", 0)
+    world.settle()
+    for i in range(200):
+        broker.send(b"c", b"in/x", b"%d" % i + bytes(60), 0)
+    client.publish(b"t", b"x", 1)
+    world.clock.advance(4000)
+    assert world.run(lambda: not client.pending, 10000)
+    equal((len(world.wires), len(world.taken())), (1, 1))
+
+
 def test_a_publish_between_rare_ticks_has_its_whole_ack_timeout():
     # Planted: publish() takes the time of the last tick.
     for gap in (1000, 60000, 250000):

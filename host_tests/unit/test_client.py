@@ -6,6 +6,7 @@ from umqtt_robust import Client, Will
 from umqtt_robust.errors import InvalidArgument, OutboxFull
 from umqtt_robust.policy import DROP_NEWEST
 from umqtt_robust.servers import parse_url
+from umqtt_robust.session import Session
 from umqtt_robust.store import MemoryStore
 
 
@@ -55,6 +56,15 @@ def test_bad_arguments_are_refused_at_the_call():
         {"username": "u", "password": bytes(65536)},
         {"window": 0},
         {"window": "8"},
+        {"ack_timeout": "x"},
+        {"ping_after": "x"},
+        {"policy": "x"},
+        {"rx_size": "x"},
+        {"tx_size": 10.5},
+        {"handler_retries": -1},
+        {"will": ("t", b"p", 0, False)},
+        {"will": (7, b"p", 0, False, None)},
+        {"will": "t"},
     ):
         raises(InvalidArgument, offline, **options)
     raises(InvalidArgument, Client, b"", "mqtt://a", clean_session=False)
@@ -87,8 +97,11 @@ def test_bad_publishes_queue_nothing():
         ("a", b"", 3),
         ("a", b"", -1),
         ("a", b"", 1, False, 0),
+        ("a", b"", 1, False, "x"),
+        (None, b"", 1),
     ):
         raises(InvalidArgument, client.publish, *arguments)
+    raises(InvalidArgument, offline().publish, None, b"", 1)
     for topic_filter in ("", "a/#/b", "a+", b"\0", "\ud800"):
         raises(InvalidArgument, client.subscribe, topic_filter)
         raises(InvalidArgument, client.on, topic_filter, print)
@@ -181,3 +194,16 @@ def test_poll_does_not_wait_before_what_was_just_asked_for():
         ask()
         client.poll(5000)
         equal((transport.waited, transport.written[: len(packet)]), ([], packet))
+
+
+def test_a_session_without_a_client_takes_any_buffers():
+    # Planted: the view of the first buffer is kept, and each message is the first one.
+    session = Session("c", ticks=lambda: 0)
+    got = []
+    session.on_message = lambda topic, payload: got.append(payload)
+    session.open(lambda buf, offset, size: size)
+    session.receive(b"\x20\x02\x00\x00", 4)
+    for payload in (b"one", b"two", b"six"):
+        packet = b"\x30\x06\x00\x01t" + payload
+        equal(session.receive(packet, len(packet)), len(packet))
+    equal(got, [b"one", b"two", b"six"])

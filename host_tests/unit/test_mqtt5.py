@@ -109,8 +109,12 @@ def test_properties_that_are_cut_or_that_may_not_stand_there_break_the_protocol(
     for end in (1, 3, 7, 9, len(wire) - 2):  # in the middle of a property
         raises(ProtocolError, mqtt5.decode, bytes((end,)) + wire[1:], 0, len(wire), 16)
     twice = properties(content_type=[b"a", b"b"])
-    for bad in (twice, b"\1\x7f", b"\x02\x21\0", properties(receive_maximum=1), b"\x05\x26\0\1a\0", b"\x02\x0b\x80"):
+    for bad in (twice, b"\1\x7f", b"\x02\x21\0", properties(receive_maximum=1), b"\x05\x26\0\1a\0", b"\x02\x0b\x80",
+                properties(payload_format_indicator=2), properties(subscription_identifier=[0])):  # fmt: skip
         raises(ProtocolError, mqtt5.decode, bad, 0, len(bad), 16)
+    for bad in ({"receive_maximum": 0}, {"maximum_packet_size": 0}, {"retain_available": 2}):
+        wire = properties(**bad)
+        raises(ProtocolError, mqtt5.decode, wire, 0, len(wire), 8)
 
 
 def test_properties_that_the_program_gets_wrong_are_refused_at_the_call():
@@ -126,6 +130,7 @@ def test_properties_that_the_program_gets_wrong_are_refused_at_the_call():
         {"correlation_data": 7},
         {"correlation_data": bytes(65536)},
         {"payload_format_indicator": 256},
+        {"payload_format_indicator": 2},  # a broker that checks it ends each link on which it is sent
         {"payload_format_indicator": "1"},
         {"user_property": [("a",)]},
         {"user_property": 7},
@@ -135,7 +140,8 @@ def test_properties_that_the_program_gets_wrong_are_refused_at_the_call():
         equal(client.pending, 0)
     raises(InvalidArgument, Client("c", "mqtt://h").publish, "t", b"", 1, properties={"content_type": "x"})
     raises(InvalidArgument, Client, "c", "mqtt://h", protocol=3)
-    raises(InvalidArgument, Client, "c", "mqtt://h", protocol=5, connect_properties={"content_type": "x"})
+    for bad in ({"content_type": "x"}, {"receive_maximum": 0}, {"maximum_packet_size": 0}):
+        raises(InvalidArgument, Client, "c", "mqtt://h", protocol=5, connect_properties=bad)
     raises(InvalidArgument, Client, "c", "mqtt://h", protocol=5, will=Will("t", b"", properties={"topic_alias": 1}))
 
 
@@ -254,15 +260,15 @@ def test_the_reason_of_every_refusal_is_told():
     session.subscribe("b", 1)
     session.unsubscribe("c")
     ids = {body[5:6]: body[:2] for _, body in link.packets()}
-    link.give(encoder.encode(0x90, ids[b"a"] + _NONE + b"\x87"))
+    link.give(encoder.encode(0x90, ids[b"a"] + properties(reason_string=b"not yours") + b"\x87"))
     link.give(encoder.encode(0x90, ids[b"b"] + properties(reason_string=b"ok") + b"\x01"))
     link.give(encoder.encode(0xB0, ids[b"c"] + _NONE + b"\x11"))
-    equal([error.args for error in link.errors], [("subscribe", b"a", 0x87)])
+    equal([error.args for error in link.errors], [("subscribe", b"a", 0x87, b"not yours")])
     assert session.subscribed
     session.unsubscribe("b")
     packet_id = link.packets()[0][1][1]
     link.give(acknowledgement(UNSUBACK, packet_id, _NONE + b"\x87"))
-    equal(link.errors[-1].args, ("unsubscribe", b"b", 0x87))
+    equal(link.errors[-1].args, ("unsubscribe", b"b", 0x87, b""))
     error = link.lost(encoder.encode(_DISCONNECT, b"\x8b" + properties(reason_string=b"maintenance")))
     equal((type(error), error.args), (Refused, ("disconnect", 0x8B, b"maintenance")))
     link.open(up())
@@ -323,6 +329,14 @@ def test_a_broker_without_qos_2_and_retained_messages_gets_what_it_takes():
     link.session.close()
     link.open(up())
     equal([published(packet)[4] for packet in link.packets()], [b"a"])
+    # Planted: what was queued at QoS 0 waits for another broker too.
+    link = Link(queue_qos0=True)
+    for payload in (b"0", b"1", b"2"):
+        link.session.publish("t", payload, 0)
+    link.session.publish("t", b"3", 1)
+    link.open(up(maximum_qos=0))
+    equal([published(packet)[4] for packet in link.packets()], [b"0", b"1", b"2"])
+    equal(link.session.pending, 1)
 
 
 def test_auto_falls_back_once_and_remembers_for_each_broker():

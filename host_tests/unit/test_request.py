@@ -101,3 +101,19 @@ def test_a_request_needs_mqtt_5():
     link.lost(connack(False, 1))
     link.open(connack(), "old")
     raises(InvalidArgument, link.session.part("request").send, "ask", b"", print)
+
+
+def test_a_client_without_an_id_shares_its_answers_with_no_other():
+    # Planted: the topic of the answers is reply/ for all of them, so each gets those of all.
+    topics = []
+    for _ in range(2):
+        client = Client(b"", "mqtt://h", protocol=5)
+        request = client.part("request")
+        for _ in range(2):
+            request.send("ask", b"", print)
+        equal(len(client.subscriptions.filters), 1)
+        topics += client.subscriptions.filters
+    assert topics[0] != topics[1]
+    client.client_id = b"given"  # by the broker
+    request.send("ask", b"", print)
+    equal(list(client.subscriptions.filters), [topics[1]])
