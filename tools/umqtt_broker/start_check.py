@@ -82,8 +82,7 @@ def _check_store(path: str) -> None:
         check_usable(parse_redis_url(path))
         return
     _check_file("persistence_location", path)
-    if os.path.exists(path):
-        check_openable(path)
+    check_openable(path)
 
 
 def _check_http(config: BrokerConfig) -> None:

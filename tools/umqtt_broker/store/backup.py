@@ -110,6 +110,7 @@ def _reading(path: str) -> Iterator[sqlite3.Connection]:
     if not os.path.isfile(path):
         raise StoreError(f"there is no store {path} — name it with --store")
     try:
+        schema.check_file(path)
         database = sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?mode=rw", uri=True, isolation_level=None)
         try:
             if not schema.check(database, path):
@@ -169,9 +170,9 @@ def _copy(database: sqlite3.Connection, to: str) -> None:
 def keep_old(store_path: str, why: str) -> str | None:
     """Give the store and its log a second name that contains `why`, so that it is kept when the first is replaced.
 
-    Returns that name, None if there is no store.
+    Returns that name, None if there is no store. A log without its store is kept too.
     """
-    if not os.path.exists(store_path):
+    if not any(os.path.exists(store_path + end) for end in ("", *_COMPANIONS)):
         return None
     name = kept = f"{store_path}.{why}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1

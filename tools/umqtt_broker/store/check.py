@@ -8,7 +8,8 @@ from contextlib import closing
 from ..errors import StoreError
 from . import schema
 from .quarantine import is_whole
-from .recovery import check_tail
+from .recovery import find_loss
+from .salvage import refusal
 
 # Most findings of SQLite's integrity check that are reported.
 _MOST = 20
@@ -26,15 +27,18 @@ _MISSING = "SELECT count(*) FROM delivery WHERE message IS NOT NULL AND message 
 
 def check(path: str) -> list[str]:
     """Return the problems of the store at `path`, one line each. Raises StoreError if there is no store."""
-    if not os.path.isfile(path):
-        raise StoreError(f"there is no store {path} — name it with --store")
     problems: list[str] = []
     try:
-        if lost := check_tail(path):
-            problems.append(lost)
+        if loss := find_loss(path):
+            problems.append(loss.text)
+        schema.check_file(path)
+        if problems and schema.is_empty(path):
+            return problems
+        if not os.path.isfile(path):
+            raise StoreError(f"there is no store {path} — name it with --store")
         with closing(schema.connect_to_look(path)) as database:
             version = schema.check(database, path)
-            if not version:
+            if not version and not problems:
                 raise StoreError(f"{path} is empty — name a store or a backup of one")
             # In one transaction, so that a running broker changes nothing between two queries.
             database.execute("BEGIN")
@@ -47,14 +51,17 @@ def check(path: str) -> list[str]:
 
 
 def check_openable(path: str) -> None:
-    """Raise StoreError if a broker could not open the store. It may be open in another broker."""
+    """Raise StoreError if a broker could not open the store. It may be open in another broker, or not exist yet."""
     try:
-        if lost := check_tail(path):
-            raise StoreError(f"{lost} — restore a backup, or start with --accept-loss to go on without them")
+        if loss := find_loss(path):
+            raise StoreError(str(loss))
+        schema.check_file(path)
+        if not os.path.exists(path):
+            return
         with closing(schema.connect_to_look(path)) as database:
             schema.check(database, path)
     except sqlite3.Error as error:
-        raise StoreError(f"cannot open store {path} ({error}) — restore a backup, or name another") from error
+        raise refusal(path, error) from error
 
 
 def _damage(database: sqlite3.Connection) -> list[str]:

@@ -3,8 +3,8 @@
 SQLite cannot tell a log that is damaged in the middle, cut short, emptied or removed from one that ends there, as after
 a power cut. So the database counts its commits, and the lock file has the same count. The lock file is written after
 each commit, without a sync of its own, so it is never ahead of what is safe: a database with a lower count has lost
-acknowledged commits. After a power cut the lock file may be outdated by the age of the system's page cache, some 30
-seconds: losses since then are not noticed.
+acknowledged commits, and one that is missing or empty has lost everything. After a power cut the lock file may be
+outdated by the age of the system's page cache, some 30 seconds: losses since then are not noticed.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ class StoreLock:
 
     def __init__(self, path: str) -> None:
         try:
-            self._descriptor = os.open(_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreError(
                 f"cannot write beside store {path} ({error.strerror}) — name another with --store"
@@ -53,6 +53,10 @@ class StoreLock:
         record = _RECORD.pack(*witness, 0)[:-4]
         os.pwrite(self._descriptor, record + zlib.crc32(record).to_bytes(4, "big"), 0)
 
+    def forget(self) -> None:
+        """Note that there is no store any more, because it was moved. Raises OSError."""
+        os.ftruncate(self._descriptor, 0)
+
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._descriptor)
@@ -61,7 +65,7 @@ class StoreLock:
 def read_witness(path: str) -> Witness | None:
     """Return the last commit noted beside the store at `path`, None if there is none that can be read."""
     try:
-        with open(_path(path), "rb") as file:
+        with open(lock_path(path), "rb") as file:
             record = file.read(_RECORD.size)
     except OSError:
         return None
@@ -70,5 +74,14 @@ def read_witness(path: str) -> Witness | None:
     return Witness(*_RECORD.unpack(record)[:3])
 
 
-def _path(path: str) -> str:
+def counted(path: str, witness: Witness) -> str:
+    """Return in words what the lock file of the store at `path` has counted."""
+    return (
+        f"its lock file {lock_path(path)} counts {witness.commits} commits since the last start of its broker, which"
+        f" stored {witness.messages} messages"
+    )
+
+
+def lock_path(path: str) -> str:
+    """Return the path of the lock file of the store at `path`."""
     return os.path.realpath(path) + ".lock"

@@ -3,13 +3,14 @@
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..protocol.messages import MessageProperties, RetainedMessage, Will
 from . import schema
 from .base import Recovered, RecoveredSession
-from .lock import read_witness
+from .lock import Witness, counted, lock_path, read_witness
 from .schema import DamagedRow
 
 # By session: the number of its messages, and the payload bytes of those that are not released.
@@ -26,28 +27,52 @@ _WILLS = "SELECT client_id, topic_name, payload, qos, retain, expiry, passed_on,
 _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
 
 
-def check_tail(path: str) -> str:
-    """Return a message about commits that the store at `path` has lost, "" if none. Raises sqlite3.Error.
+class Loss(NamedTuple):
+    """The commits that a store has lost. text: what is lost. remedy: what its user can do."""
+
+    text: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.text} — {self.remedy}"
+
+
+def find_loss(path: str) -> Loss | None:
+    """Return the commits that the store at `path` has lost, None if there are none. Raises sqlite3.Error, StoreError.
 
     Changes nothing.
     """
     # Read the lock file before the database: a running broker may commit in between.
     witness = read_witness(path)
-    if witness is None or not os.path.exists(path):
-        return ""
-    database = schema.connect_to_look(path)
-    try:
-        if schema.check(database, path) < schema.COUNTS_COMMITS:
-            return ""
+    if witness is None:
+        return None
+    # Not opened in that case: SQLite would delete the log of an empty database.
+    if schema.is_empty(path):
+        return _all_lost(path, witness)
+    with closing(schema.connect_to_look(path)) as database:
+        version = schema.check(database, path)
+        if not version:
+            return _all_lost(path, witness)
+        if version < schema.COUNTS_COMMITS:
+            return None
         row = database.execute("SELECT run, commits, messages FROM broker").fetchone()
-    finally:
-        database.close()
     if row is None or row[0] != witness.run or row[1] >= witness.commits:
-        return ""
-    return (
+        return None
+    text = (
         f"store {path} has lost its last {witness.commits - row[1]} commits, which stored"
         f" {witness.messages - row[2]} messages: its log {path}-wal was damaged, cut short or removed"
     )
+    return Loss(text, "restore a backup, or start with --accept-loss to go on without them")
+
+
+def _all_lost(path: str, witness: Witness) -> Loss:
+    lock, log = lock_path(path), os.path.realpath(path) + "-wal"
+    state = "empty" if os.path.exists(path) else "missing"
+    text = f"store {path} is {state}, so what was in it is lost: {counted(path, witness)}"
+    others, told = lock, "start with --accept-loss to go on without it"
+    if os.path.exists(log):
+        others, told = f"{log} and {lock}", f"start with --accept-loss to go on with what {log} still has of it"
+    return Loss(text, f"restore a backup, {told}, or, if it was removed on purpose, remove {others} too")
 
 
 def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:

@@ -5,14 +5,17 @@ rows in between are lost. So if one page of messages is damaged, only the messag
 """
 
 import os
+import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ..errors import StoreError
 from . import schema
 from .backup import keep_old, new_file
+from .lock import counted, read_witness
 
 _KINDS: dict[str, type] = {"INTEGER": int, "BLOB": bytes, "TEXT": str}
 _ORPHANS = "session NOT IN (SELECT number FROM session UNION SELECT number FROM share)"
@@ -24,27 +27,78 @@ class _Column(NamedTuple):
     key: int
 
 
-def salvage(path: str) -> str:
+def salvage(path: str, *, may_lose_all: bool = False) -> str:
     """Replace the store at `path` by what can be read of it. The caller must have its lock.
 
+    may_lose_all: replace it by an empty store if nothing can be read, and if its lock file says that it was a store.
     Returns a message: what is left, what is lost, and the name of the damaged file. Raises StoreError, OSError and
     sqlite3.Error; then the store is unchanged.
     """
     # Replace the file and not a link to it: SQLite keeps the log beside the file.
     path = os.path.realpath(path)
     with new_file(path) as partial:
-        with closing(sqlite3.connect(path, isolation_level=None)) as source:
-            lost, left = _copy(source, path, partial)
+        with _source(path) as source:
+            try:
+                version = _version(source, path)
+            except sqlite3.Error as error:
+                if not may_lose_all or read_witness(path) is None:
+                    raise StoreError(f"nothing of store {path} can be read ({error}) — restore a backup") from error
+                version = 0
+            found = _copy(source, version, partial) if version else "nothing can be read, so it begins empty"
         kept = keep_old(path, "damaged")
-    gone = f"; lost are {', '.join(lost)}" if lost else ""
-    return f"{left['session']} sessions and {left['delivery']} messages are left{gone}; the damaged file is {kept}"
+    return f"{found}; the damaged file is {kept}"
 
 
-def _copy(source: sqlite3.Connection, path: str, to: str) -> tuple[list[str], dict[str, int]]:
+def refusal(path: str, error: Exception) -> StoreError:
+    """Return the error of a store that cannot be opened: what is damaged, and what its user can do."""
+    found, remedy = str(error), "name another with --store"
+    if schema.is_damage(error):
+        witness = read_witness(path)
+        if _can_be_read(path):
+            remedy = "start with --accept-loss to go on with what can be read of it"
+        elif witness is not None:
+            found += f"; nothing can be read; {counted(path, witness)}"
+            remedy = "start with --accept-loss to go on without it"
+    return StoreError(f"cannot open store {path} ({found}) — restore a backup, or {remedy}")
+
+
+def _can_be_read(path: str) -> bool:
     try:
-        version = schema.check(source, path)
-    except sqlite3.Error as error:
-        raise StoreError(f"nothing of store {path} can be read ({error}) — restore a backup") from error
+        with _source(os.path.realpath(path), schema.connect_to_look) as source:
+            return bool(_version(source, path))
+    except (sqlite3.Error, OSError, StoreError):
+        return False
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None)
+
+
+@contextmanager
+def _source(path: str, connect: Callable[[str], sqlite3.Connection] = _connect) -> Iterator[sqlite3.Connection]:
+    """Open the damaged database. If only its log is left, yield what is in the log."""
+    if not schema.is_empty(path):
+        with closing(connect(path)) as database:
+            yield database
+        return
+    with TemporaryDirectory(prefix=f"{os.path.basename(path)}.log-", dir=os.path.dirname(path)) as folder:
+        copy = os.path.join(folder, "database")
+        # SQLite takes pages from the log first. The others are those of a new store: it deletes the log of an empty
+        # database, and the log has the list of the tables only if the database has grown.
+        schema.connect(copy).close()
+        shutil.copyfile(path + "-wal", copy + "-wal")
+        with closing(connect(copy)) as database:
+            yield database
+
+
+def _version(source: sqlite3.Connection, path: str) -> int:
+    if version := schema.check(source, path):
+        return version
+    raise schema.DamagedRow("file is not a database")
+
+
+def _copy(source: sqlite3.Connection, version: int, to: str) -> str:
+    """Copy what can be read. Returns in words what is left and what is lost."""
     with closing(sqlite3.connect(to, isolation_level=None)) as target:
         schema.migrate(target, 0, version)
         target.execute("BEGIN")
@@ -53,7 +107,8 @@ def _copy(source: sqlite3.Connection, path: str, to: str) -> tuple[list[str], di
         _tidy(target, tables)
         left = {table: target.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
         target.execute("COMMIT")
-    return lost, left
+    gone = f"; lost are {', '.join(lost)}" if lost else ""
+    return f"{left['session']} sessions and {left['delivery']} messages are left{gone}"
 
 
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> str:

@@ -164,6 +164,7 @@ def connect(path: str) -> sqlite3.Connection:
 
     Raises sqlite3.Error, or StoreError for a file that is not a store of this broker or is newer than this program.
     """
+    check_file(path)
     try:
         # Only the owner may read the messages; SQLite would make the file with the umask's mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -182,9 +183,28 @@ def connect(path: str) -> sqlite3.Connection:
 
 def connect_to_look(path: str) -> sqlite3.Connection:
     """Open the database at `path` so that neither it nor its log changes. Raises sqlite3.Error."""
+    check_file(path)
     # Without a log no broker is writing; opened as immutable, since SQLite would otherwise leave an empty log behind.
     mode = "mode=ro" if os.path.exists(os.path.realpath(path) + "-wal") else "mode=ro&immutable=1"
     return sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?{mode}", uri=True, isolation_level=None)
+
+
+def is_empty(path: str) -> bool:
+    """Tell whether there is no file at `path`, or an empty one."""
+    return not os.path.exists(path) or os.path.getsize(path) == 0
+
+
+def check_file(path: str) -> None:
+    """Raise DamagedRow for a file that SQLite would take for a new database, though something is there.
+
+    SQLite would delete the log of an empty file, even when it only reads, and overwrite a file of one byte.
+    """
+    log = os.path.realpath(path) + "-wal"
+    if is_empty(path):
+        if not is_empty(log):
+            raise DamagedRow(f"it is {'empty' if os.path.exists(path) else 'missing'}, but its log {log} is not")
+    elif os.path.getsize(path) == 1:
+        raise DamagedRow("file is not a database")
 
 
 def check(database: sqlite3.Connection, path: str) -> int:

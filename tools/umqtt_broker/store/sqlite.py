@@ -18,8 +18,8 @@ from .change_batch import Batch, Page, ranges
 from .group_commit import Opened
 from .lock import RUN_SIZE, StoreLock, Witness
 from .quarantine import checksum, is_whole, set_aside, set_aside_garbled
-from .recovery import check_tail, recover
-from .salvage import salvage
+from .recovery import find_loss, recover
+from .salvage import refusal, salvage
 
 _log = logging.getLogger("umqtt_broker.store")
 
@@ -84,16 +84,13 @@ class SqliteBackend:
             except sqlite3.Error as error:
                 if not (self._accept_loss and schema.is_damage(error)):
                     raise
-                self._salvage(error)
+                self._salvage(error, may_lose_all=True)
                 return self._read()
         except (sqlite3.Error, OSError, StoreError) as error:
             self._lock.close()
             if isinstance(error, StoreError):
                 raise
-            remedy = "name another with --store"
-            if schema.is_damage(error):
-                remedy = "start with --accept-loss to go on with what can be read of it"
-            raise StoreError(f"cannot open {self.name} ({error}) — restore a backup, or {remedy}") from error
+            raise refusal(self._path, error) from error
 
     def close(self) -> None:
         """Close the database and give the lock back."""
@@ -104,7 +101,7 @@ class SqliteBackend:
 
     def _read(self) -> Opened:
         """Open the database and read it. Raises sqlite3.Error, OSError and StoreError; then it is not open."""
-        self._check_tail()
+        self._check_loss()
         self._database = schema.connect(self._path)
         try:
             self._report_garbled(set_aside_garbled(self._database))
@@ -115,15 +112,16 @@ class SqliteBackend:
             raise
         return opened
 
-    def _salvage(self, error: sqlite3.Error) -> None:
-        _log.error("%s was damaged (%s): %s", self.name, error, salvage(self._path))
+    def _salvage(self, error: sqlite3.Error, *, may_lose_all: bool = False) -> None:
+        found = salvage(self._path, may_lose_all=may_lose_all)
+        _log.error("%s was damaged (%s): %s", self.name, error, found)
 
-    def _check_tail(self) -> None:
+    def _check_loss(self) -> None:
         """Check for lost commits, before anything is changed. Raises StoreError if that is not accepted."""
-        if lost := check_tail(self._path):
+        if loss := find_loss(self._path):
             if not self._accept_loss:
-                raise StoreError(f"{lost} — restore a backup, or start with --accept-loss to go on without them")
-            _log.error("%s: goes on without them, as told", lost)
+                raise StoreError(str(loss))
+            _log.error("%s: goes on without them, as told", loss.text)
 
     def _begin_run(self) -> None:
         """Begin a new count of commits, in the database itself and not in its log.

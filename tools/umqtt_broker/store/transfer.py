@@ -89,6 +89,8 @@ def export(store_path: str, to: str) -> tuple[StoreInfo, str]:
             found = info(partial)
         kept = keep_old(store_path, "exported")
         assert kept is not None  # it is there
+        # A broker that starts here later begins a new store: it must not take this one for lost.
+        held.forget()
         os.unlink(store_path)
         schema.sync_folder(store_path)
         return found, kept
