@@ -1,6 +1,6 @@
 """A store whose file is emptied or removed is missed, and its log is kept; one removed with its lock file is not.
 
-Planted: find_loss() that says None for an empty or a missing file; a database opened to look although it is empty,
+Planted: a refusal that promises that something can be read of any file; find_loss() that says None for an empty or a missing file; a database opened to look although it is empty,
 whose log SQLite then deletes; an export that leaves the witness of the store that it has moved.
 """
 
@@ -91,8 +91,9 @@ def test_a_file_that_is_no_database_is_refused_and_with_a_lock_file_replaced_if_
     other = tmp_path / "other.db"
     damage(other, kind)
     for accept_loss in (False, True):
-        with pytest.raises(StoreError, match="file is not a database"):
+        with pytest.raises(StoreError, match="file is not a database") as refused:
             Found(other, accept_loss)
+        assert "--accept-loss" not in str(refused.value)
 
 
 def test_the_log_of_an_emptied_store_is_kept_without_a_lock_file_too(tmp_path: Path, history: History) -> None:

@@ -1,14 +1,16 @@
 """Replaces a damaged store by a new file with everything that can be read of it. The damaged file is kept.
 
-Each table is read from its beginning up to the first damaged page, and from its end back to the last damaged page; the
-rows in between are lost. So if one page of messages is damaged, only the messages on it are lost.
+Each table is read from its beginning up to the first damaged page, and from its end back to the last damaged page.
+Between the two, messages are looked for one by one. So if one page of messages is damaged, only the messages on it are
+lost, and a file that was cut short costs the messages behind the cut.
 """
 
+import contextlib
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -18,10 +20,16 @@ from .backup import keep_old, new_file
 from .lock import counted, read_witness
 
 _KINDS: dict[str, type] = {"INTEGER": int, "BLOB": bytes, "TEXT": str}
+# Positions without a readable row after which the rest of a queue, or of a table, counts as lost: a second or two.
+_MOST_MISSING = 5_000
+_MOST_MISSING_OF_TABLE = 100_000
+_NO_LIMIT = 1 << 62
+_QUEUES = "SELECT number FROM session UNION SELECT number FROM share ORDER BY 1"
 _ORPHANS = "session NOT IN (SELECT number FROM session UNION SELECT number FROM share)"
 
 
 class _Column(NamedTuple):
+    name: str
     kind: type
     may_be_null: bool
     key: int
@@ -70,15 +78,14 @@ def _can_be_read(path: str) -> bool:
         return False
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None)
-
-
-@contextmanager
-def _source(path: str, connect: Callable[[str], sqlite3.Connection] = _connect) -> Iterator[sqlite3.Connection]:
+@contextlib.contextmanager
+def _source(
+    path: str, connect: Callable[[str], sqlite3.Connection] = schema.open_database
+) -> Iterator[sqlite3.Connection]:
     """Open the damaged database. If only its log is left, yield what is in the log."""
     if not schema.is_empty(path):
         with closing(connect(path)) as database:
+            _tolerate(database)
             yield database
         return
     with TemporaryDirectory(prefix=f"{os.path.basename(path)}.log-", dir=os.path.dirname(path)) as folder:
@@ -88,7 +95,13 @@ def _source(path: str, connect: Callable[[str], sqlite3.Connection] = _connect) 
         schema.connect(copy).close()
         shutil.copyfile(path + "-wal", copy + "-wal")
         with closing(connect(copy)) as database:
+            _tolerate(database)
             yield database
+
+
+def _tolerate(database: sqlite3.Connection) -> None:
+    """Let SQLite read a file that is shorter than its first page says, and skip tables with garbled definitions."""
+    database.execute("PRAGMA writable_schema = ON")
 
 
 def _version(source: sqlite3.Connection, path: str) -> int:
@@ -99,10 +112,14 @@ def _version(source: sqlite3.Connection, path: str) -> int:
 
 def _copy(source: sqlite3.Connection, version: int, to: str) -> str:
     """Copy what can be read. Returns in words what is left and what is lost."""
+    with contextlib.suppress(sqlite3.Error):
+        schema.mend_tables(source, version)
     with closing(sqlite3.connect(to, isolation_level=None)) as target:
         schema.migrate(target, 0, version)
         target.execute("BEGIN")
         tables = [name for (name,) in target.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()]
+        # Owners of queues first: their numbers are needed to read the queues.
+        tables.sort(key=lambda table: table not in ("session", "share"))
         lost = [text for table in tables if (text := _copy_table(source, target, table))]
         _tidy(target, tables)
         left = {table: target.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
@@ -114,8 +131,8 @@ def _copy(source: sqlite3.Connection, version: int, to: str) -> str:
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> str:
     """Copy the readable rows of a table. Returns in words what is lost, "" for nothing."""
     columns = [
-        _Column(_KINDS[kind], not (not_null or key), key)
-        for _, _, kind, not_null, _, key in target.execute(f"PRAGMA table_info({table})").fetchall()
+        _Column(name, _KINDS[kind], not (not_null or key), key)
+        for _, name, kind, not_null, _, key in target.execute(f"PRAGMA table_info({table})").fetchall()
     ]
     # Columns by number, not by name: the names are in the damaged database too.
     places = [at for at, column in sorted(enumerate(columns), key=lambda one: one[1].key) if column.key]
@@ -125,49 +142,92 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
     made = target.execute(f"SELECT * FROM {table}").fetchall()
     target.execute(f"DELETE FROM {table}")
     query = f"SELECT * FROM {table} ORDER BY "
-    forward = _Reader(source, query + ", ".join(keys), columns)
-    backward = _Reader(source, query + ", ".join(f"{key} DESC" for key in keys), columns)
-    target.executemany(insert, forward)
+    forward, backward, between = (_Reader(source, columns, places) for _ in range(3))
+    target.executemany(insert, forward.read(query + ", ".join(keys)))
     if forward.is_cut:
-        target.executemany(insert, backward)
+        target.executemany(insert, backward.read(query + ", ".join(f"{key} DESC" for key in keys)))
+        if table in ("delivery", "message"):
+            queues: list[tuple[int, ...]] = [()] if table == "message" else target.execute(_QUEUES).fetchall()
+            target.executemany(insert, between.search(table, queues, forward.last, backward.last))
     if made and not target.execute(f"SELECT 1 FROM {table}").fetchone():
         target.executemany(insert, made)
         return f"the row of {table}"
     parts = []
     if forward.is_cut:
-        parts.append(f"rows of {table}{forward.behind(places, 'behind')}{backward.behind(places, 'before')}")
-    if odd := forward.odd + backward.odd:
+        found = f" except {between.count} in between" if between.count else ""
+        parts.append(f"rows of {table}{_named('behind', forward.last)}{_named('before', backward.last)}{found}")
+    if odd := forward.odd + backward.odd + between.odd:
         parts.append(f"{odd} garbled rows of {table}")
     return " and ".join(parts)
 
 
-class _Reader:
-    """The rows of a query up to the first that cannot be read.
+def _named(word: str, key: tuple[Any, ...]) -> str:
+    """Return `word` and a key, "" if there is none."""
+    return f" {word} {' '.join(map(repr, key))}" if key else ""
 
-    is_cut: there was such a row. odd: how many rows were left out because their values are impossible.
+
+class _Reader:
+    """The rows of queries, each up to the first that cannot be read.
+
+    places: the key's columns. count: how many rows were read. odd: how many were left out because their values are
+    impossible. last: the key of the last row, () if there was none. is_cut: the last query met a row that cannot be
+    read.
     """
 
-    def __init__(self, source: sqlite3.Connection, query: str, columns: Sequence[_Column]) -> None:
-        self._source, self._query, self._columns = source, query, columns
-        self._last: tuple[Any, ...] = ()
+    def __init__(self, source: sqlite3.Connection, columns: Sequence[_Column], places: Sequence[int]) -> None:
+        self._source, self._columns, self._places = source, columns, places
+        self.last: tuple[Any, ...] = ()
         self.is_cut = False
-        self.odd = 0
+        self.count = self.odd = 0
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def read(self, query: str, *values: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query."""
+        self.is_cut = False
+        before = self.count + self.odd
+        yield from self._read(query, values)
+        if self.is_cut:
+            # Python steps to the next row before it returns one, so the last row before the damage is still missing.
+            yield from self._read(f"{query} LIMIT 1 OFFSET {self.count + self.odd - before}", values)
+            self.is_cut = True
+
+    def _read(self, query: str, values: Sequence[int]) -> Iterator[tuple[Any, ...]]:
         try:
-            for row in self._source.execute(self._query):
+            for row in self._source.execute(query, values):
                 if len(row) != len(self._columns) or not all(map(_fits, row, self._columns)):
                     self.odd += 1
                     continue
-                self._last = row
+                self.last = tuple(row[at] for at in self._places)
+                self.count += 1
                 yield row
         except sqlite3.DatabaseError:
             self.is_cut = True
 
-    def behind(self, places: list[int], word: str) -> str:
-        """Return `word` and the key of the last row that was read, "" if none was. places: the key's columns."""
-        values = [self._last[at] for at in places] if self._last else []
-        return f" {word} {' '.join(map(repr, values))}" if values else ""
+    def search(
+        self, table: str, queues: list[tuple[int, ...]], low: tuple[int, ...], high: tuple[int, ...]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield rows from between damaged pages: behind each position in turn that cannot be read.
+
+        queues: the keys without the last column. low, high: the keys between which rows are looked for; () for no
+        limit.
+        """
+        *names, position = (self._columns[at].name for at in self._places)
+        where = "".join(f"{name} = ? AND " for name in names)
+        query = f"SELECT * FROM {table} WHERE {where}{position} > ? AND {position} < ? ORDER BY {position}"
+        budget = _MOST_MISSING_OF_TABLE
+        for queue in queues:
+            if queue < low[:-1] or (high and queue > high[:-1]):
+                continue
+            after = low[-1] if queue == low[:-1] and low else 0
+            end = high[-1] if high and queue == high[:-1] else _NO_LIMIT
+            missing = 0
+            while missing < _MOST_MISSING and budget:
+                before = self.count
+                yield from self.read(query, *queue, after, end)
+                if not self.is_cut:
+                    break
+                missing = missing + 1 if self.count == before else 0
+                budget -= 1
+                after = max(after + 1, self.last[-1]) if self.count > before else after + 1
 
 
 def _fits(value: object, column: _Column) -> bool:

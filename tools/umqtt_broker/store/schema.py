@@ -3,8 +3,9 @@
 import os
 import sqlite3
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import StoreError
 
@@ -133,6 +134,8 @@ _MIGRATIONS = (
 )
 
 
+_DECODE = partial(str, encoding="utf-8", errors="replace")
+
 # Low bytes of SQLite's error codes which say that the file is damaged or is not a database.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -171,7 +174,7 @@ def connect(path: str) -> sqlite3.Connection:
     except OSError as error:
         raise StoreError(f"cannot write store {path} ({error.strerror}) — name another with --store") from error
     # Used in one thread at a time: the event loop's until it is open, then the store's own.
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database = open_database(path, check_same_thread=False)
     try:
         _prepare(database, path)
     except BaseException:
@@ -186,7 +189,15 @@ def connect_to_look(path: str) -> sqlite3.Connection:
     check_file(path)
     # Without a log no broker is writing; opened as immutable, since SQLite would otherwise leave an empty log behind.
     mode = "mode=ro" if os.path.exists(os.path.realpath(path) + "-wal") else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?{mode}", uri=True, isolation_level=None)
+    return open_database(f"{Path(os.path.abspath(path)).as_uri()}?{mode}", uri=True)
+
+
+def open_database(path: str, **options: bool) -> sqlite3.Connection:
+    """Open a database that may be damaged. Raises sqlite3.Error."""
+    database = sqlite3.connect(path, isolation_level=None, **options)
+    # One bit makes a text of a payload. If it is no UTF-8, the row must be found garbled, and not fail to be read.
+    database.text_factory = _DECODE
+    return database
 
 
 def is_empty(path: str) -> bool:
@@ -247,24 +258,52 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
 
 def check_tables(database: sqlite3.Connection) -> None:
     """Raise DamagedRow unless the tables are those of the newest version. Raises sqlite3.Error."""
-    if database.execute(_COLUMNS).fetchall() != _newest_tables()[1]:
+    if database.execute(_COLUMNS).fetchall() != _tables(VERSION).columns:
         raise DamagedRow(f"its tables are not those of version {VERSION}")
 
 
+def mend_tables(database: sqlite3.Connection, version: int) -> None:
+    """Put the definitions of a version in place of garbled ones, in a transaction that the caller must roll back.
+
+    So the rows of a table whose definition is garbled can be read. Raises sqlite3.Error.
+    """
+    execute = database.execute
+    definitions = _tables(version).definitions
+    names = {name.encode() for _, _, name, _, _ in definitions}
+    execute("BEGIN")
+    found = dict(execute("SELECT rowid, CAST(name AS BLOB) FROM sqlite_schema").fetchall())
+    for number, kind, name, table, sql in definitions:
+        # Any other valid name means that this list of tables has another order.
+        if found.get(number) == name.encode() or found.get(number) not in names:
+            values = (kind, name, table, sql, number)
+            execute("UPDATE sqlite_schema SET type = ?, name = ?, tbl_name = ?, sql = ? WHERE rowid = ?", values)
+    # Makes SQLite read them again.
+    execute("PRAGMA writable_schema = RESET")
+    execute("PRAGMA writable_schema = ON")
+
+
+class _Tables(NamedTuple):
+    """The tables of a version. script: makes them at once. definitions: the rows of sqlite_schema."""
+
+    script: str
+    columns: list[tuple[str | int | None, ...]]
+    definitions: list[tuple[int, str, str, str, str | None]]
+
+
 @cache
-def _newest_tables() -> tuple[str, list[tuple[str | int | None, ...]]]:
-    """Return the script that makes the tables of the newest version at once, and their columns."""
+def _tables(version: int) -> _Tables:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        _change(fresh, "".join(_MIGRATIONS), VERSION)
-        made = fresh.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid")
-        return ";".join(sql for (sql,) in made) + ";" + _BROKER_ID, fresh.execute(_COLUMNS).fetchall()
+        _change(fresh, "".join(_MIGRATIONS[:version]), version)
+        rows = fresh.execute("SELECT rowid, type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid").fetchall()
+        script = ";".join(sql for *_, sql in rows if sql) + ";" + _BROKER_ID
+        return _Tables(script, fresh.execute(_COLUMNS).fetchall(), rows)
 
 
 def migrate(database: sqlite3.Connection, version: int, to: int) -> None:
     """Bring a database of `version` up to version `to`, in one transaction. Raises sqlite3.Error."""
     if (version, to) == (0, VERSION):
         # Takes an eighth of the time of the scripts of all versions.
-        _change(database, _newest_tables()[0], VERSION)
+        _change(database, _tables(VERSION).script, VERSION)
     elif version < to:
         _change(database, "".join(_MIGRATIONS[version:to]), to)
 
