@@ -22,6 +22,7 @@ import pytest
 from broker_peer import BrokerProcess, BrokerThread, Peer
 from damaged_stores import TOPIC, WAL, Found, History, payload_of
 from umqtt_broker import BrokerConfig, StoreError
+from umqtt_broker.store.check import check
 from umqtt_kit.__main__ import run
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, SUBACK
@@ -80,6 +81,14 @@ def garble(path: Path, page: int, how: int, chance: random.Random) -> str:
     return f"page {page}, byte {at}, {length} bytes, seed {SEED}"
 
 
+def problems_of(path: Path) -> list[str]:
+    """Return what `umqtt store check` finds."""
+    try:
+        return check(str(path))
+    except StoreError as error:
+        return [str(error)]
+
+
 def check_served(port: int, where: str) -> int:
     """Check what the keepers and a newcomer get, and publish. Returns the number of the keepers' messages."""
     true = {payload_of(number, SIZE) for number in range(COUNT)} | {b"after"}
@@ -121,15 +130,19 @@ def test_a_page_garbled_at_random_is_a_line_and_never_a_message(
     for page, how in cases if FULL else chance.sample(cases, 25):
         path = copy(whole, tmp_path / "copy")
         where = garble(path, page, how, chance)
+        problems = problems_of(path)
         caplog.clear()
         promised = False
         for accept_loss in (False, True):
             try:
                 with BrokerThread(BrokerConfig(port=0, store=str(path), accept_loss=accept_loss)) as broker:
                     check_served(broker.port, where)
+                # What a broker reports, a check has found before.
+                assert problems or not [record for record in caplog.records if record.levelname == "ERROR"], where
                 break
             except StoreError as error:
                 assert "\n" not in str(error), (where, str(error))
+                assert problems, (where, str(error))
                 refused += 1
                 # Only the first page says what kind of file it is, and where its tables are.
                 assert not accept_loss or page == 1, (where, str(error))

@@ -1,7 +1,8 @@
 """A store whose file is emptied or removed is missed, and its log is kept; one removed with its lock file is not.
 
-Planted: a refusal that promises that something can be read of any file; find_loss() that says None for an empty or a missing file; a database opened to look although it is empty,
-whose log SQLite then deletes; an export that leaves the witness of the store that it has moved.
+Planted: a refusal that promises that something can be read of any file; find_loss() that says None for an empty or a
+missing file; a database opened to look although it is empty, whose log SQLite then deletes; an export that leaves the
+witness of the store that it has moved.
 """
 
 import logging

@@ -4,24 +4,23 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 from ..errors import StoreError
 from . import schema
-from .quarantine import is_whole
-from .recovery import find_loss
+from .quarantine import Garbled, has_form, is_possible, is_sound, is_whole
+from .recovery import find_loss, recover
 from .salvage import refusal
 
 # Most findings of SQLite's integrity check that are reported.
 _MOST = 20
-_MESSAGES = (
-    "SELECT 'shared message', number, topic_name, payload, checksum FROM message",
-    (
-        "SELECT 'of session ' || session || ' message', position, topic_name, payload, checksum FROM delivery"
-        " WHERE message IS NULL AND released = 0"
-    ),
-    "SELECT 'retained message', topic_name, topic_name, payload, checksum, {passed_on} FROM retained",
-    "SELECT 'will of', client_id, topic_name, payload, checksum, {passed_on} FROM will",
-)
+_SHARED = "SELECT number, topic_name, payload, checksum FROM message"
+# As in sqlite.py. Of a shared message, only what its flags say something about.
+_DELIVERIES = """
+    SELECT session, position, packet_id, qos, flags, sent, released, delivery.topic_name, delivery.payload, expires_at,
+        message, delivery.checksum, CASE WHEN flags & 2 THEN message.payload END
+    FROM delivery LEFT JOIN message ON message.number = delivery.message
+"""
 _MISSING = "SELECT count(*) FROM delivery WHERE message IS NOT NULL AND message NOT IN (SELECT number FROM message)"
 
 
@@ -43,8 +42,9 @@ def check(path: str) -> list[str]:
             # In one transaction, so that a running broker changes nothing between two queries.
             database.execute("BEGIN")
             problems += [f"store {path} is damaged: {text}" for text in _damage(database)]
-            if not problems and version >= schema.COUNTS_COMMITS:
-                problems += [f"store {path}: {text}" for text in _messages(database, version)]
+            if not problems:
+                with schema.as_newest(database, version) as newest:
+                    problems += [f"store {path}: {text}" for text in _messages(newest)]
     except sqlite3.Error as error:
         problems.append(f"store {path} is damaged: {error}")
     return problems
@@ -59,7 +59,9 @@ def check_openable(path: str) -> None:
         if not os.path.exists(path):
             return
         with closing(schema.connect_to_look(path)) as database:
-            schema.check(database, path)
+            if version := schema.check(database, path):
+                with schema.as_newest(database, version) as newest:
+                    recover(newest)
     except sqlite3.Error as error:
         raise refusal(path, error) from error
 
@@ -69,13 +71,26 @@ def _damage(database: sqlite3.Connection) -> list[str]:
     return [] if found == ["ok"] else [line for text in found for line in text.splitlines()]
 
 
-def _messages(database: sqlite3.Connection, version: int) -> Iterator[str]:
-    passed_on = "passed_on" if version >= schema.KEEPS_PROPERTIES else "x''"
-    for query in _MESSAGES:
-        for what, name, *message in database.execute(query.format(passed_on=passed_on)):
-            if not is_whole(*message):
-                yield f"{what} {name!r} is garbled"
+def _messages(database: sqlite3.Connection) -> Iterator[str]:
+    garbled: list[Garbled] = []
+    recover(database, garbled)
+    for one in garbled:
+        # Named below.
+        if one.table != "delivery":
+            yield f"{one.what} is garbled"
+    for number, *message in database.execute(_SHARED):
+        if not is_whole(*message):
+            yield f"shared message {number} is garbled"
+    for row in database.execute(_DELIVERIES):
+        if not _is_sound(row):
+            yield f"of session {row[0]} message {row[1]} is garbled"
     if missing := database.execute(_MISSING).fetchone()[0]:
         yield f"{missing} messages have lost their payload"
-    if not database.execute("SELECT 1 FROM broker").fetchone():
-        yield "the row of table broker is missing"
+
+
+def _is_sound(row: tuple[Any, ...]) -> bool:
+    """Tell whether a row of _DELIVERIES can be delivered, if the message that it shares with others is sound."""
+    released, topic_name, payload, shared, expected, content = *row[6:9], *row[10:]
+    if shared is None:
+        return is_sound(row, topic_name, payload, expected)
+    return is_possible(row) and (released > 0 or not isinstance(content, bytes) or has_form(row, content))

@@ -11,19 +11,25 @@ from ..protocol.messages import MessageProperties, RetainedMessage, Will
 from . import schema
 from .base import Recovered, RecoveredSession
 from .lock import Witness, counted, lock_path, read_witness
+from .quarantine import Garbled, is_sound_retained, is_sound_will
 from .schema import DamagedRow
 
 # By session: the number of its messages, and the payload bytes of those that are not released.
 _QUEUED = """
-    SELECT session, count(*),
+    SELECT session, count(*), min(position),
         sum((released = 0) * coalesce(length(message.payload), length(delivery.payload)))
     FROM delivery LEFT JOIN message ON message.number = delivery.message GROUP BY session
 """
 _LAST = "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1"
 _SESSIONS = "SELECT number, client_id, sent_limit, username, away_since, protocol_level, session_expiry FROM session"
 _SUBSCRIPTIONS = "SELECT topic_filter, options, identifier, greeting FROM subscription WHERE session = ?"
-_RETAINED = "SELECT topic_name, payload, qos, passed_on, expires_at FROM retained"
-_WILLS = "SELECT client_id, topic_name, payload, qos, retain, expiry, passed_on, delay FROM will"
+_RETAINED = "SELECT topic_name, payload, qos, passed_on, expires_at, checksum, CAST(topic_name AS BLOB) FROM retained"
+_WILLS = (
+    "SELECT client_id, topic_name, payload, qos, retain, expiry, passed_on, delay, checksum, CAST(client_id AS BLOB)"
+    " FROM will"
+)
+# Queues are read from position 1 on.
+_UNREACHABLE = "SELECT position, topic_name, payload, checksum FROM delivery WHERE session = ? AND position < 1"
 _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
 
 
@@ -75,12 +81,14 @@ def _all_lost(path: str, witness: Witness) -> Loss:
     return Loss(text, f"restore a backup, {told}, or, if it was removed on purpose, remove {others} too")
 
 
-def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
+def recover(database: sqlite3.Connection, garbled: list[Garbled] | None = None) -> tuple[Recovered, int, int]:
     """Return what `database` holds, the next free session number and the next rank of a PUBREC.
 
-    Raises sqlite3.Error.
+    garbled: garbled messages are appended to it. They are left out of the result, except from the lengths of queues.
+    Raises sqlite3.Error. Changes nothing.
     """
-    queued = dict(_queues(database))
+    garbled = [] if garbled is None else garbled
+    queued = dict(_queues(database, garbled))
     maybe_int = (int, NoneType)
     rows = _typed(database, f"{_SESSIONS} ORDER BY number", int, bytes, int, (bytes, NoneType), int, int, maybe_int)
     sessions = [_recover_queue(database, row, queued) for row in rows]
@@ -89,25 +97,37 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
         int, bytes, int, NoneType, int, int, NoneType,
     )  # fmt: skip
     shares = [_recover_queue(database, row, queued) for row in rows]
-    retained = _typed(database, _RETAINED, bytes, bytes, int, bytes, maybe_int)
-    wills = {
-        client_id: Will(topic_name, payload, qos, bool(retain), MessageProperties(expiry, passed_on), delay)
-        for client_id, topic_name, payload, qos, retain, expiry, passed_on, delay in _typed(
-            database, _WILLS, bytes, bytes, bytes, int, int, maybe_int, bytes, int
-        )
-    }
+    retained = []
+    for *row, key in database.execute(_RETAINED):
+        if is_sound_retained(row):
+            retained.append(RetainedMessage(*row[:5]))
+        else:
+            what, message = f"retained message {key!r}", (row[0], row[1], row[5])
+            garbled.append(Garbled(what, "retained", "CAST(topic_name AS BLOB) = ?", (key,), message))
+    wills = {}
+    for *row, key in database.execute(_WILLS):
+        client_id, topic_name, payload, qos, retain, expiry, passed_on, delay, expected = row
+        if is_sound_will(row):
+            properties = MessageProperties(expiry, passed_on)
+            wills[client_id] = Will(topic_name, payload, qos, bool(retain), properties, delay)
+        else:
+            what, message = f"will {key!r}", (topic_name, payload, expected)
+            garbled.append(Garbled(what, "will", "CAST(client_id AS BLOB) = ?", (key,), message))
     ((last_rank,),) = _typed(database, "SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0", int)
     brokers = _typed(database, "SELECT id FROM broker", bytes)
     if not brokers:
         raise DamagedRow("the row of table broker is missing")
     leftovers = sorted(queued.keys() - {found.number for found in (*sessions, *shares)})
-    messages = [RetainedMessage(*row) for row in retained]
-    recovered = Recovered(sessions, messages, wills, shares, brokers[0][0], leftovers)
+    recovered = Recovered(sessions, retained, wills, shares, brokers[0][0], leftovers)
     return recovered, _last_number(database) + 1, last_rank + 1
 
 
-def _queues(database: sqlite3.Connection) -> Iterator[tuple[int, tuple[int, int]]]:
-    for session, count, size in _typed(database, _QUEUED, int, int, int):
+def _queues(database: sqlite3.Connection, garbled: list[Garbled]) -> Iterator[tuple[int, tuple[int, int]]]:
+    for session, count, first, size in _typed(database, _QUEUED, int, int, int, int):
+        if first < 1:
+            for position, *message in database.execute(_UNREACHABLE, (session,)):
+                key, what = (session, position), f"message {position} of session {session}"
+                garbled.append(Garbled(what, "delivery", "session = ? AND position = ?", key, tuple(message)))
         yield session, (count, size)
 
 

@@ -2,7 +2,8 @@
 
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -221,6 +222,17 @@ def check_file(path: str) -> None:
 def check(database: sqlite3.Connection, path: str) -> int:
     """Return the version of a database, 0 for an empty one.
 
+    Raises sqlite3.Error also if its tables are not those of its version; otherwise as read_version().
+    """
+    version = read_version(database, path)
+    if database.execute(_COLUMNS).fetchall() != _tables(version).columns:
+        raise DamagedRow(f"its tables are not those of version {version}")
+    return version
+
+
+def read_version(database: sqlite3.Connection, path: str) -> int:
+    """Return the version of a database, 0 for an empty one.
+
     Raises sqlite3.Error for a file that is not a database, StoreError for a database that is not a store of this broker
     or is newer than this program.
     """
@@ -228,11 +240,11 @@ def check(database: sqlite3.Connection, path: str) -> int:
     version = execute("PRAGMA user_version").fetchone()[0]
     application_id = execute("PRAGMA application_id").fetchone()[0]
     try:
-        is_empty = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+        is_new = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
     except UnicodeDecodeError as error:
         # SQLite's message contains the garbled name, which is not UTF-8.
         raise DamagedRow("the list of its tables is garbled") from error
-    if application_id != _APPLICATION_ID and not (is_empty and version == 0):
+    if application_id != _APPLICATION_ID and not (is_new and version == 0):
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
     if version > VERSION:
         raise StoreError(f"store {path} has version {version}, this broker knows {VERSION} — use a newer umqtt")
@@ -253,13 +265,19 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     # Truncate the log after a burst: it would otherwise keep its largest size for ever.
     execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
     migrate(database, version, VERSION)
-    check_tables(database)
 
 
-def check_tables(database: sqlite3.Connection) -> None:
-    """Raise DamagedRow unless the tables are those of the newest version. Raises sqlite3.Error."""
-    if database.execute(_COLUMNS).fetchall() != _tables(VERSION).columns:
-        raise DamagedRow(f"its tables are not those of version {VERSION}")
+@contextmanager
+def as_newest(database: sqlite3.Connection, version: int) -> Iterator[sqlite3.Connection]:
+    """Yield the database as a broker would use it: an older version is copied and migrated. Raises sqlite3.Error."""
+    if version == VERSION:
+        yield database
+        return
+    # SQLite keeps it in a temporary file.
+    with closing(open_database("")) as copy:
+        database.backup(copy)
+        migrate(copy, version, VERSION)
+        yield copy
 
 
 def mend_tables(database: sqlite3.Connection, version: int) -> None:

@@ -8,7 +8,6 @@ removed as ranges of positions.
 import logging
 import secrets
 import sqlite3
-from typing import Any
 from zlib import crc32
 
 from ..errors import StoreError
@@ -17,7 +16,7 @@ from .base import Delivery, DeliveryRow
 from .change_batch import Batch, Page, ranges
 from .group_commit import Opened
 from .lock import RUN_SIZE, StoreLock, Witness
-from .quarantine import checksum, is_whole, set_aside, set_aside_garbled
+from .quarantine import Garbled, checksum, is_sound, remove_garbled, set_aside
 from .recovery import find_loss, recover
 from .salvage import refusal, salvage
 
@@ -104,8 +103,13 @@ class SqliteBackend:
         self._check_loss()
         self._database = schema.connect(self._path)
         try:
-            self._report_garbled(set_aside_garbled(self._database))
-            opened = Opened(*recover(self._database))
+            garbled: list[Garbled] = []
+            opened = Opened(*recover(self._database, garbled))
+            if garbled:
+                remove_garbled(self._database, garbled)
+                self._report_garbled([one.what for one in garbled])
+                # Without them, queues are shorter.
+                opened = Opened(*recover(self._database))
             self._begin_run()
         except BaseException:
             self._database.close()
@@ -334,9 +338,8 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
                     # None where the row is missing.
                     shared[number] = database.execute(_MESSAGE, (number,)).fetchone() or (None, None, None)
                 message = shared[number]
-            topic_name, payload, expected = message
-            if (row[6] or is_whole(topic_name, payload, expected)) and _is_possible(row):
-                # Of a released message only the packet identifier is needed.
+            if is_sound(row, *message):
+                topic_name, payload, _ = message
                 rows.append(DeliveryRow._make((*row[:7], topic_name or b"", payload or b"", row[9])))
                 continue
             is_complete = False
@@ -346,11 +349,3 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
             database.execute("DELETE FROM delivery WHERE session = ? AND position = ?", row[:2])
         if is_complete:
             return rows
-
-
-def _is_possible(row: tuple[Any, ...]) -> bool:
-    """Tell whether the numbers of a row are possible: an impossible packet identifier, for one, cannot be encoded."""
-    _, _, packet_id, qos, flags, sent, released, *_, expires_at, _, _ = row
-    if not all(isinstance(number, int) for number in (packet_id, qos, flags, sent, released, expires_at)):
-        return False
-    return 0 <= packet_id <= 65535 and 0 <= qos <= 2 and 0 <= flags <= 3

@@ -145,10 +145,10 @@ def _import(source: str, target: sqlite3.Connection) -> Imported:
 
 def _check_file(database: sqlite3.Connection, path: str) -> None:
     """Raise StoreError or sqlite3.Error for a file that export() has not made, or that is damaged."""
-    version = schema.check(database, path)
+    version = schema.read_version(database, path)
     if version != schema.VERSION:
         raise StoreError(f"{path} has version {version}, this umqtt imports {schema.VERSION} — export with this umqtt")
-    schema.check_tables(database)
+    schema.check(database, path)
     if damage := schema.first_damage(database):
         raise StoreError(f"{path} is damaged ({damage}) — export the store again")
     if not database.execute("SELECT 1 FROM broker WHERE id IN (SELECT broker_id FROM imported)").fetchone():
