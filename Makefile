@@ -91,7 +91,7 @@ prove-firmware: setup ## The firmware: attacks refused, a fleet of 20, every pow
 	    host_tests/unit/test_app_rotation.py host_tests/unit/test_app_settings_trial.py \
 	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py $(ARGS)
 
-prove-broker: setup ## The broker killed 50 times under load, counted; a traced run; attacks (ARGS="--quick --json --seed N")
+prove-broker: setup ## The broker killed 50 times under load of MQTT 3.1.1 and 50 of MQTT 5, counted; traced runs; attacks (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/broker/prove.py $(ARGS)
 
 prove-ingest: setup ## The way into the tables killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")

@@ -56,6 +56,16 @@ FORGETS_INCOMING_IDENTIFIERS = """
 GroupCommitStore.set_inbound = lambda self, session, packet_id, present: None
 """
 
+# Of a message of MQTT 5, only the payload is stored.
+FORGETS_PROPERTIES = """
+add_delivery = GroupCommitStore.add_delivery
+def careless(self, row):
+    if row[4] & HAS_PROPERTIES:
+        row = (*row[:8], NOTHING + payload_of(row[8]), *row[9:])
+    add_delivery(self, row)
+GroupCommitStore.add_delivery = careless
+"""
+
 # Recovered messages come back in another order.
 SHUFFLES_PAGES = """
 read_page = sqlite._read_page
@@ -109,6 +119,7 @@ _PROGRAM = """
 import sys
 from umqtt_broker.sessions.durable import DurableSession
 from umqtt_broker.protocol.packets import topic_name_in
+from umqtt_broker.protocol.packets5 import HAS_PROPERTIES, NOTHING, payload_of
 from umqtt_broker.sessions.session import Session
 from umqtt_broker.sessions.shared_queue import SharedQueue
 from umqtt_broker.routing.shared_groups import Shares

@@ -143,7 +143,7 @@ class Peer:
     def publish(self, topic_name: bytes, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         """Publish, and return once the broker has completed it. No other packet may come in between."""
         packet_id = self.next_id() if qos else 0
-        self.send(encoder.publish(topic_name, payload, qos, packet_id, retain=retain))
+        self.send(self.publish_packet(topic_name, payload, qos, packet_id, retain=retain))
         if qos == 0:
             assert self.flush() == []
         elif qos == 1:
@@ -152,6 +152,12 @@ class Peer:
             self.expect(PUBREC, packet_id)
             self.send(encoder.acknowledgement(PUBREL, packet_id))
             self.expect(PUBCOMP, packet_id)
+
+    def publish_packet(
+        self, topic_name: bytes, payload: bytes, qos: int, packet_id: int, *, retain: bool = False, dup: bool = False
+    ) -> bytes:
+        """Return a PUBLISH."""
+        return encoder.publish(topic_name, payload, qos, packet_id, retain=retain, dup=dup)
 
     def expect(self, kind: int, packet_id: int | None = None) -> Packet:
         """Return the next packet, which must be of this kind."""

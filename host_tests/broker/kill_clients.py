@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker_peer import Closed, Packet, Peer
+from law_peer import has_properties, law_peer
+from peer5 import Packet5
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -32,9 +34,10 @@ class Publisher:
     a subscriber twice without DUP, and at QoS 1 only. broken: laws that its own session saw broken.
     """
 
-    def __init__(self, name: str, qos: int, *, retain: bool = False) -> None:
+    def __init__(self, name: str, qos: int, protocol_level: int = 4, *, retain: bool = False) -> None:
         self.name = name
         self.qos = qos
+        self.protocol_level = protocol_level
         self.acknowledged = 0
         self.published = 0
         self.repeated: set[int] = set()
@@ -47,7 +50,7 @@ class Publisher:
 
     def run(self, port: int, until: Callable[[], bool]) -> None:
         """Publish until `until()`, then wait for messages in flight. Raises one of GONE when the broker goes."""
-        with Peer(port) as peer:
+        with law_peer(port, self.protocol_level) as peer:
             present = peer.connect(b"publisher-" + self.name.encode(), clean_session=False)
             if self._has_session and not present:
                 self.broken.append(f"{self.name}: the publisher's session was forgotten")
@@ -70,12 +73,14 @@ class Publisher:
 
     def _send(self, peer: Peer, packet_id: int, number: int, *, dup: bool) -> None:
         payload = f"{self.name}:{number}".encode()
-        peer.send(encoder.publish(self._topic_name, payload, self.qos, packet_id, retain=self._retain, dup=dup))
+        peer.send(peer.publish_packet(self._topic_name, payload, self.qos, packet_id, retain=self._retain, dup=dup))
 
-    def _on_packet(self, peer: Peer, packet: Packet) -> None:
+    def _on_packet(self, peer: Peer, packet: Packet | Packet5) -> None:
         if packet.packet_id not in self._window:
             self.broken.append(f"{self.name}: packet {packet.kind} for an identifier that is not in use")
             return
+        if isinstance(packet, Packet5) and packet.kind in (PUBACK, PUBREC) and packet.reason_codes[0] >= 0x80:
+            self.broken.append(f"{self.name}: reason code {packet.reason_codes.hex()}")
         number, _ = self._window[packet.packet_id]
         if packet.kind == PUBREC and self.qos == 2:
             self._window[packet.packet_id] = (number, True)
@@ -98,6 +103,7 @@ class Subscriber:
 
     client_id: bytes
     topic_filters: tuple[bytes, ...] = (b"load/#", b"wills/#")
+    protocol_level: int = 4
     received: list[tuple[bytes, bool]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     has_last: bool = False
@@ -108,7 +114,7 @@ class Subscriber:
 
     def subscribe(self, port: int) -> None:
         """Create the session."""
-        with Peer(port) as peer:
+        with law_peer(port, self.protocol_level) as peer:
             peer.connect(self.client_id, clean_session=False)
             for topic_filter in self.topic_filters:
                 peer.subscribe(topic_filter, 2)
@@ -120,7 +126,7 @@ class Subscriber:
         leave: "disconnect"; "drop" the connection; "stay" until the next one takes over the session.
         """
         with contextlib.ExitStack() as stack:
-            peer = stack.enter_context(Peer(port))
+            peer = stack.enter_context(law_peer(port, self.protocol_level))
             self.go_on(peer)
             while count is None or count > 0:
                 is_late = not acknowledge_last and count is not None and count <= 5
@@ -140,13 +146,16 @@ class Subscriber:
         while self._open:
             self._open.pop().close()
 
-    def take(self, peer: Peer, packet: Packet, *, acknowledge: bool) -> bool:
+    def take(self, peer: Peer, packet: Packet | Packet5, *, acknowledge: bool) -> bool:
         """Process a packet. Returns whether it was a message."""
         if packet.kind == PUBREL:
             self._unreleased.discard(packet.packet_id)
             peer.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
             return False
         assert packet.kind == PUBLISH, packet
+        if isinstance(packet, Packet5) and not has_properties(packet):
+            text = f"{self.client_id.decode()}: {packet.payload!r} has lost properties, it has {packet.properties}"
+            self.broken.append(text)
         if packet.qos < 2 or packet.packet_id not in self._unreleased:
             self.received.append((packet.payload, packet.dup))
             self.has_last |= packet.payload == LAST
@@ -171,11 +180,12 @@ def drain(members: list[Subscriber], port: int, topic_name: bytes, silence_s: fl
     at QoS 2. The last message, to a topic name that they get, marks the end. Without it, missing messages count as
     lost once nothing has come for `silence_s`.
     """
-    with Peer(port) as publisher:
+    protocol_level = members[0].protocol_level
+    with law_peer(port, protocol_level) as publisher:
         publisher.connect(b"last of all")
         publisher.publish(topic_name, LAST, 2)
     with contextlib.suppress(*GONE), contextlib.ExitStack() as stack:
-        peers = {stack.enter_context(Peer(port)): member for member in members}
+        peers = {stack.enter_context(law_peer(port, protocol_level)): member for member in members}
         for peer, member in peers.items():
             member.go_on(peer)
             for packet in peer.received_already():  # packets that came with CONNACK, perhaps all there are

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import broker_mistakes
-from broker_peer import Peer
 from kill_clients import GONE, Publisher, Subscriber, drain, roam
+from law_peer import has_properties, law_peer
+from peer5 import Packet5
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 # A broker with a mistake may hang: what has not come by then counts as lost, even if that is too soon for a slow one.
@@ -61,12 +62,15 @@ class Tally:
 class Load:
     """The clients of a run, and its broker. crew: members of the group that shares the load."""
 
-    def __init__(self, folder: Path, seed: int, mistake: str = "", crew: int = 3) -> None:
+    def __init__(self, folder: Path, seed: int, mistake: str = "", crew: int = 3, protocol_level: int = 4) -> None:
         self.rng = random.Random(seed)
-        self.publishers = [Publisher("one", 1), Publisher("two", 2)]
-        self.state = Publisher("now", 1, retain=True)
-        self.stays, self.roams = Subscriber(b"stays"), Subscriber(b"roams")
-        self.crew = [Subscriber(b"crew-%d" % number, (b"$share/crew/load/#",)) for number in range(crew)]
+        self.protocol_level = protocol_level
+        self.publishers = [Publisher("one", 1, protocol_level), Publisher("two", 2, protocol_level)]
+        self.state = Publisher("now", 1, protocol_level, retain=True)
+        self.stays = Subscriber(b"stays", protocol_level=protocol_level)
+        self.roams = Subscriber(b"roams", protocol_level=protocol_level)
+        group = (b"$share/crew/load/#",)
+        self.crew = [Subscriber(b"crew-%d" % number, group, protocol_level) for number in range(crew)]
         self.wills: list[bytes] = []
         # At each start of the broker: the retained number, and the highest acknowledged number.
         self.retained: list[tuple[int, int]] = []
@@ -108,7 +112,7 @@ class Load:
             self._look_at_retained(port)
             if with_wills:
                 will = b"will:%d" % number
-                dying = connected.enter_context(Peer(port))
+                dying = connected.enter_context(law_peer(port, self.protocol_level))
                 dying.connect(b"dying", will=(b"wills/%d" % number, will, 1, False))
                 self.wills.append(will)
             jobs: list[tuple[Callable[..., None], tuple[object, ...]]] = [
@@ -147,11 +151,14 @@ class Load:
             process.wait(WAIT_LIMIT_S)
 
     def _look_at_retained(self, port: int) -> None:
-        with Peer(port) as peer:
+        with law_peer(port, self.protocol_level) as peer:
             peer.connect(b"looks")
             peer.subscribe(b"state/now", 0)
-            found = [int(packet.payload.rpartition(b":")[2]) for packet in peer.flush()]
+            packets = peer.flush()
+        found = [int(packet.payload.rpartition(b":")[2]) for packet in packets]
         self.retained.append((found[0] if found else 0, self.state.acknowledged))
+        if not all(has_properties(packet) for packet in packets if isinstance(packet, Packet5)):
+            self.state.broken.append(f"the retained message has lost properties: {packets}")
 
 
 def _until_gone(function: Callable[..., None], *arguments: object) -> None:
@@ -269,13 +276,14 @@ def run(
     *,
     with_wills: bool = True,
     crew: int = 3,
+    protocol_level: int = 4,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tally:
     """Kill the broker `cycles` times, then count. `folder` is empty; `mistake` is planted in the broker.
 
-    crew: members of the group that shares the load.
+    crew: members of the group that shares the load. protocol_level: of all clients.
     """
-    load = Load(folder, seed, mistake, crew)
+    load = Load(folder, seed, mistake, crew, protocol_level)
     load.prepare()
     tally = Tally()
     for number in range(1, cycles + 1):

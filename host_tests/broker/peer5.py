@@ -88,6 +88,10 @@ class Peer5(Peer):
         """Return the next packet, a Packet5. Raises Closed, or TimeoutError."""
         return decode5(super().receive())
 
+    def received_already(self) -> list[Any]:
+        """Return the packets that came with an earlier one, as Packet5."""
+        return [decode5(packet) for packet in super().received_already()]
+
     def subscribe5(self, *requests: tuple[bytes, int], **properties: Any) -> bytes:
         """Subscribe to (topic filter, options) pairs and return the reason codes. The SUBACK must come next."""
         packet_id = self.next_id()

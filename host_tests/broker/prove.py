@@ -1,14 +1,14 @@
 """Proves the broker: `make prove-broker`, or `python host_tests/broker/prove.py [--quick] [--json] [--seed N]`.
 
-Kills the broker with SIGKILL under load (50 times; quick: 10) and counts what was acknowledged, checks that planted
-mistakes are caught, and, if strace is installed, checks in a trace that nothing is sent before the fdatasync that
-covers it; if redis-server is installed, lets two brokers on one Redis or Valkey, and the network between them, fail
-in every way (50 runs; quick: 3), each with its own seed; attacks the broker, and mosquitto beside it, and measures
-what others notice (attacks.py). Prints one JSON object last with --json: runs, messages, lost, duplicated,
-out_of_order, other (laws broken in another way), not_synced (packets that left too early; null without strace),
-takeovers, takeover_p95_s (seconds without a broker that 95 of 100 takeovers stay below; at most 5), controls,
-controls_caught, attacks, attacks_hurt (those that others noticed), seed, seconds. Exit code: 0, or 1 if a law was
-broken, a mistake not caught, a takeover too slow or an attack hurt.
+Kills the broker with SIGKILL under load (50 times with clients of MQTT 3.1.1, as often with those of MQTT 5; quick:
+10) and counts what was acknowledged, checks that planted mistakes are caught, and, if strace is installed, checks in a
+trace of each version that nothing is sent before the fdatasync that covers it; if redis-server is installed, lets two
+brokers on one Redis or Valkey, and the network between them, fail in every way (50 runs; quick: 3), each with its own
+seed; attacks the broker, and mosquitto beside it, and measures what others notice (attacks.py). Prints one JSON object
+last with --json: runs, messages, lost, duplicated, out_of_order, other (laws broken in another way), not_synced
+(packets that left too early; null without strace), takeovers, takeover_p95_s (seconds without a broker that 95 of 100
+takeovers stay below; at most 5), controls, controls_caught, attacks, attacks_hurt (those that others noticed), seed,
+seconds. Exit code: 0, or 1 if a law was broken, a mistake not caught, a takeover too slow or an attack hurt.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import broker_mistakes
 import failover_law
 import kill_law
 import trace_load
+from law_peer import LEVELS
 from umqtt_testkit.redis_server import find_redis
 
 _EXIT_BROKEN = 1
@@ -48,6 +49,8 @@ KILL_CONTROLS = {
     "drops retained messages": broker_mistakes.DROPS_RETAINED,
     "forgets the wills of clients connected at the crash": broker_mistakes.FORGETS_WILLS,
 }
+# Shown by clients of MQTT 5 only.
+KILL_CONTROLS_5 = {"stores no properties": broker_mistakes.FORGETS_PROPERTIES}
 # Number of runs of two brokers that share a Redis.
 _FAILOVERS = 50
 _QUICK_FAILOVERS = 3
@@ -65,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
     parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
     parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
-    parser.add_argument("--kills", type=int, help="how many kills")
+    parser.add_argument("--kills", type=int, help="how many kills with each version of the protocol")
     options = parser.parse_args(arguments)
     seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
     kills = options.kills or (10 if options.quick else 50)
@@ -75,21 +78,23 @@ def main(arguments: list[str] | None = None) -> int:
 
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
-        say(f"seed {seed}: {kills} kills")
-        tally = kill_law.run(_new(folder, "kills"), kills, seed, say=say)
-        for failure in tally.failures[:20]:
-            say(f"  {failure}")
+        tally = kill_law.Tally()
+        for level in LEVELS:
+            say(f"seed {seed}: {kills} kills, protocol level {level}")
+            found = kill_law.run(_new(folder, "kills"), kills, seed, protocol_level=level, say=say)
+            for failure in found.failures[:20]:
+                say(f"  {failure}")
+            tally.add(found)
         say("planted mistakes")
         caught = _catch_all(Path(folder), seed)
         not_synced = None
         if shutil.which("strace") is None:
             say("no trace: strace is not installed — apt install strace")
         else:
-            not_synced = _trace(folder, seed, say)
-            caught.update(
-                (f"traced: {name}", _catch_in_trace(Path(folder), mistake, seed))
-                for name, mistake in trace_load.MISTAKES.items()
-            )
+            not_synced = sum(_trace(folder, seed, level, say) for level in LEVELS)
+            for level, mistakes in ((4, trace_load.MISTAKES), (5, trace_load.MISTAKES_5)):
+                for name, mistake in mistakes.items():
+                    caught[f"traced: {name}"] = _catch_in_trace(Path(folder), mistake, seed, level)
         if find_redis() is None:
             say("no failover: redis-server is not installed — apt install redis-server")
         else:
@@ -125,9 +130,10 @@ def main(arguments: list[str] | None = None) -> int:
     return _EXIT_BROKEN if is_broken or is_slow else 0
 
 
-def _trace(folder: str, seed: int, say: Callable[[str], None]) -> int:
-    law = trace_load.trace(_new(folder, "trace"), seed)
-    say(f"trace: {sum(law.checked.values())} packets, {law.needless} PUBACKs that needed no disk")
+def _trace(folder: str, seed: int, level: int, say: Callable[[str], None]) -> int:
+    law = trace_load.trace(_new(folder, "trace"), seed, protocol_level=level)
+    packets = sum(law.checked.values())
+    say(f"trace, protocol level {level}: {packets} packets, {law.needless} PUBACKs that needed no disk")
     for violation in law.violations[:20]:
         say(f"  {violation}")
     return len(law.violations)
@@ -152,25 +158,27 @@ def _p95(values: list[float]) -> float:
 
 def _catch_all(folder: Path, seed: int) -> dict[str, str]:
     """Return how each mistake was caught. The controls are independent: one per core at a time."""
-    controls = [(name, mistake, 0) for name, mistake in KILL_CONTROLS.items()]
-    controls += [(name, mistake, _CREW) for name, mistake in GROUP_CONTROLS.items()]
+    controls = [(name, mistake, 0, 4) for name, mistake in KILL_CONTROLS.items()]
+    controls += [(name, mistake, _CREW, 4) for name, mistake in GROUP_CONTROLS.items()]
+    controls += [(name, mistake, 0, 5) for name, mistake in KILL_CONTROLS_5.items()]
     with ProcessPoolExecutor() as pool:
-        found = [pool.submit(_catch, folder, mistake, seed, crew) for _, mistake, crew in controls]
-        return {name: how.result() for (name, _, _), how in zip(controls, found, strict=True)}
+        found = [pool.submit(_catch, folder, mistake, seed, crew, level) for _, mistake, crew, level in controls]
+        return {name: how.result() for (name, *_), how in zip(controls, found, strict=True)}
 
 
-def _catch(folder: Path, mistake: str, seed: int, crew: int) -> str:
+def _catch(folder: Path, mistake: str, seed: int, crew: int, level: int) -> str:
     """Return the first law that a mistake broke, "" if it was not caught."""
     for attempt in range(_CONTROL_TRIES):
-        tally = kill_law.run(_new(folder, "control"), _CONTROL_KILLS, seed + attempt, mistake, crew=crew)
+        new = _new(folder, "control")
+        tally = kill_law.run(new, _CONTROL_KILLS, seed + attempt, mistake, crew=crew, protocol_level=level)
         if tally.failures:
             return _first(tally.failures)
     return ""
 
 
-def _catch_in_trace(folder: Path, mistake: str, seed: int) -> str:
+def _catch_in_trace(folder: Path, mistake: str, seed: int, level: int) -> str:
     for attempt in range(_CONTROL_TRIES):
-        if violations := trace_load.trace(_new(folder, "control"), seed + attempt, mistake).violations:
+        if violations := trace_load.trace(_new(folder, "control"), seed + attempt, mistake, level).violations:
             return _first(violations)
     return ""
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker_peer import Packet, decode
-from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
+from law_peer import mirrored
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, parse_properties
 from umqtt_testkit.strace import Event, events
 
 CALLS = "accept4,recvfrom,recvmsg,read,sendto,sendmsg,write,writev,pwrite64,fdatasync,fsync"
@@ -50,12 +52,27 @@ class _Wire:
 class _Connection:
     def __init__(self) -> None:
         self.received, self.sent = _Wire(), _Wire()
+        self.protocol_level = 4
         self.client_id = b""
         self.is_persistent = False
         # What the client waits for, by kind of answer and packet identifier: the line of its request, and the
         # request.
         self.asked: dict[tuple[int, int], tuple[int, Packet]] = {}
         self.delivered: dict[int, bytes] = {}
+
+    def without_properties(self, packet: Packet) -> Packet:
+        """Return a PUBLISH whose payload is only that."""
+        if self.protocol_level < 5 or packet.kind != PUBLISH:
+            return packet
+        return packet._replace(payload=packet.payload[parse_properties(packet.payload, 0)[1] :])
+
+    def parts_of(self, payload: bytes) -> tuple[bytes, ...]:
+        """Return what must be stored of a message."""
+        return (payload, mirrored(payload)) if self.protocol_level == 5 else (payload,)
+
+
+def _behind_properties(connection: _Connection, body: bytes, at: int) -> int:
+    return parse_properties(body, at)[1] if connection.protocol_level == 5 else at
 
 
 class TraceLaw:
@@ -64,7 +81,7 @@ class TraceLaw:
     subscribers: by topic name, the persistent sessions that get its QoS 1 and 2 messages.
     checked: number of packets checked, by kind.
     needless: PUBACKs that left with no fdatasync because every subscriber had acknowledged.
-    Payloads must be unique, and none a part of another.
+    Payloads must be unique, and none a part of another. With MQTT 5 the user property of a message must be safe, too.
     """
 
     def __init__(self, subscribers: dict[bytes, set[bytes]]) -> None:
@@ -98,7 +115,7 @@ class TraceLaw:
             self._writes.append(event.data)
         elif connection is not None:
             for first_byte, packet in connection.sent.feed(event.data):
-                self._on_sent(connection, first_byte >> 4, packet)
+                self._on_sent(connection, first_byte >> 4, connection.without_properties(packet))
 
     def _end_call(self, event: Event) -> None:
         if event.name in ("fdatasync", "fsync"):
@@ -110,15 +127,17 @@ class TraceLaw:
             connection = self._connections.get(event.descriptor)
             if connection is not None:
                 for first_byte, packet in connection.received.feed(event.data):
-                    self._on_received(connection, first_byte >> 4, packet)
+                    self._on_received(connection, first_byte >> 4, connection.without_properties(packet))
 
     # What the client sent
 
     def _on_received(self, connection: _Connection, kind: int, packet: Packet) -> None:
         if kind == CONNECT:
+            connection.protocol_level = packet.body[6]
             connection.is_persistent = not packet.body[7] & 2
-            size = packet.body[10] << 8 | packet.body[11]
-            connection.client_id = packet.body[12 : 12 + size]
+            at = _behind_properties(connection, packet.body, 10)
+            size = packet.body[at] << 8 | packet.body[at + 1]
+            connection.client_id = packet.body[at + 2 : at + 2 + size]
             connection.asked[CONNACK, 0] = (self._line, packet)
         elif kind == PUBLISH and packet.qos:
             self._published.setdefault(packet.payload, self._line)
@@ -138,46 +157,49 @@ class TraceLaw:
         if kind == PUBLISH:
             connection.delivered[packet.packet_id] = packet.payload
             if packet.qos == 2 and connection.is_persistent:
-                self._require(kind, packet.payload, self._published[packet.payload], packet.payload)
+                parts = connection.parts_of(packet.payload)
+                self._require(kind, packet.payload, self._published[packet.payload], *parts)
             return
         asked = connection.asked.pop((kind, 0 if kind == CONNACK else packet.packet_id), None)
         if asked is None:
             return
         when, question = asked
         if kind in (PUBACK, PUBREC):
-            self._on_publish_answered(kind, when, question)
+            self._on_publish_answered(connection, kind, when, question)
         elif not connection.is_persistent:
             return  # nothing of it outlives the connection
         elif kind == CONNACK:
             if not packet.body[0]:  # a session that was found was created, and safe, before
                 self._require(kind, connection.client_id, when, connection.client_id)
         elif kind == SUBACK:
-            size = question.body[2] << 8 | question.body[3]
-            self._require(kind, b"of " + connection.client_id, when, question.body[4 : 4 + size])
+            at = _behind_properties(connection, question.body, 2)
+            size = question.body[at] << 8 | question.body[at + 1]
+            self._require(kind, b"of " + connection.client_id, when, question.body[at + 2 : at + 2 + size])
         else:
-            self._require(kind, b"%d of %s" % (packet.packet_id, connection.client_id), when, b"")
+            self._require(kind, b"%d of %s" % (packet.packet_id, connection.client_id), when)
 
-    def _on_publish_answered(self, kind: int, when: int, question: Packet) -> None:
+    def _on_publish_answered(self, connection: _Connection, kind: int, when: int, question: Packet) -> None:
         waiting = self._subscribers.get(question.topic_name, set())
         missing = any((name, question.payload) not in self._acknowledged for name in waiting)
         if kind == PUBACK and not missing and not question.retain:
             self.checked[kind] += 1
-            if waiting and not self._is_safe(when, question.payload):
+            if waiting and not self._is_safe(when, [question.payload]):
                 self.needless += 1
             return
         # PUBREC also says that the packet identifier is safe: something was written, even if not the message.
-        self._require(kind, question.payload, when, question.payload if missing or question.retain else b"")
+        parts = connection.parts_of(question.payload) if missing or question.retain else ()
+        self._require(kind, question.payload, when, *parts)
 
-    def _require(self, kind: int, what: bytes, since: int, data: bytes) -> None:
-        """Require that `data`, written after line `since`, is on the disk now."""
+    def _require(self, kind: int, what: bytes, since: int, *parts: bytes) -> None:
+        """Require that something written after line `since`, which contains all parts, is on the disk now."""
         self.checked[kind] += 1
-        if not self._is_safe(since, data):
+        if not self._is_safe(since, parts):
             self.violations.append(f"line {self._line}: packet {kind} for {what!r}, asked in line {since}: not synced")
 
-    def _is_safe(self, since: int, data: bytes) -> bool:
+    def _is_safe(self, since: int, parts: Sequence[bytes]) -> bool:
         first = bisect.bisect_right(self._write_lines, since)
         for at in range(first, len(self._writes)):
-            if data in self._writes[at]:
+            if all(part in self._writes[at] for part in parts):
                 written = self._write_lines[at]
                 return any(begin > written for begin, _ in self._syncs[bisect.bisect(self._syncs, (since, 0)) :])
         return False

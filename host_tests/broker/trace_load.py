@@ -6,6 +6,7 @@ from pathlib import Path
 
 import broker_mistakes
 from broker_peer import Packet, Peer
+from law_peer import law_peer
 from trace_law import CALLS, TraceLaw
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -28,9 +29,12 @@ MISTAKES = {
     "releases what was held behind a message not yet acknowledged": broker_mistakes.RELEASES_OUT_OF_TURN,
 }
 
+# Shown by clients of MQTT 5 only.
+MISTAKES_5 = {"stores no properties": broker_mistakes.FORGETS_PROPERTIES}
 
-def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
-    """Run a load against a traced broker and return what the trace shows."""
+
+def trace(tmp_path: Path, seed: int, mistake: str = "", protocol_level: int = 4) -> TraceLaw:
+    """Run a load against a traced broker and return what the trace shows. protocol_level: of all clients."""
     output = tmp_path / "trace"
     broker = broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "b.db"))
     process = subprocess.Popen(
@@ -40,7 +44,7 @@ def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
     )
     assert process.stdout is not None
     try:
-        load(int(process.stdout.readline().rpartition(":")[2]), random.Random(seed))
+        load(int(process.stdout.readline().rpartition(":")[2]), random.Random(seed), protocol_level)
     finally:
         process.terminate()
         process.wait(WAIT_LIMIT_S)
@@ -52,13 +56,17 @@ def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
     return law
 
 
-def load(port: int, rng: random.Random) -> None:
+def load(port: int, rng: random.Random, protocol_level: int) -> None:
     """Publish at QoS 1 and 2 to sessions that acknowledge at once, late, and never."""
-    with Peer(port) as absent:
+
+    def new_peer() -> Peer:
+        return law_peer(port, protocol_level)
+
+    with new_peer() as absent:
         absent.connect(b"absent", clean_session=False)
         absent.subscribe(b"both", 1)
         absent.disconnect()
-    with Peer(port) as online, Peer(port) as other, Peer(port) as exactly, Peer(port) as publisher:
+    with new_peer() as online, new_peer() as other, new_peer() as exactly, new_peer() as publisher:
         for client, name, topics in (
             (online, b"online", (b"quick", b"both", b"pair")),
             (other, b"other", (b"pair",)),
@@ -80,7 +88,7 @@ def load(port: int, rng: random.Random) -> None:
                 retain = topic_name == b"retained"
                 # Of two retained messages of one topic in one transaction, only the later is written.
                 name = b"retained/%d" % number if retain else topic_name
-                packets.append(encoder.publish(name, b"<%d>" % number, qos, number, retain=retain))
+                packets.append(publisher.publish_packet(name, b"<%d>" % number, qos, number, retain=retain))
             publisher.send(b"".join(packets))
             readers = {b"quick": [online], b"both": [online], b"pair": [online, other], b"twice": [exactly]}
             to = readers.get(topic_name, [])
