@@ -130,7 +130,7 @@ def import_store(source: str, store_path: str) -> None:
 @store.command("check")
 @_store_option
 def check_store(store_path: str) -> None:
-    """Look for damage: pages, messages that differ from what was stored, a log that lost its end. Changes nothing.
+    """Look for damage: lost commits, pages, tables, messages that differ from what was stored. Changes nothing.
 
     The broker may run. Exit code 1 and a line for each finding if anything is wrong.
 
