@@ -10,11 +10,15 @@ from itertools import product
 from pathlib import Path
 
 import client_suite
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.paired_broker import paired_broker
-from umqtt_testkit.waiting import WAIT_LIMIT_S
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 HERE = Path(__file__).resolve().parent
 LAWS = HERE.parent / "laws"
@@ -120,3 +124,64 @@ def test_a_broker_sends_its_clients_to_another_one(tmp_path: Path, interpreter_n
             done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=WAIT_LIMIT_S)
     reference = f"('connect', 156, b'', b'127.0.0.1:{there}')"
     assert done.stdout.replace("\r\n", "\n").splitlines() == [reference, f"127.0.0.1:{there}"], done
+
+
+# Answers each request at its response topic, with its correlation data and content type, and user properties.
+_ANSWERS = """
+from umqtt_robust import Client
+client = Client("ours", "mqtt://127.0.0.1:{}", protocol=5)
+def answer(topic, payload):
+    asked = client.properties
+    told = {{name: asked[name] for name in ("correlation_data", "content_type")}}
+    told["user_property"] = asked["user_property"] + [("from", "ours"), ("from", "too")]
+    client.publish(asked["response_topic"], payload + b"!", client.flags >> 1 & 3, expires_in=5000, properties=told)
+client.on("ask", answer)
+client.subscribe("ask", 2)
+while not client.subscribed:
+    client.poll(1000)
+print("ready")
+while client.received < 3 or client.pending:
+    client.poll(1000)
+client.disconnect()
+client.tick()
+"""
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+@pytest.mark.parametrize("interpreter_name", INTERPRETERS)
+def test_paho_is_the_other_side_with_mqtt_5(tmp_path: Path, interpreter_name: str, broker: str):
+    """Planted: a property is encoded under the number of another one, or the first of several user properties alone."""
+    try:
+        command = [sys.executable] if interpreter_name == "cpython" else micropython_command("4M")
+    except MicroPythonMissing:
+        pytest.skip("MicroPython is not there")
+    with ExitStack() as stack:
+        if broker == "mosquitto":
+            port = stack.enter_context(Mosquitto(tmp_path, "allow_anonymous true")).port
+        else:
+            port = stack.enter_context(paired_broker())
+        got: list[tuple[bytes, int, dict]] = []
+        peer = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        peer.on_message = lambda _client, _data, message: got.append(
+            (message.payload, message.qos, message.properties.json())
+        )
+        peer.connect("127.0.0.1", port)
+        peer.subscribe("answers", 2)
+        peer.loop_start()
+        stack.callback(peer.loop_stop)
+        code = f"import sys; sys.path[:0] = {device_search_path()!r}\n{_ANSWERS.format(port)}"
+        ours = stack.enter_context(subprocess.Popen([*command, "-c", code], stdout=subprocess.PIPE, text=True))
+        stack.callback(ours.kill)
+        assert ours.stdout is not None and ours.stdout.readline().strip() == "ready"
+        for qos in (0, 1, 2):
+            asked = Properties(PacketTypes.PUBLISH)
+            asked.ResponseTopic, asked.CorrelationData = "answers", b"\0%d" % qos
+            asked.ContentType, asked.UserProperty = "text/plain", ("to", "ours")
+            peer.publish("ask", b"%d" % qos, qos, properties=asked)
+        eventually(lambda: len(got) == 3)
+        assert ours.wait(WAIT_LIMIT_S) == 0
+    for qos, (payload, with_qos, told) in enumerate(sorted(got, key=lambda one: one[0])):
+        assert (payload, with_qos) == (b"%d!" % qos, qos)
+        assert [*map(list, told["UserProperty"])] == [["to", "ours"], ["from", "ours"], ["from", "too"]]
+        assert (told["ContentType"], told["CorrelationData"]) == ("text/plain", (b"\0%d" % qos).hex())
+        assert 0 < told["MessageExpiryInterval"] <= 5
