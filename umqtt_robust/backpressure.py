@@ -117,12 +117,18 @@ class Backpressure:
 
     def _is_full(self):
         if self._bytes > self._most:
-            try:
-                bytearray(self.plenty)
-            except MemoryError:
+            if not self.has_plenty():
                 return True
             self._most = self._bytes + LIMIT
         return False
+
+    def has_plenty(self):
+        """Returns True if the heap has plenty of room."""
+        try:
+            bytearray(self.plenty)
+            return True
+        except MemoryError:
+            return False
 
     def refuse(self, head, packet_id, topic):
         """Leaves a message to the broker for which there is no memory, or drops it. topic: a memoryview."""

@@ -11,9 +11,9 @@ MQTTError
     │                   "ack_timeout", "connect_timeout" and "ping_timeout" name the option whose time expired
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]
     ├── Refused         the broker refused; args are ("connect", return code) or ("subscribe", topic filter, code);
-    │                   with MQTT 5 followed by the reason string, and ("unsubscribe", topic filter, code, reason string),
-    │                   ("publish", topic, code, reason string) and ("disconnect", code, reason string) too; a server
-    │                   reference, if the broker gives one, is the last argument
+    │                   with MQTT 5 followed by the reason string. Then there are ("unsubscribe", topic filter, code,
+    │                   reason string), ("publish", topic, code, reason string) and ("disconnect", code, reason string)
+    │                   too; a server reference, if the broker gives one, is the last argument
     └── SessionPurged   in resume.py: the broker had a session that this client does not know
 
 The first three are raised by the call that caused them. LinkLost, its subclasses, and a StoreError caused by a received

@@ -170,7 +170,7 @@ class Qos2:
                 # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
                 self._give_up(packet_id)
             if not self.has_room() and not self._makes_room():
-                self._session.part("backpressure").skip()
+                self._session.part("backpressure").refuse(head, packet_id, plain)
                 return
             if not self._store(packet_id, head & 15, topic, payload):
                 return
@@ -187,7 +187,8 @@ class Qos2:
                 if packet_id not in self._open:
                     self._give_up(packet_id)
                     break
-        return True
+            return True
+        return session.part("backpressure").has_plenty()
 
     def handle_large(self, head, packet_id):
         """Handles the end of a large message, which was handed over or skipped as it arrived: keeps only its id."""

@@ -121,7 +121,7 @@ def test_what_no_broker_sends_again_is_kept_while_there_is_plenty_of_heap():
 def test_what_no_broker_sends_again_is_dropped_and_told_when_the_heap_has_no_room():
     # Planted: the link ends, on each link anew, and the broker begins again with what is retained; a message is dropped
     # without being counted or told; it is acknowledged before those that wait in front of it, or never.
-    for qos, manual in ((0, False), (1, False), (1, True)):
+    for qos, manual in ((0, False), (1, False), (1, True), (2, False)):
         world = forgetful(qos, 2000, sys.maxsize // 2, manual_ack=manual)
         got, client = world.got, world.client
         assert 32 < len(got) < 2000, (qos, len(got))

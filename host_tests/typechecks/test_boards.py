@@ -32,7 +32,7 @@ class Allowed:
 
 
 _EXCEPTIONS = (
-    Allowed(r"umqtt_robust/_platform\.py", "ticks_diff", "the library's own takes the place of one with another period"),
+    Allowed(r"umqtt_robust/_platform\.py", "ticks_diff", "the library's own replaces one with another period"),
     Allowed(r"umqtt_robust/(client|session)\.py", r"_TicksMs", "ticks_ms() is an int, which the stubs hide"),
     Allowed(r"umqtt_robust/\w+\.py", r'Import "\._host" could not be resolved', "the computer's half, not on boards"),
     Allowed(

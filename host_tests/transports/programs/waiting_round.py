@@ -36,8 +36,8 @@ class Round:
         self.turns = (end,) if clean or not qos or first == end else ((first + end) // 2, end)
 
     def goes_on(self, client):
-        """Return whether messages are still to come; those dropped at QoS 0 are counted."""
-        return self.last < self.end and (qos > 0 or self.taken + client.discarded < self.count)
+        """Return whether messages are still to come; those dropped that no broker sends again are counted."""
+        return self.last < self.end and (qos > 0 and not clean or self.taken + client.discarded < self.count)
 
     def take(self, payload, redelivered=False):
         """Record a message; return True if it is the turn of a callback's action. Raises ValueError if told to."""
