@@ -29,6 +29,8 @@ from .access import LocalSpools, Spools
 from .blocks import BLOCK_HEADER, BlockHeader, Position, Run, Times, decode_block_header, spool_of
 
 FORMAT_VERSION = 1
+NAMES = "names"
+"""The folder below a place of copies that has an empty file for each of them."""
 
 
 @dataclass
@@ -327,7 +329,7 @@ class CopiedSpools:
         if time.monotonic() - self._listed_at >= self._REFRESH_S:
             try:
                 with _asking(self.root):
-                    self._names = sorted(entry.name for entry in (self.root / "names").iterdir())
+                    self._names = sorted(entry.name for entry in (self.root / NAMES).iterdir())
             except FileNotFoundError:
                 self._names = []
             self._listed_at = time.monotonic()
@@ -368,9 +370,19 @@ def _read_range(path: Location, start: int, end: int) -> bytes:
 
 
 def spools_at(place: Location) -> Spools:
-    """Return the spools at a location: copies in an object store or a folder, or the folder of collectors itself."""
+    """Return the spools at a location: copies in an object store or a folder, or the folder of collectors itself.
+
+    :raises UsageError: the folder has both, so messages would be missing from what is read as copies.
+    """
     if isinstance(place, StorePath):
         return CopiedSpools(place)
+    spools = LocalSpools(place)
     # A collector may be called "names". A path that cannot be looked at is left to LocalSpools, which says why.
-    has_names = os.path.isdir(place / "names") and not os.path.exists(place / "names" / "lock")
-    return CopiedSpools(place) if has_names else LocalSpools(place)
+    if not os.path.isdir(place / NAMES) or os.path.exists(place / NAMES / "lock"):
+        return spools
+    if live := spools.names():
+        raise UsageError(
+            f"{place} is a spool folder, with the spool of {live[0]}, and copies were made into it: give umqtt spool "
+            f"copy another --to, and move the folder {place / NAMES} away"
+        )
+    return CopiedSpools(place)

@@ -5,14 +5,16 @@ pieces however often something is copied, and each byte is written a few times a
 names is complete, so the copier may be killed at any moment: it continues where the state ends.
 """
 
+import os
 from pathlib import Path
 
 from ..durable import replace_file
 from ..errors import DataLoss, UsageError
 from ..location import Location
 from ..lock import FolderLock
+from .access import LocalSpools
 from .blocks import BlockHeader, Position, spool_of
-from .copied import CopyState, index_path, piece_path, read_marks, read_state, remove_segment
+from .copied import NAMES, CopyState, index_path, piece_path, read_marks, read_state, remove_segment
 from .view import SpoolView
 
 PIECE_BYTES = 32 << 20
@@ -26,6 +28,7 @@ class Copier:
     :param root: where the copies are; :class:`copied.CopiedSpools` reads them there.
     :param keep_s: seconds that a copied segment stays in the spool's folder; None: for ever. Readers of the folder
         itself may miss removed segments.
+    :raises UsageError: on entering, if somebody else copies the spool, or the copies would mix with spools.
     """
 
     def __init__(self, view: SpoolView, root: Location, *, keep_s: float | None = None) -> None:
@@ -37,6 +40,7 @@ class Copier:
         self._lock = FolderLock(view.folder, "SPOOL", "umqtt spool copy")
 
     def __enter__(self) -> "Copier":
+        self._require_separate()
         self._lock.__enter__()
         return self
 
@@ -68,11 +72,24 @@ class Copier:
             self._view.remove_before(durable, read_for_s=self._keep_s)
         return size
 
+    def _require_separate(self) -> None:
+        """Check that the copies do not mix with spools: readers would take a collector's folder for copies."""
+        if self._view.name == NAMES:
+            raise UsageError(f"a spool called {NAMES} cannot be copied: give the collector another --name")
+        if not isinstance(self._root, Path):
+            return
+        source, target = (Path(os.path.realpath(path)) for path in (self._view.folder.parent, self._root))
+        if source == target or source in target.parents or target in source.parents:
+            raise UsageError(f"--to {self._root} is, or contains, or lies in {source}, the spool folder: give another")
+        # Links and mounts may give a spool folder a second path.
+        if self._root.is_dir() and (names := LocalSpools(self._root).names()):
+            raise UsageError(f"--to {self._root} is a spool folder, with the spool of {names[0]}: give another")
+
     def _begin(self) -> CopyState:
         """Return the state of the copy, an empty one if nothing is copied yet."""
         state = read_state(self._place)
         if state.durable is None:
-            _put(self._root / "names" / self._view.name, b"\n")
+            _put(self._root / NAMES / self._view.name, b"\n")
         return state
 
     def _require_continuation(self, before: Position | None, durable: Position) -> None:

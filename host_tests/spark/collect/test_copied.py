@@ -260,6 +260,41 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         path.write_bytes(whole)
 
 
+@pytest.mark.parametrize("to", ["spool", "link", "spool/copy", ".", "link/copy", "other", "north-link"])
+def test_copies_never_mix_with_spools(tmp_path: Path, to: str) -> None:
+    """Planted: a copier that writes its names/ into a spool folder, which hides that folder's new messages."""
+    fill(tmp_path / "spool" / "north", [[b"one"]])
+    fill(tmp_path / "other" / "south", [[b"two"]])
+    (tmp_path / "link").symlink_to("spool")
+    (tmp_path / "north-link").symlink_to("spool/north")
+    with pytest.raises(UsageError, match="give another"), Copier(SpoolView(tmp_path / "spool/north"), tmp_path / to):
+        pass
+    assert not list(tmp_path.rglob("names"))
+
+
+def test_a_spool_called_names_is_not_copied(tmp_path: Path) -> None:
+    fill(tmp_path / "spool" / "names", [[b"one"]])
+    with pytest.raises(UsageError, match="give the collector another --name"):
+        Copier(SpoolView(tmp_path / "spool" / "names"), tmp_path / "copy").__enter__()
+    assert spools_at(tmp_path / "spool").names() == ["names"]
+
+
+def test_a_spool_folder_into_which_copies_were_made_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planted: such a folder is read as copies, so what its collector receives from then on is invisible."""
+    fill(tmp_path / "spool" / "north", [[b"one"]])
+    (tmp_path / "spool" / "names").mkdir()
+    (tmp_path / "spool" / "names" / "north").touch()
+    with pytest.raises(UsageError, match=r"copies were made into it: .* move the folder .*names away"):
+        spools_at(tmp_path / "spool")
+    for command in ("ls", "cat", "verify"):
+        assert umqtt.run(["spool", command, str(tmp_path / "spool")]) == 2
+    assert capsys.readouterr().out == ""
+    (tmp_path / "spool" / "names").rename(tmp_path / "away")
+    assert spools_at(tmp_path / "spool").names() == ["north"]
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     with ObjectStore() as store:
@@ -386,9 +421,11 @@ class TestCommand:
 
     def test_wrong_use_is_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "spool").mkdir()
+        fill(tmp_path / "full" / "north", [[b"one"]])
         for where, to, said in (
             (tmp_path / "spool", tmp_path / "copy", "there is no spool in"),
             (tmp_path / "none", tmp_path / "copy", "does not exist"),
+            (tmp_path / "full", tmp_path / "full", "the spool folder: give another"),
             (tmp_path / "spool", "http://host/copy", "does not begin the URL of an object store"),
             (tmp_path / "spool", "s3://name:secret@bucket/copy", "credentials and options do not belong"),
         ):

@@ -293,7 +293,7 @@ def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
         place = _read(lambda: located(where))
         if isinstance(place, Path) and os.path.exists(place / "pos"):
             return [SpoolView(place)]
-        spools = spools_at(place)
+        spools = _read(lambda: spools_at(place))
     return [spools.view(name) for name in _names(spools, where)]
 
 
