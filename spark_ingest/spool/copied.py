@@ -5,11 +5,12 @@
     names/NAME                       empty: there is a copy of this name
     NAME/copy.json                   the state, after a line with its checksum; replaced as a whole
     NAME/0000000007/UUID.START       bytes of segment 7 from START on, complete blocks as in the spool itself
-    NAME/0000000007/UUID.START.index the headers of these blocks, one after the other
+    NAME/0000000007/UUID.START.index the headers of these blocks, one after the other, after a line with their checksum
     NAME/read.json                   written by retention: which segments were read and when, and which are gone
 
 The state names what is complete, so it is always written last. A piece may be replaced by a longer one that begins at
-the same byte; then the pieces behind it are removed. A reader that misses one of them reads the state again.
+the same byte; then the pieces behind it are removed. A reader that misses one of them reads the state again. If an
+index is damaged or missing, a reader takes the headers from the blocks.
 """
 
 import json
@@ -20,13 +21,25 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from ..durable import read_checked_json, replace_checked
+from ..durable import read_checked, read_checked_json, replace_checked
 from ..errors import DataLoss, FileDamaged, SpoolDamaged, SpoolUnreachable, UsageError
+from ..escape import remark
 from ..location import Location, StorePath, may_pass, reason, remove_tree
 from .access import LocalSpools, Spools
-from .blocks import BLOCK_HEADER, BlockHeader, Position, Run, Times, decode_block_header, spool_of
+from .blocks import (
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    BlockHeader,
+    Position,
+    Run,
+    Times,
+    checked_blocks,
+    decode_block_header,
+    spool_of,
+)
 
 FORMAT_VERSION = 1
 NAMES = "names"
@@ -215,22 +228,31 @@ class CopiedView:
         """
 
         def read(pieces: list[_Piece]) -> list[BlockHeader]:
-            found: list[BlockHeader] = []
-            for piece in pieces:
-                raw, position, stop = index_path(piece.path).read_bytes(), piece.start, min(end, piece.end)
-                for at in range(0, len(raw), BLOCK_HEADER.size):
-                    header = decode_block_header(raw[at : at + BLOCK_HEADER.size], position)
-                    if header is None or position >= stop:
-                        break
-                    if position >= start:
-                        found.append(header)
-                    position = header.end
-                if position != stop:
-                    raise SpoolDamaged(f"{index_path(piece.path)} is damaged: restore it from a copy")
+            headers = [header for piece in pieces for header in _headers(piece)]
+            found = [header for header in headers if start < header.start and header.end <= end]
+            if not found or found[-1].end != end:
+                raise SpoolDamaged(f"segment {segment} of {self._place} has no block that ends at byte {end}")
             return found
 
         if start < end:
             yield from self._on_pieces(segment, start, end, read)
+
+    def damaged_indexes(self, segment: int, end: int) -> list[Location]:
+        """Return the locations of the damaged indexes of a segment's pieces before byte `end`.
+
+        :raises DataLoss: the segment is gone.
+        """
+
+        def read(pieces: list[_Piece]) -> list[Location]:
+            found: list[Location] = []
+            for piece in pieces:
+                try:
+                    _read_index(piece)
+                except FileDamaged:
+                    found.append(index_path(piece.path))
+            return found
+
+        return self._on_pieces(segment, 0, end, read) if end else []
 
     def remove_before(self, place: Position, *, read_for_s: float) -> int:
         """Mark the segments before `place.segment` as read; remove those marked at least `read_for_s` seconds ago.
@@ -354,6 +376,54 @@ def _asking(place: Location) -> Iterator[None]:
 
 def _sibling(path: Location, suffix: str) -> Location:
     return StorePath(f"{path}{suffix}") if isinstance(path, StorePath) else path.with_name(path.name + suffix)
+
+
+def _headers(piece: _Piece) -> list[BlockHeader]:
+    """Return the headers of a piece's blocks: from its index, or from the blocks if that cannot be used.
+
+    :raises SpoolDamaged: the index cannot be used, and a block is damaged.
+    """
+    try:
+        headers = _read_index(piece)
+    except FileDamaged as error:
+        _remark_once(f"{error}: its headers are taken from the blocks, which takes longer; remove it")
+        headers = None
+    if headers is None:
+        data = _read_range(piece.path, 0, piece.end - piece.start)
+        headers = [header for header, _ in checked_blocks(data, piece.start)]
+        if not headers or headers[-1].end != piece.end:
+            raise SpoolDamaged(f"{piece.path} is damaged: restore it from a copy")
+    return headers
+
+
+def _read_index(piece: _Piece) -> list[BlockHeader] | None:
+    """Return the headers in a piece's index; None if there is none, or one of an older release without a checksum.
+
+    :raises FileDamaged: the index is damaged.
+    """
+    path, headers, position = index_path(piece.path), [], piece.start
+    try:
+        raw = bytes(read_checked(path))
+    except FileNotFoundError:
+        return None
+    except FileDamaged:
+        if path.read_bytes().startswith(BLOCK_MAGIC):
+            return None
+        raise
+    for at in range(0, len(raw), BLOCK_HEADER.size):
+        header = decode_block_header(raw[at : at + BLOCK_HEADER.size], position)
+        # The index of a longer piece, which has just replaced this one, goes on behind it.
+        if header is None or position == piece.end:
+            break
+        headers.append(header)
+        position = header.end
+    if position != piece.end:
+        raise FileDamaged(f"{path} is damaged")
+    return headers
+
+
+# A stream reads the same index several times a second.
+_remark_once = cache(remark)
 
 
 def _read_range(path: Location, start: int, end: int) -> bytes:

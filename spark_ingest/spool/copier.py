@@ -8,7 +8,7 @@ names is complete, so the copier may be killed at any moment: it continues where
 import os
 from pathlib import Path
 
-from ..durable import replace_file
+from ..durable import replace_checked, replace_file
 from ..errors import DataLoss, UsageError
 from ..location import Location
 from ..lock import FolderLock
@@ -145,7 +145,7 @@ class Copier:
         if merged:
             headers = list(self._view.headers(segment, start, end))
         # Write the index first, so that a reader that finds the longer piece also finds its headers.
-        _put(index_path(piece), b"".join(header.encode() for header in headers))
+        _put(index_path(piece), b"".join(header.encode() for header in headers), checked=True)
         _put(piece, self._view.read(segment, start, end))
         for before in merged:
             del ends[before]
@@ -173,7 +173,7 @@ class Copier:
             remove_segment(self._place, segment)
 
 
-def _put(path: Location, data: bytes) -> None:
+def _put(path: Location, data: bytes, *, checked: bool = False) -> None:
     if isinstance(path, Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, data)
+    (replace_checked if checked else replace_file)(path, data)

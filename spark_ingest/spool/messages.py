@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..errors import DataLoss, SpoolDamaged
 from .access import View
 from .blocks import BLOCK_HEADER, LATEST_MS, BlockHeader, Position, checked_blocks, decode_block_header
+from .copied import CopiedView
 
 _READ_BYTES = 4 << 20
 
@@ -116,6 +117,8 @@ def verify(view: View) -> Verified:
                     what = f"announces {header.messages} messages and holds {found}"
                     damages.append(Damage(segment, header.start - BLOCK_HEADER.size, what))
                 blocks, count, size = blocks + 1, count + found, size + len(body)
+            for path in view.damaged_indexes(segment, end) if isinstance(view, CopiedView) else ():
+                damages.append(Damage(segment, None, f"has a damaged index: remove {path}, readers need not have it"))
         except DataLoss:
             # Retention has removed the oldest segment meanwhile; any other missing segment was reported above.
             continue

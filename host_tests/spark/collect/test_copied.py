@@ -21,6 +21,7 @@ from spark_helpers import RECEIVED_MS, SPARK_LIMIT_S, TOPIC, Process, fill, publ
 from umqtt_kit import __main__ as umqtt
 from umqtt_testkit.waiting import eventually
 
+from spark_ingest.durable import read_checked
 from spark_ingest.errors import DataLoss, SpoolDamaged, SpoolUnreachable, UsageError
 from spark_ingest.location import Location, located
 from spark_ingest.spool import copied, copier
@@ -44,7 +45,8 @@ class Steps:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.left = -1
-        for module, name in ((copier, "replace_file"), (copied, "replace_checked"), (copied, "remove_tree")):
+        writing = ((copier, "replace_file"), (copier, "replace_checked"), (copied, "replace_checked"))
+        for module, name in (*writing, (copied, "remove_tree")):
             patch.setattr(module, name, self._counting(getattr(module, name)))
         patch.setattr(Path, "unlink", self._counting(Path.unlink))
 
@@ -137,9 +139,9 @@ def test_a_segment_that_is_copied_often_has_few_pieces_and_is_written_a_few_time
     original, written = SpoolView(tmp_path / "spool" / "north"), [0]
     put = copier._put
 
-    def counting(path: Location, data: bytes) -> None:
+    def counting(path: Location, data: bytes, **options: bool) -> None:
         written[0] += len(data)
-        put(path, data)
+        put(path, data, **options)
 
     monkeypatch.setattr(copier, "_put", counting)
     with Spool(original.folder) as spool, Copier(original, tmp_path / "copy") as one:
@@ -239,25 +241,58 @@ def test_what_cannot_be_copied_is_said_and_nothing_is_overwritten(tmp_path: Path
     assert list(messages(CopiedView(root / "north"))) == kept
 
 
-def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
-    fill(tmp_path / "spool" / "north", [[bytes(700)]] * 3)
-    root = tmp_path / "copy"
-    with Copier(SpoolView(tmp_path / "spool" / "north"), root) as one:
+def test_a_flipped_bit_is_found_and_changes_nothing_that_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planted: an index without a checksum, whose times and counts are believed."""
+    original, root = SpoolView(tmp_path / "spool" / "north"), tmp_path / "copy"
+    fill(original.folder, [[bytes(700)]] * 3)
+    with Copier(original, root) as one:
         one.copy()
     files = sorted(path for path in (root / "north").rglob("*") if path.is_file())
     assert len(files) == 3
+    durable = original.durable()
+    assert durable is not None
+    headers = list(original.headers(0, 0, durable.position))
     for path in files:
         whole = path.read_bytes()
-        for at in range(0, len(whole), 7):
-            path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+        for at in range(0, len(whole), 1 if path.suffix == ".index" else 7):
+            path.write_bytes(whole[:at] + bytes((whole[at] ^ 0x80,)) + whole[at + 1 :])
             view = CopiedView(root / "north")
             try:
-                found = [message.payload for message in messages(view)] == [bytes(700)] * 3
-                # An index has lengths and checksums of blocks: what is wrong there is seen beside the block.
-                assert found is False or verify(view).damages or path.suffix == ".index"
+                found = [message.payload for message in messages(view)]
+                assert found != [bytes(700)] * 3 or verify(view).damages
+                if path.suffix == ".index":
+                    assert list(view.headers(0, 0, durable.position)) == headers
             except SpoolDamaged:
-                pass
+                assert path.suffix != ".index"
         path.write_bytes(whole)
+    assert umqtt.run(["spool", "verify", str(root)]) == 0
+    assert "index is damaged: its headers are taken from the blocks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("index", [None, "older"])
+def test_a_copy_without_indexes_or_with_those_of_an_older_release_is_read(tmp_path: Path, index: str | None) -> None:
+    original, root = SpoolView(tmp_path / "spool" / "north"), tmp_path / "copy"
+    fill(original.folder, [[b"%d" % number] for number in range(9)], segment_bytes=100)
+    with Copier(original, root) as one:
+        one.copy()
+    for path in (root / "north").rglob("*.index"):
+        content = bytes(read_checked(path))
+        path.unlink()
+        if index:
+            path.write_bytes(content)
+    view = CopiedView(root / "north")
+    durable = view.durable()
+    assert durable is not None and len(view.segments()) > 2
+    for segment in view.segments():
+        end = view.segment_end(segment, durable)
+        assert list(view.headers(segment, 0, end)) == list(original.headers(segment, 0, end))
+    assert verify(view).damages == []
+    for path in (root / "north" / "0000000000").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(SpoolDamaged):
+        list(view.headers(0, 0, view.segment_end(0, durable)))
 
 
 @pytest.mark.parametrize("to", ["spool", "link", "spool/copy", ".", "link/copy", "other", "north-link"])
