@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..durable import replace_file, sync_directory
-from ..errors import BrokerRefused, MalformedStream, SpoolWriteFailed
+from ..durable import read_checked_json, replace_checked, sync_directory
+from ..errors import BrokerRefused, FileDamaged, MalformedStream, SpoolWriteFailed
 from .config import CollectorConfig
 from .counters import Counters
 from .wire import (
@@ -210,12 +210,12 @@ class Session:
         """Return the recorded subscriptions, and whether a present session is certain to have them."""
         for path in (self._path, self._aside):
             try:
-                content = json.loads(path.read_bytes())
+                content = read_checked_json(path)
                 memory = _Memory(content["broker"], frozenset(content["topics"]))
                 return memory, path == self._path and memory.broker == self._config.broker
             except FileNotFoundError:
                 continue
-            except (ValueError, TypeError, KeyError):
+            except (FileDamaged, TypeError, KeyError):
                 # Subscribing again is harmless, but a lost session cannot be detected now, so this is reported.
                 self._report("memory_damaged", f"{path} cannot be read: subscribing again")
                 break
@@ -237,7 +237,7 @@ class Session:
     def _remember(self, filters: list[str]) -> None:
         content = {"broker": self._config.broker, "topics": filters}
         try:
-            replace_file(self._path, json.dumps(content).encode())
+            replace_checked(self._path, json.dumps(content).encode())
             self._aside.unlink(missing_ok=True)
         except OSError as error:
             raise SpoolWriteFailed(f"cannot write {self._path}: {error.strerror or error}") from error

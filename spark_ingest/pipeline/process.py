@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..durable import read_checked_json, replace_checked, replace_file, sync_directory
+from ..durable import read_checked, read_checked_json, replace_checked, replace_file, sync_directory
 from ..errors import FileDamaged, IngestError, SparkEnded, TablesWriteFailed, UsageError
 from ..location import Location, StorePath, reason
 from ..tables.parquet import MARK
@@ -189,7 +189,7 @@ def unfinished(tables: Location, command: str) -> Iterator[None]:
     :raises UsageError: another command was interrupted.
     """
     require_whole(tables, but_for=command)
-    replace_file(tables / UNFINISHED, command.encode())
+    replace_checked(tables / UNFINISHED, command.encode())
     yield
     (tables / UNFINISHED).unlink()
     sync_directory(tables)
@@ -201,10 +201,19 @@ def require_whole(tables: Location, *, but_for: str | None = None) -> None:
     :param but_for: the command that is about to run, which may have been interrupted.
     :raises UsageError: another command was interrupted, or the tables cannot be read.
     """
+    path = tables / UNFINISHED
     try:
-        command = (tables / UNFINISHED).read_text()
+        command = bytes(read_checked(path)).decode()
     except FileNotFoundError:
         return
+    except FileDamaged as error:
+        # A rebuild completes whatever was interrupted, except that it removes no device.
+        if but_for == "rebuild":
+            return
+        raise UsageError(
+            f"{error}: a change of {tables} was interrupted: run umqtt tables rebuild --tables {tables}, and if it was "
+            "umqtt tables forget, run that again afterwards"
+        ) from error
     except OSError as error:
         raise UsageError(f"cannot read the tables {tables}: {reason(error)}") from error
     if command != but_for:

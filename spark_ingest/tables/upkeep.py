@@ -13,8 +13,8 @@ import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from ..durable import replace_file
-from ..errors import UsageError
+from ..durable import read_checked, replace_checked
+from ..errors import FileDamaged, UsageError
 from ..location import Location, StorePath, is_table, open_table, reason
 from .delta import REMOVED, WRITER
 from .parquet import MARK
@@ -151,13 +151,13 @@ def vacuum_hourly(tables: Location, keep_hours: float) -> bool:
     """Call :func:`vacuum` unless a process has done so within the last hour; return whether it was called."""
     mark = tables / "umqtt.vacuumed"
     try:
-        since_s = time.time() - float(mark.read_text())
-    except (FileNotFoundError, ValueError):  # an older release wrote no time
+        since_s = time.time() - float(bytes(read_checked(mark)))
+    except (FileNotFoundError, FileDamaged, ValueError):
         since_s = math.inf
     if 0 <= since_s < _HOUR_S:
         return False
     vacuum(tables, keep_hours)
-    replace_file(mark, str(time.time()).encode(), durable=False)
+    replace_checked(mark, str(time.time()).encode())
     return True
 
 

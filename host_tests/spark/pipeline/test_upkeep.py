@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from spark_helpers import RECEIVED_MS
 from umqtt_kit import __main__ as umqtt
 
 from spark_ingest.decoders.rules import Rules
+from spark_ingest.durable import replace_checked
 from spark_ingest.errors import UsageError
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
@@ -96,10 +98,11 @@ def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(ta
     assert dead["silver"] > 0
     Upkeep(config, on_stage=lambda _stage: None).step(0)
     assert {one.name: one.dead for one in listed(tables)} == dead, "within the hour"
-    (tables / "umqtt.vacuumed").write_text("0")
+    replace_checked(tables / "umqtt.vacuumed", b"0")
     Upkeep(config, on_stage=lambda _stage: None).step(0)
     assert {one.dead for one in listed(tables)} == {0}
-    (tables / "umqtt.vacuumed").write_text("0")
+    # A bit of the time may have flipped, so that it is an hour that has just begun.
+    (tables / "umqtt.vacuumed").write_text(str(time.time()))
     for path in (tables / "gold" / "gaps" / "_delta_log").iterdir():
         path.write_bytes(b"x")
     lines: list[str] = []
@@ -228,6 +231,18 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
         run(*command, "--tables", folder, code=2 if folder is whole and broken == "forget" else 0)
     require_whole(tables)
     assert rows_of(tables) == rows_of(whole)
+
+
+@pytest.mark.parametrize("left", [b"\xff\xfe", b"", b"rebuild", b"umqtt 1 7 00000000\nrebuild"])
+def test_a_damaged_note_of_an_interrupted_command_is_one_line_and_a_rebuild_completes_it(tables, left):
+    """Planted: a note without a checksum, whose command is printed as the one to run."""
+    (tables / "umqtt.unfinished").write_bytes(left)
+    for command in (["forget", "d1"], ["rebuild", "--gold-only"], ["retain", "--days", "9"]):
+        error = run(*command, "--tables", tables, code=2)
+        assert "umqtt.unfinished is damaged" in error and f"run umqtt tables rebuild --tables {tables}," in error
+        assert error.count("\n") == 1
+    run("rebuild", "--tables", tables)
+    require_whole(tables)
 
 
 def test_who_is_forgotten_is_told_by_the_record_and_not_by_the_topic_where_ids_are_trusted(tmp_path):
