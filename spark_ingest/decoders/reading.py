@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 class BadRecord(ValueError):
@@ -50,6 +50,8 @@ Decode = Callable[[Topic, Sequence[bytes]], Sequence[Reading | BadRecord]]
 If it raises, the payload at hand goes to quarantine with the exception as the reason.
 """
 
+_Returned = TypeVar("_Returned")
+
 
 def each_payload(read: Callable[[Topic, bytes], Reading]) -> Decode:
     """Make a decoder from a function that reads one payload and raises BadRecord for a bad one."""
@@ -66,21 +68,54 @@ def each_payload(read: Callable[[Topic, bytes], Reading]) -> Decode:
     return decode
 
 
-def run(decode: Decode, topic: Topic, payloads: Sequence[bytes]) -> list[Reading | BadRecord]:
-    """Run a decoder and return one result for each payload, even if the decoder raises.
+def run(decode: Decode, name: str, topic: Topic, payloads: Sequence[bytes]) -> list[Reading | BadRecord]:
+    """Run a decoder and return one result for each payload, whatever the decoder raises or returns.
 
     If a call with several payloads raises, each payload is decoded alone. A wrong number of results makes every
     result a BadRecord.
+
+    :param name: the decoder's name, for the reasons.
     """
-    try:
+
+    def call() -> list[Reading | BadRecord]:
         results = list(decode(topic, payloads))
         if not all(isinstance(one, Reading | BadRecord) for one in results):
             raise TypeError("what it returned is neither a Reading nor a BadRecord")
-    except Exception as error:  # noqa: BLE001 - a decoder is anybody's code, and a payload must not stop the pipeline
+        return results
+
+    try:
+        results = guarded(name, call)
+    except BadRecord as error:
         if len(payloads) > 1:
-            return [run(decode, topic, [payload])[0] for payload in payloads]
-        return [BadRecord(f"the decoder raised {type(error).__name__}: {error}")]
+            return [run(decode, name, topic, [payload])[0] for payload in payloads]
+        return [error]
     if len(results) != len(payloads):
-        wrong = BadRecord(f"the decoder returned {len(results)} results for {len(payloads)} payloads")
+        wrong = BadRecord(f"the decoder {name} returned {len(results)} results for {len(payloads)} payloads")
         return [wrong] * len(payloads)
     return results
+
+
+def guarded(name: str, call: Callable[[], _Returned]) -> _Returned:
+    """Call what may run code of a decoder, and return what it returns.
+
+    :param name: the decoder's name, for the reason.
+    :raises BadRecord: `call` raised it, or anything else except KeyboardInterrupt: a decoder is anybody's code, also
+        one that ends the program, and a payload must not stop the pipeline.
+    """
+    try:
+        return call()
+    except (BadRecord, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        text = text_of(error)
+        raise BadRecord(f"the decoder {name} raised {type(error).__name__}{text and f': {text}'}") from error
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of a decoder's exception; empty if its class, which may be the decoder's, cannot tell."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - as in guarded()
+        return ""

@@ -131,7 +131,8 @@ def _metrics(value: object) -> tuple[dict[str, float | None], str]:
         if type(name) is not str or not _is_unicode(name):
             refused.append(f"a metric's name is not Unicode: {shown(name)}")
         elif isinstance(number, float):
-            metrics[name] = number + 0.0 if math.isfinite(number) else None
+            # A subclass of float may have a + of its own.
+            metrics[name] = float(number) + 0.0 if math.isfinite(number) else None
         elif number is None:
             metrics[name] = None
         elif type(number) is int and -(1 << 1023) < number < 1 << 1023:

@@ -39,10 +39,11 @@ _NAMED = ("{device}", "{metric}")
 
 
 class Match(NamedTuple):
-    """The decoder that reads a message, and the topic to pass to it."""
+    """The decoder that reads a message, the topic to pass to it, and the decoder's name: its format or its file."""
 
     decode: Decode
     topic: Topic
+    name: str
 
 
 class Rules(NamedTuple):
@@ -132,13 +133,13 @@ def _check(where: str, table: dict[str, Any]) -> None:
 
 
 def _match(decoders: str, name: str) -> Match | None:
-    for pattern, decode in _compiled(decoders):
+    for pattern, decode, decoder_name in _compiled(decoders):
         found = pattern.fullmatch(name)
         if found:
             named = found.groupdict()
             if decode is sparkplug.read_alone:
                 named = {"device": sparkplug.node_of(name)}
-            return Match(decode, Topic(name, **named))
+            return Match(decode, Topic(name, **named), decoder_name)
     return None
 
 
@@ -147,8 +148,9 @@ _remembered = lru_cache(maxsize=20_000)(_match)
 
 
 @cache
-def _compiled(decoders: str) -> list[tuple[re.Pattern[str], Decode]]:
-    return [(_pattern(table["topic"]), _decoder(table)) for table in json.loads(decoders)]
+def _compiled(decoders: str) -> list[tuple[re.Pattern[str], Decode, str]]:
+    tables = json.loads(decoders)
+    return [(_pattern(table["topic"]), _decoder(table), Path(table["format"]).name) for table in tables]
 
 
 def _pattern(topic: str) -> re.Pattern[str]:
@@ -200,7 +202,9 @@ def _python(path: Path) -> Decode:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UsageError(f"cannot import {path}: {type(error).__name__}: {error}") from error
     decode = getattr(module, "decode", None)
     if not callable(decode):

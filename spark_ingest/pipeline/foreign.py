@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ..decoders.reading import BadRecord, Reading, run
+from ..decoders.reading import BadRecord, Reading, guarded, run, text_of
 from ..decoders.record import Record, a_name, checked
 from ..decoders.rules import Match, Rules
 from ..decoders.sparkplug import Births, read_alone
+from ..escape import printable
 from ..tables.table import places
 from .record import Owner, quarantine, readings_table
 
@@ -64,7 +65,7 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
         if match.decode is read_alone:
             in_order += rows.tolist()
             continue
-        decoded = run(match.decode, match.topic, [payloads[row] for row in rows])
+        decoded = run(match.decode, match.name, match.topic, [payloads[row] for row in rows])
         for row, result in zip(rows.tolist(), decoded, strict=True):
             results[row] = result
     for row in sorted(in_order):
@@ -77,7 +78,7 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
         try:
             records[row] = record = _checked(result, match)
         except BadRecord as error:
-            reasons[row], owners[row] = str(error)[:_LONGEST_REASON], (_device_of(match), None, None)
+            reasons[row], owners[row] = _reason(error), (_device_of(match), None, None)
         else:
             if record.refused:
                 reasons[row], owners[row] = record.refused, (record.device_id, record.boot, record.seq)
@@ -99,16 +100,25 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
 def owner_of_foreign(match: Match, payload: bytes) -> Owner:
     """Return the device that a message belongs to, and the boot and seq of its reading."""
     try:
-        record = _checked(run(match.decode, match.topic, [payload])[0], match)
+        record = _checked(run(match.decode, match.name, match.topic, [payload])[0], match)
     except BadRecord:
         return _device_of(match), None, None
     return record.device_id, record.boot, record.seq
 
 
 def _checked(result: Reading | BadRecord, match: Match) -> Record:
-    if isinstance(result, BadRecord):
-        raise result
-    return checked(result, result.device_id if match.topic.device is None else match.topic.device)
+    def check() -> Record:
+        # A decoder's own classes may run code here: a mapping, a property, a subclass of int.
+        if isinstance(result, BadRecord):
+            raise result
+        return checked(result, result.device_id if match.topic.device is None else match.topic.device)
+
+    return guarded(match.name, check)
+
+
+def _reason(error: BadRecord) -> str:
+    """Return a decoder's reason; made printable, as no table can hold a lone surrogate."""
+    return printable(text_of(error)[:_LONGEST_REASON])
 
 
 def _device_of(match: Match) -> str | None:

@@ -23,7 +23,7 @@ from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.command import main as ingest
 from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.gold import Gold
-from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.messages import devices_of, part
 from spark_ingest.pipeline.rebuild import rebuild
 from spark_ingest.tables.schemas import SCHEMAS
 
@@ -189,8 +189,13 @@ def test_every_format_gives_its_metrics(tmp_path, rule, topic, payload, metrics)
             record("d", "b", 1),
             "id 'd' is not the topic's device 'eve'",
         ),
-        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "raise", "the decoder raised KeyError: 'boom'"),
-        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "none", "the decoder returned 0 results for 1 payloads"),
+        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "raise", "the decoder odd.py raised KeyError: 'boom'"),
+        (
+            'topic = "x/{device}"\nformat = "odd.py"',
+            "x/d",
+            "none",
+            "the decoder odd.py returned 0 results for 1 payloads",
+        ),
         ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "junk", "neither a Reading nor a BadRecord"),
         ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "types", "m is not an object: 5"),
     ],
@@ -211,6 +216,95 @@ def test_what_no_decoder_can_read_is_quarantined_and_stops_nothing(tmp_path, rul
     assert reason in why and why.isprintable()
     if "odd" in rule and payload == "raise":
         assert read(sent((topic, "good"), (topic, payload), (topic, "good")), how) == [("d", {"t": 1})] * 2
+
+
+ODD = """
+import sys
+from spark_ingest.decoders import BadRecord, Reading
+
+class Odd(dict):
+    def items(self): raise Ended("items")
+    keys = items
+class Number(float):
+    def __add__(self, other): return "no number"
+class Mute(BadRecord):
+    def __str__(self): raise Ended("mute")
+class Wrong(Reading):
+    ts = property(lambda self: 1 / 0)
+class Ended(BaseException):
+    pass
+class Shy:
+    def __repr__(self): raise Ended("shy")
+
+def throw(error):
+    raise error
+
+MAKE = [
+    lambda: Reading(None), lambda: Reading({1: 2}), lambda: Reading([1]), lambda: Reading({"a": Shy()}),
+    lambda: Reading(Odd(a=1)), lambda: Reading({"a": object()}), lambda: Reading({"a": 1}, extra=None),
+    lambda: Reading({"a": 1}, extra=5), lambda: Reading({"a": 1}, extra={1: 2}),
+    lambda: Reading({"a": 1}, extra=Odd(a=1)),
+    lambda: Reading({"a": 1}, extra={"x": float("nan")}), lambda: Reading({"a": 1}, extra={"x": Shy()}),
+    lambda: Reading({"a": 1}, extra={"x": Odd(a=1)}), lambda: Reading({"a": 1}, boot=5, seq=1),
+    lambda: Reading({"a": 1}, boot="b", seq="x"), lambda: Reading({"a": 1}, boot="b", seq=True),
+    lambda: Reading({"a": 1}, ts=1.5), lambda: Reading({"a": 1}, ts=Shy()), lambda: Wrong({"a": 1}),
+    lambda: BadRecord("\\ud800\\n\\x1b[2J"), lambda: Mute(), lambda: BadRecord(Shy()),
+    lambda: BadRecord, lambda: None, lambda: 5,
+    lambda: sys.exit(3), lambda: throw(GeneratorExit), lambda: throw(Ended("it")), lambda: throw(MemoryError),
+    lambda: throw(StopIteration), lambda: throw(RecursionError), lambda: throw(Mute()),
+    lambda: throw(ValueError("\\ud800")),
+]
+GOOD = [lambda: Reading({"a": Number(1.5)}), lambda: Reading({"a": 1.5}, extra={})]
+
+def decode(topic, payloads):
+    return [(MAKE + GOOD)[int(payload)]() for payload in payloads]
+"""
+
+
+def test_whatever_a_decoder_raises_or_returns_is_quarantined_with_its_name_or_reason(tmp_path):
+    """Planted: what the reading's own classes raise, and exceptions that end a program, stop the pipeline."""
+    (tmp_path / "odd.py").write_text(ODD)
+    content: dict = {}
+    exec(compile(ODD, "odd.py", "exec"), content)
+    how = rules(tmp_path, '[[decoder]]\ntopic = "x/{device}"\nformat = "odd.py"')
+    wrong, good = range(len(content["MAKE"])), len(content["MAKE"])
+    for number in wrong:
+        messages = sent(("x/d", str(good)), ("x/d", str(number)), ("x/d", str(good + 1)))
+        parts = part(messages, how)
+        (why,) = parts.quarantined["reason"].to_pylist()
+        assert why.isprintable(), number
+        # A refused metric leaves the rest of the reading, without any metric here.
+        kept = parts.quarantined["kept"].to_pylist()[0]
+        assert [dict(one).get("a") for one in parts.unnumbered["metrics"].to_pylist() if one] == [1.5, 1.5], number
+        assert parts.unnumbered.num_rows == 2 + kept
+        assert devices_of("x/d", str(number).encode(), how) == {"d"}
+    batch = sent(*(("x/d", str(number)) for number in (*wrong, good)))
+    assert len(reasons(batch, how)) == len(wrong)
+    shown = " ".join(reasons(batch, how))
+    for part_of_it in (
+        "odd.py raised SystemExit: 3",
+        "odd.py raised Ended: it",
+        "odd.py raised AttributeError",
+        "items",
+    ):
+        assert part_of_it in shown
+
+
+def test_a_decoder_is_interrupted_by_ctrl_c_alone(tmp_path):
+    (tmp_path / "odd.py").write_text("def decode(topic, payloads): raise KeyboardInterrupt")
+    how = rules(tmp_path, '[[decoder]]\ntopic = "x/{device}"\nformat = "odd.py"')
+    with pytest.raises(KeyboardInterrupt):
+        reasons(sent(("x/d", "1")), how)
+
+
+@pytest.mark.parametrize("line", ["import sys; sys.exit(4)", "raise SystemExit", "raise BaseException('no')", "1 / 0"])
+def test_a_decoders_file_that_ends_the_program_is_an_error_of_its_own(tmp_path, capsys, line):
+    """Planted: umqtt ingest ends with the exit code that the file gives, without a word."""
+    (tmp_path / "odd.py").write_text(line)
+    (tmp_path / "ingest.toml").write_text('[[decoder]]\ntopic = "x/{device}"\nformat = "odd.py"')
+    fixed = ["--spool", "s", "--tables", "t", "--checkpoint", "c"]
+    assert ingest([*fixed, "--config", str(tmp_path / "ingest.toml")]) == 2
+    assert re.fullmatch("pipeline: .*decoder 1: cannot import .*odd.py: .*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
