@@ -9,7 +9,7 @@ boot. The seq counts messages from the NBIRTH on, because Sparkplug's own seq wr
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, cast
@@ -27,8 +27,9 @@ _SEQ_END = 256
 _POINT_EVERY = 64
 _POINTS = 64
 _SESSIONS = 2
-# At most this many metrics and aliases of all nodes: about 200 MB.
+# At most this many metrics and aliases of all nodes: about 200 MB. Long names count as several.
 _LARGEST = 1_000_000
+_COUNTED_LENGTH = 64
 
 _STRING, _BYTES, _UINT32, _UINT64, _FLOAT, _DOUBLE, _BOOL, _MESSAGE = 9, 12, 13, 4, 2, 1, 8, 11
 _OPTIONAL, _REPEATED = 1, 3
@@ -105,8 +106,8 @@ class _Session:
 
     @property
     def size(self) -> int:
-        """The number of metrics and aliases that the session defines."""
-        return len(self.metrics) + len(self.aliases)
+        """The number of metrics and aliases that the session defines; long names count as several."""
+        return _size(self.metrics) + len(self.aliases)
 
     def number(self, seq: int, timestamp: int, redelivered: bool) -> int:
         """Return a message's number in the session; the NBIRTH has 0.
@@ -150,11 +151,13 @@ class Births:
         for node, sessions in json.loads(content or b"{}").items():
             self._nodes[node] = [_Session(**one) for one in sessions]
         self._size = sum(one.size for sessions in self._nodes.values() for one in sessions)
+        # An older release remembered more of a single node.
+        self._forget_silent(keep=0)
 
     def to_bytes(self) -> bytes:
         """Return the whole content as JSON, to be passed to :class:`Births` later."""
         content = {node: [asdict(one) for one in sessions] for node, sessions in self._nodes.items()}
-        return json.dumps(content, separators=(",", ":")).encode()
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
     def result(self, collector: str, topic: str, payload: bytes, redelivered: bool) -> Reading | BadRecord:
         """Return the result of :meth:`read`, or the BadRecord that it raised."""
@@ -189,7 +192,7 @@ class Births:
             session = self._session(key, timestamp, redelivered)
             number = session.number(seq, timestamp, redelivered)
         if kind in ("NBIRTH", "DBIRTH"):
-            self._define(session, content, prefix)
+            self._define(self._nodes[key], session, content, prefix)
         metrics, extra = _values(_found(content, prefix, session))
         if kind not in ("NDATA", "DDATA"):
             extra["sparkplug"] = f"{kind} {device}" if device else kind
@@ -217,17 +220,37 @@ class Births:
         before = [one for one in sessions if one.born <= timestamp] if redelivered else []
         return before[-1] if before else sessions[-1]
 
-    def _define(self, session: _Session, content: Any, prefix: str) -> None:
-        before = session.size
-        for one in content.metrics:
-            session.metrics[prefix + one.name] = one.datatype
-            if one.HasField("alias"):
-                session.aliases[str(one.alias)] = prefix + one.name
-        self._size += session.size - before
-        while self._size > _LARGEST and len(self._nodes) > 1:
-            # Forget the node that was silent for longest; it is unknown until its next birth.
+    def _define(self, sessions: list[_Session], session: _Session, content: Any, prefix: str) -> None:
+        """Remember the metrics of a birth.
+
+        :param sessions: the sessions of the node, of which `session` is one.
+        :raises BadRecord: the node would have more than _LARGEST; nothing of the birth is remembered.
+        """
+        metrics = {prefix + one.name: one.datatype for one in content.metrics}
+        aliases = {str(one.alias): prefix + one.name for one in content.metrics if one.HasField("alias")}
+        added = _size(metrics.keys() - session.metrics.keys()) + len(aliases.keys() - session.aliases.keys())
+        if session is sessions[-1] and sum(one.size for one in sessions) + added > _LARGEST:
+            self._size -= sum(one.size for one in sessions[:-1])
+            del sessions[:-1]
+        if sum(one.size for one in sessions) + added > _LARGEST:
+            raise BadRecord(f"its node has births of more than {_LARGEST:,} metrics and aliases: this one is too many")
+        session.metrics.update(metrics)
+        session.aliases.update(aliases)
+        self._size += added
+        self._forget_silent(keep=1)
+
+    def _forget_silent(self, keep: int) -> None:
+        """Forget the nodes that were silent for longest, down to _LARGEST; they are unknown until their next birth.
+
+        :param keep: the number of nodes to keep in any case.
+        """
+        while self._size > _LARGEST and len(self._nodes) > keep:
             silent = self._nodes.pop(next(iter(self._nodes)))
             self._size -= sum(one.size for one in silent)
+
+
+def _size(paths: Iterable[str]) -> int:
+    return sum(1 + len(path) // _COUNTED_LENGTH for path in paths)
 
 
 def parse_topic(topic: str) -> tuple[str, str, str | None]:

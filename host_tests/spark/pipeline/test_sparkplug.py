@@ -320,6 +320,40 @@ def test_nodes_that_somebody_makes_up_push_out_the_longest_silent_and_no_more(mo
         births.read("north", "spBv1.0/made/NDATA/up0", payload(1, 2))
 
 
+@pytest.mark.parametrize("length", [3, 250])
+def test_a_single_node_is_bounded_too_and_what_exceeds_is_quarantined_with_a_reason(monkeypatch, tmp_path, length):
+    """Planted: nodes are forgotten only while there is another one; a long name counts as one."""
+    bound = 5000
+    births = Births()
+    births.read("north", *BIRTH)
+
+    def devices(number: int):
+        names = [f"{number}.{i}".ljust(length, "\U0001f600") for i in range(200)]
+        metrics = [metric(name, 10 + 200 * number + i, DOUBLE) for i, name in enumerate(names)]
+        return f"spBv1.0/plant/DBIRTH/edge/d{number}", payload(1 + number, 1001 + number, *metrics)
+
+    messages = [devices(number) for number in range(40)]
+    monkeypatch.setattr(sparkplug, "_LARGEST", bound)
+    parts = part(sent(BIRTH, *messages), rules(tmp_path, RULE), births)
+    kept = parts.readings.num_rows
+    assert 1 + bound // (400 if length == 3 else 1000) >= kept > 3
+    assert set(parts.quarantined["reason"].to_pylist()) == {
+        "its node has births of more than 5,000 metrics and aliases: this one is too many"
+    }
+    assert parts.quarantined.num_rows == 41 - kept
+    assert len(births.to_bytes()) < 500 * bound
+    assert births._size == Births(births.to_bytes())._size <= bound
+    # What was remembered before is still known, and a rebirth begins with an empty memory.
+    births.read("north", *node("NDATA", 100, 1200, metric(alias=1, value=double(2.0))))
+    births.read("north", *birth(4, 2000))
+    births.read("north", *devices(0))
+    assert births._size <= bound
+    monkeypatch.setattr(sparkplug, "_LARGEST", 50)
+    # An older release remembered more.
+    with pytest.raises(BadRecord, match="birth certificate of its node was not received"):
+        Births(births.to_bytes()).read("north", *node("NDATA", 9, 3000))
+
+
 def test_no_bytes_break_it(tmp_path):
     """The bytes are those of a birth and of data, cut and changed.
 
