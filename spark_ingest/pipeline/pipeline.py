@@ -48,6 +48,7 @@ from ..errors import IngestError, SparkEnded, UsageError
 from ..escape import remark
 from ..location import StorePath, may_pass
 from ..lock import FolderLock
+from ..spool.copied import spools_at
 from .claim import claim, pipeline_lock
 from .config import PipelineConfig
 from .process import (
@@ -135,6 +136,8 @@ class Pipeline:
             require_writable(folder)
         if isinstance(config.spool, Path) and not config.spool.is_dir():
             raise UsageError(f"the spool folder {config.spool} does not exist: give the collector's --spool")
+        if isinstance(config.spool, Path):
+            spools_at(config.spool).names()  # for the errors, before Spark starts
         require_whole(config.tables)
         require_format(config.tables, config.format)
         if config.on_executors and config.format != "delta":

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import UsageError
+from ..location import Location
 from .blocks import BlockHeader, Position, Run, Times
 from .view import SpoolView
+
+STATE = "copy.json"
+"""The file in a copy of a spool that says what is copied."""
 
 
 class View(Protocol):
@@ -85,6 +89,12 @@ class Spools(Protocol):
         ...
 
 
+def only_one_spool(place: Location) -> UsageError:
+    """Return the error to raise for the location of one spool, or of its copy, where that of all is expected."""
+    above = place.absolute().parent if isinstance(place, Path) else str(place).rpartition("/")[0]
+    return UsageError(f"{place} is the spool of one collector: give {above}, which has the spools of all")
+
+
 class LocalSpools:
     """The spools in the folder `root`, which is the collectors' ``--spool``."""
 
@@ -94,15 +104,18 @@ class LocalSpools:
     def names(self) -> list[str]:
         """Return the names of the spools that a collector has opened, in order.
 
-        :raises UsageError: `root` does not exist or cannot be read.
+        :raises UsageError: `root` does not exist, cannot be read, or is itself one spool, or the copy of one.
         """
         try:
-            return [name for name in self.folders() if (self.root / name / "pos").exists()]
+            names = [name for name in self.folders() if (self.root / name / "pos").exists()]
         except OSError as error:
             where = error.filename or self.root
             raise UsageError(
                 f"cannot read the spool folder {where}: {error.strerror}; give the --spool folder of the collector"
             ) from error
+        if not names and any(os.path.isfile(self.root / file) for file in ("pos", STATE)):
+            raise only_one_spool(self.root)
+        return names
 
     def folders(self) -> list[str]:
         """Return the names of all folders of present or retired spools, in order.

@@ -28,7 +28,7 @@ from ..durable import read_checked, read_checked_json, replace_checked
 from ..errors import DataLoss, FileDamaged, SpoolDamaged, SpoolUnreachable, UsageError
 from ..escape import remark
 from ..location import Location, StorePath, may_pass, reason, remove_tree
-from .access import LocalSpools, Spools
+from .access import STATE, LocalSpools, Spools, only_one_spool
 from .blocks import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
@@ -71,7 +71,7 @@ class CopyState:
             "times": self.times,
             "ends": [[segment, list(pieces.items())] for segment, pieces in sorted(self.ends.items())],
         }
-        replace_checked(place / "copy.json", json.dumps(content).encode())
+        replace_checked(place / STATE, json.dumps(content).encode())
 
 
 def read_state(place: Location) -> CopyState:
@@ -82,7 +82,7 @@ def read_state(place: Location) -> CopyState:
     :raises OSError: it cannot be read.
     """
     try:
-        found = read_checked_json(place / "copy.json")
+        found = read_checked_json(place / STATE)
         if found["format"] != FORMAT_VERSION:
             raise UsageError(f"the copy {place} has format {found['format']}, not {FORMAT_VERSION}: use a newer umqtt")
         return CopyState(
@@ -95,7 +95,7 @@ def read_state(place: Location) -> CopyState:
     except FileNotFoundError:
         return CopyState()
     except (FileDamaged, KeyError, TypeError, ValueError) as error:
-        raise SpoolDamaged(f"{place / 'copy.json'} is damaged: restore it from a copy") from error
+        raise SpoolDamaged(f"{place / STATE} is damaged: restore it from a copy") from error
 
 
 @dataclass
@@ -347,11 +347,14 @@ class CopiedSpools:
         """Return the names of the copied spools, in order.
 
         :raises SpoolUnreachable: the store does not answer, or refuses.
+        :raises UsageError: this is the place of one copy.
         """
         if time.monotonic() - self._listed_at >= self._REFRESH_S:
             try:
                 with _asking(self.root):
                     self._names = sorted(entry.name for entry in (self.root / NAMES).iterdir())
+                    if not self._names and (self.root / STATE).exists():
+                        raise only_one_spool(self.root)
             except FileNotFoundError:
                 self._names = []
             self._listed_at = time.monotonic()

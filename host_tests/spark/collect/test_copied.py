@@ -356,6 +356,8 @@ def test_on_an_object_store_copies_are_read_while_they_grow_and_shrink(bucket: L
     assert before == original.durable()
     assert CopiedSpools(bucket).names() == ["north"]
     assert isinstance(spools_at(bucket), CopiedSpools)
+    with pytest.raises(UsageError, match=f"north is the spool of one collector: give {bucket}, "):
+        spools_at(bucket / "north").names()
     view = CopiedView(bucket / "north")
     first = Position(before.spool, view.segments()[1] if view.durable() else 0, 0)
     assert view.remove_before(first, read_for_s=0) == 1

@@ -12,6 +12,7 @@ from spark_helpers import RECEIVED_MS, Process, fill, publish_packet
 from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+from spark_ingest.errors import UsageError
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.messages import messages, verify
@@ -55,6 +56,31 @@ def test_ls_tells_what_each_spool_holds(tree, capsys):
     assert run(["spool", "ls", str(tree)]) == 0
     assert place.spool in capsys.readouterr().out
     assert contents(tree) == before
+
+
+def test_the_folder_of_one_collector_is_shown_and_elsewhere_an_error_that_names_the_folder_to_give(
+    tree, tmp_path, capsys, monkeypatch
+):
+    """Planted: umqtt ingest says ready, reads nothing, and ends with 0."""
+    one, copy = tree / "north", tmp_path / "copy"
+    for command in ("ls", "cat", "verify"):
+        assert told(capsys, command, one)
+    assert run(["spool", "copy", str(tree), "--to", str(copy), "--once"]) == 0
+    capsys.readouterr()
+    rest = ["--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+    for wrong, right in ((one, tree), (copy / "north", copy)):
+        for command in (
+            ["ingest", "--spool", wrong, *rest, "--once"],
+            ["spool", "copy", wrong, "--to", tmp_path / "another", "--once"],
+            ["spool", "retire", wrong, "north", "--checkpoint", tmp_path],
+        ):
+            assert run(list(map(str, command))) == 2
+            err = capsys.readouterr().err
+            assert f"{wrong} is the spool of one collector: give {right}, which has the spools of all" in err
+            assert err.count("\n") == 1
+    monkeypatch.chdir(one)
+    with pytest.raises(UsageError, match=f"give {tree}, "):
+        LocalSpools(Path()).names()
 
 
 def test_cat_prints_every_message_in_order_with_its_place(tree, capsys):

@@ -42,8 +42,8 @@ def spool() -> None:
 
     It may be read while the collector runs.
 
-    SPOOL is the folder given to the collector as --spool, one collector's folder in it, https://HOST:PORT of a
-    collector that serves its spools, or s3://BUCKET/PREFIX of copies.
+    SPOOL is the folder given to the collector as --spool, https://HOST:PORT of a collector that serves its spools, or
+    s3://BUCKET/PREFIX of copies. For ls, cat and verify, it may also be one collector's folder.
 
     \b
     Example:
@@ -252,6 +252,7 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     from spark_ingest.spool.retire import retire as remove
 
     spools = LocalSpools(where)
+    _read(spools.names)  # for the error, if SPOOL is one spool
     if name not in _read(spools.folders):
         raise KitError(f"there is no spool {name} in {where} — try: umqtt spool ls {where}", EXIT_USAGE)
     view, tree = spools.view(name), SpoolTree(spools)
