@@ -175,11 +175,12 @@ Location = Path | StorePath
 def located(text: str | Location) -> Location:
     """Convert text to a location: a folder, or a URL of an object store.
 
-    :raises UsageError: the text is another kind of URL, or a malformed one. The message does not show it, because a
-        URL may contain a password.
+    :raises UsageError: the text is no path, another kind of URL, or a malformed one. The message does not show a URL,
+        because it may contain a password.
     """
     if not isinstance(text, str):
         return text
+    require_path(text)
     scheme, found, rest = text.partition("://")
     if not found:
         return Path(text)
@@ -195,6 +196,36 @@ def located(text: str | Location) -> Location:
     return StorePath(text)
 
 
+def require_path(text: str) -> None:
+    """Check that text can be the path of a file or folder.
+
+    :raises UsageError: it is empty, or holds U+0000.
+    """
+    if not text:
+        # Path("") is the current folder; text from an unset variable of the shell must not mean that.
+        raise UsageError("the path is empty, as a variable of the shell that is not set; the current folder is .")
+    if "\0" in text:
+        raise UsageError(f"{text!r} holds a character that no path has")
+
+
+class PathOption(click.Path):
+    """click's Path as a :class:`Path`, which also refuses an empty path, and one with U+0000.
+
+    :param options: as of click's Path.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail with an error message of one line."""
+        try:
+            require_path(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class TablesOption(click.ParamType):
     """The option type of a folder of tables or a URL of an object store.
 
@@ -204,7 +235,7 @@ class TablesOption(click.ParamType):
     name = "DIR|URL"
 
     def __init__(self, *, exists: bool = False) -> None:
-        self._folder = click.Path(exists=exists, file_okay=False, path_type=Path)
+        self._folder = PathOption(exists=exists, file_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
         """Convert the text to a location, or fail with an error message of one line."""

@@ -42,7 +42,7 @@ def load(path: Path) -> AlertConfig:
     content = read_toml(path)
     groups: Groups = {}
     if (name := content.pop("groups", None)) is not None:
-        if not isinstance(name, str) or not name or "\0" in name:
+        if not isinstance(name, str) or not name:
             raise UsageError(f"{path}: groups = {name!r} must be the name of a CSV file")
         groups = load_groups(path.parent / name)
     wait_us = read_key(str(path), "wait", duration_us, content.pop("wait", _WAIT))

@@ -58,6 +58,7 @@ def some_duration_us(text: object) -> int:
 
 
 def _number(value: object) -> float:
+    # read_toml() refuses whole numbers of more than 64 bits.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("must be a number")
     return float(value)

@@ -12,10 +12,11 @@ from umqtt_cli.numbers import Bytes
 from ..address import Address
 from ..errors import IngestError, UsageError
 from ..escape import remark
+from ..location import PathOption
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = PathOption(file_okay=False)
+_FILE = PathOption(dir_okay=False)
 # Options that cannot be combined with --config, because its file gives them for each collector.
 _OF_ONE = ("brokers", "names", "topics", "username", "password_file", "ca", "cert", "key")
 _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",

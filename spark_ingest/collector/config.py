@@ -166,8 +166,6 @@ def _from_table(path: Path, table: Mapping[str, Any]) -> CollectorConfig:
             values["topic_filters"] = tuple(value)
         elif not isinstance(value, _KINDS.get(key, str)) or (isinstance(value, bool) and key != "everything"):
             raise UsageError(f"{where}: {key} = {value!r} must be {_IN_WORDS[_KINDS.get(key, str)]}")
-        elif isinstance(value, str) and "\0" in value:
-            raise UsageError(f"{where}: {key} = {value!r} holds a character that no name has")
         elif key in _SIZES:
             values[key] = _bytes(where, key, value)
         elif key in _PATHS:

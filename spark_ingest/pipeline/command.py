@@ -14,10 +14,10 @@ from umqtt_cli.numbers import Bytes, Finite
 from ..address import Address
 from ..errors import IngestError, MissingDependency
 from ..escape import remark
-from ..location import TablesOption
+from ..location import PathOption, TablesOption
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = PathOption(file_okay=False)
+_FILE = PathOption(dir_okay=False)
 
 
 def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -64,6 +64,8 @@ def read_project(start: Path) -> dict[str, Any]:
             continue
         if not isinstance(value, str) or not value:
             raise KitError(f"{file}: {key} must be text — put it in quotes", EXIT_USAGE)
+        if "\0" in value:
+            raise KitError(f"{file}: {key} holds a character that no name has — correct it", EXIT_USAGE)
         if key in _FILES or (key == "fleet" and (file.parent / value).is_file()):
             values[key] = str(file.parent / value)
     return values

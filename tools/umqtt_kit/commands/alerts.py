@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.escape import printable
+from spark_ingest.location import PathOption
 from umqtt_kit.console import notes, print_table, say
 from umqtt_kit.errors import EXIT_NETWORK, KitError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=PathOption(dir_okay=False))
 @click.option("--send", is_flag=True, help="Send each destination a message that says it is a test.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def alerts(file: Path, send: bool, as_json: bool) -> None:

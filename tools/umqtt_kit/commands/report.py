@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from spark_ingest.location import Location, TablesOption
+from spark_ingest.location import Location, PathOption, TablesOption
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import results, say
 from umqtt_kit.errors import KitError
@@ -24,7 +24,7 @@ from umqtt_kit.requirements import require_module
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathOption(dir_okay=False),
     default=Path("report.html"),
     show_default=True,
     help="The file to write; one that is there is replaced.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.escape import printable
-from spark_ingest.location import TablesOption
+from spark_ingest.location import PathOption, TablesOption
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
@@ -56,7 +56,7 @@ def spool() -> None:
 
 
 def _options(function: Any) -> Any:
-    file = click.Path(dir_okay=False, path_type=Path)
+    file = PathOption(dir_okay=False)
     token = click.option("--token-file", type=file,
                          help="The token to read of a served SPOOL.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
     ca = click.option("--ca", type=file, help="Who signed its certificate.  [default: those trusted here]")
@@ -170,7 +170,7 @@ def verify(where: str, token_file: Path | None, ca: Path | None, as_json: bool) 
 
 
 @spool.command()
-@click.argument("where", metavar="SPOOL", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("where", metavar="SPOOL", type=PathOption(exists=True, file_okay=False))
 @click.option("--to", "to", required=True, type=TablesOption(),
               help="Where the copies are: s3://BUCKET/PREFIX, or a folder.")  # fmt: skip
 @click.option("--every", "every_s", type=Finite(0.1, 86_400), default=10.0, show_default=True, metavar="S",
@@ -232,10 +232,10 @@ def _copied(copier: Copier) -> int:
 
 
 @spool.command()
-@click.argument("where", metavar="SPOOL", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("where", metavar="SPOOL", type=PathOption(file_okay=False))
 @click.argument("name")
 @click.option("--checkpoint", "checkpoints", multiple=True, required=True,
-              type=click.Path(exists=True, file_okay=False, path_type=Path),
+              type=PathOption(exists=True, file_okay=False),
               help="Checkpoint of the query that reads the spool; repeat it for several queries.")  # fmt: skip
 def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     """Remove the spool of a collector that will not come back, once Spark has read all of it.

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from spark_ingest.escape import printable
-from spark_ingest.location import Location, TablesOption, reason
+from spark_ingest.location import Location, PathOption, TablesOption, reason
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -21,7 +21,7 @@ from umqtt_kit.requirements import require_module
 
 _config = click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathOption(dir_okay=False),
     metavar="FILE",
     help="The ingest.toml that umqtt ingest was started with.",
 )
