@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import UsageError
-from ..location import located
+from ..location import located, require_path
 from ..spool import tokens
 from ..spool.access import Spools
+from ..spool.blocks import LATEST_MS
 from ..spool.copied import spools_at
 from ..spool.remote import RemoteSpools
 from .offsets import SpoolTree
@@ -59,8 +60,10 @@ class Options:
         self.ending_offsets = given.get("endingoffsets")
         if self.ending_offsets == "earliest":
             raise UsageError("endingOffsets must be latest or an offset: nothing lies before earliest")
-        self.starting_ms = positive(given, "startingTimestamp")
-        self.ending_ms = positive(given, "endingTimestamp")
+        self.starting_ms = _timestamp(given, "startingTimestamp")
+        self.ending_ms = _timestamp(given, "endingTimestamp")
+        if self.starting_ms and self.ending_ms and self.starting_ms >= self.ending_ms:
+            raise UsageError("startingTimestamp is not before endingTimestamp: no message could be between them")
         self.min_rows = positive(given, "minOffsetsPerTrigger")
         self.longest_delay_s = duration(given, "maxTriggerDelay", "15m")
         self.max_rows = positive(given, "maxOffsetsPerTrigger")
@@ -145,21 +148,41 @@ def known_options(options: Mapping[str, str], names: Sequence[str], what: str) -
 
 
 def file_option(given: Mapping[str, str], name: str) -> Path | None:
-    """Return the file that an option names; None without the option."""
-    return Path(given[name.lower()]) if name.lower() in given else None
+    """Return the file that an option names; None without the option.
+
+    :raises UsageError: the value is no path.
+    """
+    if name.lower() not in given:
+        return None
+    try:
+        require_path(given[name.lower()])
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from error
+    return Path(given[name.lower()])
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """Parse an option whose value is a whole number from 1; None without the option.
+    """Parse an option whose value is a whole number from 1 to 2**63 - 1; None without the option.
 
     :raises UsageError: the value is not such a number.
     """
     value = given.get(name.lower())
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < 1:
-        raise UsageError(f"{name} must be a whole number from 1, not {value}")
+    if not re.fullmatch(r"0*[0-9]{1,19}", value) or not 1 <= int(value) < 1 << 63:
+        raise UsageError(f"{name} must be a whole number from 1 to 2**63 - 1, not {value[:50]}")
     return int(value)
+
+
+def _timestamp(given: Mapping[str, str], name: str) -> int | None:
+    """Parse an option whose value is a time in Unix milliseconds; None without the option.
+
+    :raises UsageError: the value is no number, or is later than the year 9999, as microseconds would be.
+    """
+    value = positive(given, name)
+    if value is not None and value > LATEST_MS:
+        raise UsageError(f"{name} must be in Unix milliseconds, up to {LATEST_MS}, not {value}")
+    return value
 
 
 def duration(given: Mapping[str, str], name: str, default: str) -> float:
@@ -180,6 +203,8 @@ def _selection(given: Mapping[str, str]) -> Callable[[str], bool] | None:
     if filters is not None and pattern is not None:
         raise UsageError("topics and subscribePattern both say which topics are read: give one of them")
     if pattern is not None:
+        if not pattern:
+            raise UsageError("subscribePattern is empty: it would match no topic")
         try:
             return partial(_is_match, re.compile(pattern))
         except re.error as error:
