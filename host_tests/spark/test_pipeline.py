@@ -200,6 +200,21 @@ def test_a_java_process_that_is_killed_again_and_again_ends_the_pipeline_with_1_
     assert all(line.endswith(". Starting Spark again") for line in lines[:-1])
 
 
+def test_ready_is_said_again_after_each_start_of_spark(usual, capfd, monkeypatch):
+    """Planted: a log that ends with "Starting Spark again", although the pipeline runs."""
+    starts: list[int] = []
+
+    def killed_twice(_self: object, _scratch: Path, on_ready: Callable[[], None]) -> None:
+        on_ready()
+        starts.append(1)
+        if len(starts) < 3:
+            raise SparkEnded("Spark's Java process was killed by signal 9 (SIGKILL)")
+
+    monkeypatch.setattr(pipeline_module.Pipeline, "_run_session", killed_twice)
+    assert run_pipeline(None, *usual) == 0
+    assert capfd.readouterr().out.split() == ["ready"] * 3
+
+
 @pytest.fixture
 def usual(tmp_path) -> list[object]:
     (tmp_path / "spool").mkdir()
@@ -240,6 +255,20 @@ def test_a_folder_that_cannot_be_used_is_one_line_and_exit_code_2(usual, run, op
     code, out, err = run(*usual, option, "/dev/null/x")
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert "/dev/null/x" in err
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("--spool", "--tables"), ("--spool", "--checkpoint"), ("--tables", "--checkpoint")],
+)
+def test_two_options_for_one_folder_are_refused(tmp_path, usual, run, first, second):
+    """Planted: the tables' folder is in use by a pipeline, which is this process itself."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to("one")
+    code, out, err = run(*usual, first, tmp_path / "one", second, tmp_path / "link")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert f"{first} and {second} are both {tmp_path / 'link'}" in err
+    assert list((tmp_path / "one").iterdir()) == []
 
 
 def test_a_checkpoint_in_use_is_refused_and_the_process_ends_with_2(tmp_path, usual):

@@ -2,9 +2,9 @@
 
     python -m spark_ingest.pipeline --spool spool --tables tables --checkpoint checkpoint
 
-prints ``ready`` on standard output once the query runs. On SIGTERM and SIGINT, it finishes the micro-batch in
-progress, stops Spark and exits with 0. ``--once`` reads what is there now and exits. ``--json`` prints the status as
-the last line.
+prints ``ready`` on standard output once the query runs, also after Spark was started again. On SIGTERM and SIGINT, it
+finishes the micro-batch in progress, stops Spark and exits with 0. ``--once`` reads what is there now and exits.
+``--json`` prints the status as the last line.
 
 The file of ``--status FILE`` has these keys:
 
@@ -35,6 +35,7 @@ updated_ms         Unix milliseconds of this status
 """
 
 import json
+import os
 import signal
 import threading
 import time
@@ -128,10 +129,11 @@ class Pipeline:
     def run(self, on_ready: Callable[[], None]) -> None:
         """Run until stopped or, with ``once``, until everything is read.
 
-        :param on_ready: called once when the query runs.
+        :param on_ready: called when the query runs; again if Spark was started again.
         :raises IngestError: the pipeline could not start, or the query failed.
         """
         config = self.config
+        self._require_different_folders()
         for folder in (config.tables, config.checkpoint):
             require_writable(folder)
         if isinstance(config.spool, Path) and not config.spool.is_dir():
@@ -157,7 +159,22 @@ class Pipeline:
                         self._state = "failed"
                         raise
                     remark(f"{error}. Starting Spark again")
-                self._state, self._refuses_batches, on_ready = "starting", False, lambda: None
+                self._state, self._refuses_batches = "starting", False
+
+    def _require_different_folders(self) -> None:
+        """Check that spool, tables and checkpoint are three places.
+
+        :raises UsageError: two of them are one.
+        """
+        given = {"--spool": self.config.spool, "--tables": self.config.tables, "--checkpoint": self.config.checkpoint}
+        options: dict[str, str] = {}
+        for option, place in given.items():
+            if place is None:
+                continue
+            real = os.path.realpath(place) if isinstance(place, Path) else str(place)
+            if real in options:
+                raise UsageError(f"{options[real]} and {option} are both {place}: give each a place of its own")
+            options[real] = option
 
     def _run_session(self, scratch: Path, on_ready: Callable[[], None]) -> None:
         """Run the query in a new Spark session.
