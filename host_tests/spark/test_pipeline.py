@@ -271,6 +271,24 @@ def test_two_options_for_one_folder_are_refused(tmp_path, usual, run, first, sec
     assert list((tmp_path / "one").iterdir()) == []
 
 
+@needs_java
+@pytest.mark.parametrize("conf", ["spark.sql.ansi.enabled=banana", "spark.driver.port=abc"])
+def test_a_setting_that_spark_refuses_is_named_in_the_last_line_and_the_exit_code_is_2(usual, conf):
+    """Planted: the error of Spark's Java process is taken for a defect of umqtt."""
+    with Process([sys.executable, "-m", "umqtt_kit", "ingest", *usual, "--once", "--conf", conf]) as process:
+        code, _, err = process.finish(SPARK_LIMIT_S)
+    name, _, value = conf.partition("=")
+    assert code == 2
+    assert "Spark does not start with this --conf or --master: Spark" in err.splitlines()[-1]
+    assert f"The value '{value}' in the config \"{name}\" is invalid" in err.splitlines()[-1]
+
+
+def test_a_setting_without_a_name_is_refused(usual, run):
+    for wrong in ("=x", "spark.ui.enabled", " =x"):
+        code, _, err = run(*usual, "--conf", wrong)
+        assert code == 2 and "must be KEY=VALUE" in err
+
+
 def test_a_checkpoint_in_use_is_refused_and_the_process_ends_with_2(tmp_path, usual):
     (tmp_path / "checkpoint").mkdir()
     command = [sys.executable, "-m", "spark_ingest.pipeline", *usual]

@@ -180,7 +180,7 @@ def _require_pyspark() -> None:
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:
-    wrong = [setting for setting in given if "=" not in setting]
+    wrong = [setting for setting in given if not setting.partition("=")[0].strip() or "=" not in setting]
     if wrong:
         raise click.UsageError(f"--conf {wrong[0]}: must be KEY=VALUE")
     return {key: value for key, _, value in (setting.partition("=") for setting in given)}

@@ -260,7 +260,7 @@ def explained(text: str, checkpoint: Path) -> IngestError:
     if why is not None:
         return TablesWriteFailed(f"cannot write the checkpoint {checkpoint}: {why}; {_NOTHING_LOST}")
     details = checkpoint / "umqtt" / "failure.txt"
-    line = f"the query stopped: {_cause(text)}"
+    line = f"the query stopped: {cause(text)}"
     try:
         replace_file(details, text.encode())
     except OSError:
@@ -268,16 +268,16 @@ def explained(text: str, checkpoint: Path) -> IngestError:
     return IngestError(f"{line}; all of it is in {details}")
 
 
-def _cause(text: str) -> str:
-    """Return the cause of a failure: Java's innermost exception, or the Python exception that ended a traceback."""
+def cause(text: str) -> str:
+    """Return the cause of a failure of Spark: Java's innermost exception, or the Python one that ended a traceback."""
     lines = text.strip().splitlines()
     causes = [line for line in lines if line.startswith("Caused by: ")] or [
         line for line in lines if re.match(r"(: )?((\w+\.)+\w+|\w+(Error|Exception|Exit|Interrupt)): ", line)
     ]
-    cause = (causes or lines)[-1 if causes else 0]
-    cause = re.sub(r"^(Caused by: |: )?([a-z_]\w*\.)*(SparkException: )?", "", cause)
+    line = (causes or lines)[-1 if causes else 0]
+    line = re.sub(r"^(Caused by: |: )?([a-z_]\w*\.)*(SparkException: )?", "", line)
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in text), None)
-    return f"{cause}: {remedy}" if remedy else cause
+    return f"{line}: {remedy}" if remedy else line
 
 
 def _reason(text: str) -> str | None:

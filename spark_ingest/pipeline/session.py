@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import UsageError
 from ..java import require_java
+from .process import cause
 from .spark_home import archive_options, spark_home
 
 if TYPE_CHECKING:
@@ -78,8 +80,10 @@ def start_session(
     :param java_options: additional options of the driver's Java; None: the options for using the archive of classes,
         if there is one.
     :raises MissingDependency: there is no Java, or it is too old.
+    :raises UsageError: Spark does not start with `settings` or `master`.
     """
     require_java()
+    is_default = not settings and master is None
     submitted = submitted_master()
     # If PYSPARK_PYTHON is unset, Spark's workers take python3 from PATH, which may be another interpreter without these
     # packages. On other machines the interpreter may have another path, so there the user sets it.
@@ -101,13 +105,22 @@ def start_session(
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
     if not is_cluster(master):
         chosen["spark.sql.shuffle.partitions"] = str(cores)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     logging.getLogger().addFilter(_is_ours)
     builder = SparkSession.builder.appName("umqtt-ingest")
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+        # Only this makes Spark check the values of its settings for SQL.
+        _ = session.conf
+    except (PySparkException, Py4JError) as error:
+        if is_default:
+            raise
+        raise UsageError(f"Spark does not start with this --conf or --master: {cause(str(error))}") from error
     # Otherwise the accumulator server prints the traceback of a broken connection when Java has ended.
     accumulators = session.sparkContext._accumulatorServer
     if accumulators is not None:
