@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
-from .escape import printable
 
 _INTEGERS = range(-(1 << 63), 1 << 63)
 
@@ -25,9 +24,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not TOML: {error}") from error
     for key, value in _values("", content):
         if isinstance(value, str) and "\0" in value:
-            raise UsageError(f"{path}: {printable(key)} = {value!r} holds a character that no name has")
+            raise UsageError(f"{path}: {key!a} = {value!r} holds a character that no name has")
         if isinstance(value, int) and value not in _INTEGERS:
-            raise UsageError(f"{path}: {printable(key)} is a whole number of more than 64 bits")
+            raise UsageError(f"{path}: {key!a} is a whole number of more than 64 bits")
     return content
 
 

@@ -47,7 +47,7 @@ def test_a_rule_that_no_double_can_hold_ends_ingest_and_alerts_with_one_line(tmp
     for command in (["alerts", str(tmp_path / "a.toml")], ["ingest", *places, "--alerts", str(tmp_path / "a.toml")]):
         assert run(command) == 2
         err = capsys.readouterr().err
-        assert err.count("\n") == 1 and "above is a whole number of more than 64 bits" in err
+        assert err.count("\n") == 1 and "'above' is a whole number of more than 64 bits" in err
 
 
 def parameters(command: click.Command, path: str) -> Iterator[tuple[str, click.Parameter]]:
