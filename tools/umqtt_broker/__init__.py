@@ -3,6 +3,7 @@
 The packages. Each imports only those above it, types included; host_tests/architecture checks the order:
 
     errors, stats, json_log, log   what went wrong, counters, the log
+    compiled        what mypyc must know about a class
     protocol        MQTT on the wire: packets, topic names, topic filters
     access          who may connect, publish and subscribe; the files that say so
     settings        the settings of a broker and its bridges, as dataclasses

@@ -9,12 +9,15 @@ from collections import deque
 from typing import cast
 
 from ..access.permission import Rights
+from ..compiled import mypyc_attr
 from ..core.context import BrokerContext
 from ..protocol.packets import DUP
 from ..store import Store
 from .entry import OPEN, Entry, converted
 
 
+# Its durable kinds have two bases, which mypyc cannot compile.
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MessageQueue:
     """An ordered queue of messages that wait.
 

@@ -19,10 +19,11 @@ whose queue must outlive the process is a DurableSession, which does the same an
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import MutableSet, Sequence
 from typing import cast
 
 from ..access.permission import Rights
+from ..compiled import mypyc_attr
 from ..core.context import BrokerContext
 from ..protocol.messages import Will
 from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
@@ -33,7 +34,7 @@ from .ports import ClientConnection, Group, PendingRetained
 from .queue import MessageQueue
 from .topic_aliases import TopicAliases
 
-_NONE_INBOUND = cast("set[int]", frozenset())
+_NONE_INBOUND = cast("MutableSet[int]", frozenset())
 _NO_OPTIONS: dict[bytes, "Subscription"] = {}
 
 
@@ -53,6 +54,7 @@ class Subscription:
         self.identifier = identifier
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Session(MessageQueue):
     """The state that MQTT keeps for a client identifier. See MessageQueue for its queue.
 
