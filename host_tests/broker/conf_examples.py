@@ -93,6 +93,10 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
     "server_reference": [("server_reference b.example:1883", lambda c: c.broker.server_reference, "b.example:1883")],
     "global_max_connections": [("global_max_connections 5", lambda c: c.broker.max_connections, 5)],
     "max_packet_size": [("max_packet_size 20", lambda c: c.broker.max_packet_size, 20)],
+    "max_properties_size": [("max_properties_size 5000", lambda c: c.broker.max_properties_size, 5000)],
+    "max_connect_properties_size": [
+        ("max_connect_properties_size 2000", lambda c: c.broker.max_connect_properties_size, 2000)
+    ],
     "max_topic_levels": [("max_topic_levels 7", lambda c: c.broker.max_topic_levels, 7)],
     "message_size_limit": [("message_size_limit 100", lambda c: c.broker.max_payload_size, 100)],
     "max_receive_rate": [("max_receive_rate 100", lambda c: c.broker.max_receive_rate, 100)],
@@ -182,6 +186,8 @@ WRONG: dict[str, list[str]] = {
     "retain_available": ["2"],
     "global_max_connections": ["0", "-1"],
     "max_packet_size": ["19", "268435461", "0"],
+    "max_properties_size": ["1023", "268435456"],
+    "max_connect_properties_size": ["1023", "268435456"],
     "max_topic_levels": ["0", "65535"],
     "message_size_limit": ["-1", "268435456"],
     "max_receive_rate": ["-1"],

@@ -96,6 +96,17 @@ def test_the_exchange_is_that_of_rfc_7677() -> None:
     assert client.last(challenge) == last and client.is_server(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
+def test_auth_has_the_limit_of_properties_that_connect_has(start_broker: StartBroker, tmp_path: Path) -> None:
+    # Planted: AUTH has the limit of the packets of clients that are let in; it is decoded without a limit.
+    permission = FilePermission(write_passwords(tmp_path, ada=b"right"))
+    broker = start_broker(permission=permission, max_connect_properties_size=2000)
+    for size, code in ((1000, b"\x87"), (2000, b"\x97")):
+        with Peer5(broker.port) as peer:
+            assert peer.ask(b"client", authentication_data=b"n,,n=ada,r=x", **METHOD).kind == AUTH
+            peer.send(encoder.auth(CONTINUE, authentication_data=b"x" * size, **METHOD))
+            assert [(one.kind, one.reason_codes) for one in peer.wait_closed()] == [(CONNACK, code)]
+
+
 @pytest.mark.tier(0)
 def test_no_other_message_is_a_proof() -> None:
     """Planted: the header is not compared; a ValueError is not caught."""

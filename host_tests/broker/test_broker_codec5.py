@@ -19,6 +19,7 @@ from umqtt_testkit import encoder
 
 pytestmark = pytest.mark.tier(0)
 
+ANY_SIZE = 1 << 28
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 _FUZZ = settings(max_examples=50_000 if _FULL else 150, derandomize=not _FULL)
 
@@ -219,7 +220,9 @@ def test_a_message_goes_on_with_all_its_properties_in_their_order(
     if values.get("topic_alias") == 0:
         del values["topic_alias"]
     encoded = encoder.properties(**values)
-    topic_alias, published, at = packets5.decode_publish_properties(encoded + payload, 0, len(encoded + payload))
+    topic_alias, published, at = packets5.decode_publish_properties(
+        encoded + payload, 0, len(encoded + payload), ANY_SIZE
+    )
     assert at == len(encoded) and topic_alias == values.pop("topic_alias", 0)
     assert published.expiry == values.get("message_expiry_interval")
     content = packets5.encode_content(payload, published.expiry, published.passed_on)
@@ -237,8 +240,13 @@ def test_a_message_goes_on_with_all_its_properties_in_their_order(
 
 
 def _subscribed(packet: bytes) -> list[tuple[bytes, int]]:
-    packets5.decode_subscription_identifier(packet)
+    packets5.decode_subscription_identifier(packet, ANY_SIZE)
     return list(packets5.decode_subscribe(packet, 200))
+
+
+def _unsubscribed(packet: bytes) -> list[bytes]:
+    packets5.check_unsubscribe_properties(packet, ANY_SIZE)
+    return list(packets5.decode_unsubscribe(packet, 200))
 
 
 SUBSCRIBE = encoder.subscribe(
@@ -248,17 +256,17 @@ SUBSCRIBE = encoder.subscribe(
 
 def test_subscribe_and_unsubscribe_come_whole_and_no_cut_of_them_does():
     # Planted: the options byte of the last filter is not required; the properties are skipped unchecked.
-    assert packets5.decode_subscription_identifier(SUBSCRIBE) == 7
+    assert packets5.decode_subscription_identifier(SUBSCRIBE, ANY_SIZE) == 7
     assert _subscribed(SUBSCRIBE) == [(b"a/+", 1), (b"$share/g/#", 0x22)]
     unsubscribe = encoder.unsubscribe(9, b"a/+", properties=encoder.properties(user_property=(b"a", b"b")))[2:]
-    assert list(packets5.decode_unsubscribe(unsubscribe, 200)) == [b"a/+"]
+    assert _unsubscribed(unsubscribe) == [b"a/+"]
     for cut in range(len(SUBSCRIBE)):
         if cut != len(SUBSCRIBE) - len(b"\0\x0a$share/g/#\x22"):
             with pytest.raises(MalformedPacket):
                 _subscribed(SUBSCRIBE[:cut])
     for cut in range(len(unsubscribe)):
         with pytest.raises(MalformedPacket):
-            list(packets5.decode_unsubscribe(unsubscribe[:cut], 200))
+            _unsubscribed(unsubscribe[:cut])
 
 
 BROKEN_SUBSCRIBE = {
@@ -300,7 +308,7 @@ def test_an_acknowledgement_has_a_reason_code_that_may_stand_there(kind: int):
         for reason in (bytes((code,)), bytes((code,)) + text):
             packet = encoder.acknowledgement(kind, 7, reason)[2:]
             if allowed:
-                assert packets5.decode_acknowledgement(packet, kind) == (b"\0\x07", code)
+                assert packets5.decode_acknowledgement(packet, kind, ANY_SIZE) == (b"\0\x07", code)
             else:
                 with pytest.raises(MalformedPacket):
-                    packets5.decode_acknowledgement(packet, kind)
+                    packets5.decode_acknowledgement(packet, kind, ANY_SIZE)

@@ -11,6 +11,7 @@ from umqtt_robust.resume import SessionPurged
 
 from ..clients.internal_client import LocalEnd
 from ..protocol.packets import DUP, PUBACK, PUBCOMP, PUBLISH, PUBREC
+from ..protocol.properties import are_within
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import is_too_deep
 from ..routing.bridge_loops import ORIGIN, is_broker_id, topic_of
@@ -376,6 +377,10 @@ class Relay:
         elif 4 + len(mapped) + len(encoded) + len(payload) > self._max_packet_size:
             self._status.too_large += 1
             self._bridge.report(f"a message of {len(payload)} bytes is larger than max_packet_size; it is left out")
+        elif encoded != b"\0" and not are_within(encoded, self._bridge.broker_config.max_properties_size):
+            # Its own broker would end the connection, and the remote broker would send the message again and again.
+            self._status.too_large += 1
+            self._bridge.report("a message has properties larger than max_properties_size; it is left out")
         else:
             self._status.messages_in += 1
             if not self._bridge.broker_config.retain_available:

@@ -37,9 +37,12 @@ class Authentication:
         self._exchange = exchange
         return self._step(exchange, data, now)
 
-    def receive(self, packet: bytes, now: float) -> tuple[int, bytes]:
-        """Process the body of an AUTH. now: the event loop's time. Returns as start(). Raises MalformedPacket."""
-        code, found = decode_reason(packet, properties.AUTH)
+    def receive(self, packet: bytes, most: int, now: float) -> tuple[int, bytes]:
+        """Process the body of an AUTH. Returns as start(). Raises MalformedPacket.
+
+        most: the limit of the size of its properties. now: the event loop's time.
+        """
+        code, found = decode_reason(packet, properties.AUTH, most)
         if found.get(properties.AUTHENTICATION_METHOD) != self.method:
             # [MQTT-4.12.0-5, MQTT-4.12.1-1]
             raise MalformedPacket("AUTH with another method", ReasonCode.PROTOCOL_ERROR)

@@ -14,7 +14,7 @@ from ..core.timers import Deadline, Deadlines
 from ..core.turns import LONGEST, SLICE, Job, Turns
 from ..errors import MalformedPacket
 from ..log import RefusalLog
-from ..protocol.connect import Connect, UnacceptableProtocol, answer_limits, decode_connect, is_version_5, refusal
+from ..protocol.connect import Connect, UnacceptableProtocol, decode_connect, decode_version5, is_version_5, refusal
 from ..protocol.packets import (
     ACCEPTED,
     BAD_USER_NAME_OR_PASSWORD,
@@ -446,11 +446,14 @@ class Connection(asyncio.Protocol):
 
         packet: the body of the CONNECT. flags: the low four bits of its first byte.
         """
+        most = self.context.config.max_connect_properties_size
+        version5 = None
         try:
             if is_version_5(packet):
                 self.protocol_level = 5
-                self.client_limits = answer_limits(packet)
-            connect = decode_connect(packet, flags)
+                version5 = decode_version5(packet, most)
+                self.client_limits = version5[0]
+            connect = decode_connect(packet, flags, version5, most)
         except UnacceptableProtocol as error:
             self._log_refused(error.reason)
             self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
@@ -495,7 +498,9 @@ class Connection(asyncio.Protocol):
         if self._authentication is None:
             # [MQTT-4.12.0-7]
             raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)
-        outcome = self._authentication.receive(packet, self._loop.time())
+        outcome = self._authentication.receive(
+            packet, self.context.config.max_connect_properties_size, self._loop.time()
+        )
         return self._on_authentication(self._authentication, outcome, acknowledgements)
 
     def _on_authentication(

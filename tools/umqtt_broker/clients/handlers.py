@@ -78,12 +78,15 @@ def take_packet_id(session: Session, packet_id: int) -> None:
 
 
 def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
-    router, max_levels = connection.router, connection.context.config.max_topic_levels
+    router, config = connection.router, connection.context.config
+    max_levels = config.max_topic_levels
     is_version5 = connection.protocol_level == 5
     decode = packets5.decode_unsubscribe if is_version5 else packets.decode_unsubscribe
     reason_codes = bytearray()
 
     def steps() -> Iterator[None]:
+        if is_version5:
+            packets5.check_unsubscribe_properties(packet, config.max_properties_size)
         for _ in decode(packet, max_levels):
             yield
         for topic_filter in decode(packet, max_levels):
@@ -105,14 +108,15 @@ def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> 
 
 
 def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
-    router, max_levels = connection.router, connection.context.config.max_topic_levels
+    router, config = connection.router, connection.context.config
+    max_levels = config.max_topic_levels
     is_version5 = connection.protocol_level == 5
     decode = packets5.decode_subscribe if is_version5 else packets.decode_subscribe
     return_codes = bytearray()
     granted: Granted = deque()
 
     def steps() -> Iterator[None]:
-        identifier = packets5.decode_subscription_identifier(packet) if is_version5 else 0
+        identifier = packets5.decode_subscription_identifier(packet, config.max_properties_size) if is_version5 else 0
         # Decode the whole packet before the first change: a malformed packet must change nothing.
         for _ in decode(packet, max_levels):
             yield

@@ -31,6 +31,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     assert session is not None  # the client has sent CONNECT
     publish, router, aliases = connection.publish, connection.router, connection.topic_aliases
     max_packet_size = connection.context.config.max_packet_size
+    max_properties_size = connection.context.config.max_properties_size
     # Flags that no message may have: the retain flag if retained messages are not available.
     refused_flag = 0 if connection.context.config.retain_available else 1
     append = acknowledgements.append
@@ -83,7 +84,9 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 payload_at = properties_at + 1
                 send = publish
                 if data[properties_at]:
-                    alias, with_it, payload_at = packets5.decode_publish_properties(data, properties_at, packet_end)
+                    alias, with_it, payload_at = packets5.decode_publish_properties(
+                        data, properties_at, packet_end, max_properties_size
+                    )
                     if alias:
                         topic_name = _resolve(aliases, alias, topic_name, connection)
                     if with_it is not NO_PROPERTIES:
@@ -169,7 +172,8 @@ def _on_acknowledgement(
     connection: PacketClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> None:
     """Process an acknowledgement with a reason code, which matters only in a PUBREC: it may refuse the message."""
-    packet_id, reason_code = packets5.decode_acknowledgement(packet, first_byte >> 4)
+    most = connection.context.config.max_properties_size
+    packet_id, reason_code = packets5.decode_acknowledgement(packet, first_byte >> 4, most)
     if first_byte == PUBREC and reason_code >= ReasonCode.UNSPECIFIED_ERROR:
         process_failed_pubrec(session, connection.stats, packet_id)
     else:
@@ -177,7 +181,9 @@ def _on_acknowledgement(
 
 
 def _on_disconnect(connection: PacketClient, session: Session, packet: bytes) -> None:
-    reason_code, found = packets5.decode_reason(packet, properties.DISCONNECT)
+    reason_code, found = packets5.decode_reason(
+        packet, properties.DISCONNECT, connection.context.config.max_properties_size
+    )
     if reason_code not in _DISCONNECT_REASONS:
         raise MalformedPacket("reason code", ReasonCode.PROTOCOL_ERROR)
     if properties.SERVER_REFERENCE in found:

@@ -46,12 +46,13 @@ def is_version_5(packet: bytes) -> bool:
     return packet.startswith(_BEGIN_OF_5)
 
 
-def answer_limits(packet: bytes) -> Connect5:
-    """Return the properties of the body of a CONNECT of MQTT 5: they limit the answer even if the rest is malformed.
+def decode_version5(packet: bytes, most: int) -> tuple[Connect5, int]:
+    """Decode the properties of the body of a CONNECT of MQTT 5. Returns them and the index behind them.
 
-    Raises MalformedPacket if the properties themselves are malformed.
+    Decoded before the rest, because they limit the answer even if the rest is malformed. most: the limit of their size.
+    Raises MalformedPacket.
     """
-    return decode_connect_properties(packet, len(_BEGIN_OF_5) + 3)[0]  # flags and keep-alive take 3 bytes
+    return decode_connect_properties(packet, len(_BEGIN_OF_5) + 3, most)  # flags and keep-alive take 3 bytes
 
 
 def refusal(reason: str, data: bytes) -> str:
@@ -66,8 +67,11 @@ def refusal(reason: str, data: bytes) -> str:
     return reason
 
 
-def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
+def decode_connect(packet: bytes, fixed_flags: int, version5: tuple[Connect5, int] | None, most: int) -> Connect:
     """Decode the body of a CONNECT (what follows the remaining length).
+
+    fixed_flags: the low four bits of its first byte. version5: what decode_version5() returns; None if is_version_5()
+    is False. most: the limit of the size of the will's properties.
 
     Raises UnacceptableProtocol, or MalformedPacket for everything else section 3.1 forbids. An empty
     client_id is left to the caller: whether it is allowed depends on the broker.
@@ -97,15 +101,15 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
         raise MalformedPacket("will flags without a will")  # [MQTT-3.1.2-13, -15]
     if flags & 0xC0 == 0x40 and level == 4:
         raise MalformedPacket("password without user name")  # [MQTT-3.1.2-22]
-    version5 = None
-    if level == 5:
-        version5, at = decode_connect_properties(packet, at)
+    connect5 = None
+    if version5 is not None:
+        connect5, at = version5
     client_id, at = _text(packet, at)
     will = None
     if flags & 4:
         delay, properties = 0, NO_PROPERTIES
-        if level == 5:
-            delay, properties, at = decode_will_properties(packet, at)
+        if connect5 is not None:
+            delay, properties, at = decode_will_properties(packet, at, most)
         will_topic, at = _text(packet, at)
         will_payload, at = field(packet, at, "CONNECT cut short")
         if not is_topic_name(will_topic):
@@ -118,8 +122,8 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
         password, at = field(packet, at, "CONNECT cut short")
     if at != len(packet):
         raise MalformedPacket("CONNECT longer than its fields")
-    is_bridge = is_bridge or (version5 is not None and version5.bridge is not None)
-    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge, version5)
+    is_bridge = is_bridge or (connect5 is not None and connect5.bridge is not None)
+    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge, connect5)
 
 
 def _text(packet: bytes, at: int) -> tuple[bytes, int]:

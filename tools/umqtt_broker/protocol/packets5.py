@@ -61,9 +61,12 @@ class Connect5(NamedTuple):
 BRIDGE = b"bridge"
 
 
-def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
-    """Decode the properties of a CONNECT. Returns them and the index behind them. Raises MalformedPacket."""
-    found, at = properties.decode(packet, at, len(packet), properties.CONNECT)
+def decode_connect_properties(packet: bytes, at: int, most: int) -> tuple[Connect5, int]:
+    """Decode the properties of a CONNECT. Returns them and the index behind them. Raises MalformedPacket.
+
+    most: the limit of their size, see properties.walk(), as in the other decoders of this module.
+    """
+    found, at = properties.decode(packet, at, len(packet), properties.CONNECT, most)
     method = found.get(properties.AUTHENTICATION_METHOD)
     if method is None and properties.AUTHENTICATION_DATA in found:
         raise MalformedPacket("authentication data without a method", ReasonCode.PROTOCOL_ERROR)
@@ -80,7 +83,7 @@ def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
     return connect, at
 
 
-def decode_will_properties(packet: bytes, at: int) -> tuple[int, MessageProperties, int]:
+def decode_will_properties(packet: bytes, at: int, most: int) -> tuple[int, MessageProperties, int]:
     """Decode the properties of a will. Raises MalformedPacket.
 
     Returns its delay in seconds, the properties of the message, and the index behind the properties.
@@ -88,7 +91,7 @@ def decode_will_properties(packet: bytes, at: int) -> tuple[int, MessageProperti
     delay, expiry = 0, None
     passed_on: list[bytes] = []
     at, stop = properties.property_range(packet, at, len(packet))
-    for found in properties.walk(packet, at, stop, properties.WILL):
+    for found in properties.walk(packet, at, stop, properties.WILL, most):
         if found.identifier == properties.WILL_DELAY_INTERVAL:
             delay = found.value
         elif found.identifier == properties.MESSAGE_EXPIRY_INTERVAL:
@@ -98,7 +101,7 @@ def decode_will_properties(packet: bytes, at: int) -> tuple[int, MessageProperti
     return delay, MessageProperties(expiry, b"".join(passed_on)), stop
 
 
-def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[int, MessageProperties, int]:
+def decode_publish_properties(data: bytes, at: int, end: int, most: int) -> tuple[int, MessageProperties, int]:
     """Decode the properties of a client's PUBLISH. Raises MalformedPacket.
 
     Returns the topic alias (0: none), the properties of the message, and the index of the payload.
@@ -106,7 +109,7 @@ def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[int, Mess
     at, stop = properties.property_range(data, at, end)
     topic_alias, expiry = 0, None
     passed_on: list[bytes] = []
-    for found in properties.walk(data, at, stop, properties.PUBLISH):
+    for found in properties.walk(data, at, stop, properties.PUBLISH, most):
         if found.identifier == properties.TOPIC_ALIAS:
             if not found.value:
                 raise MalformedPacket("topic alias", ReasonCode.TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-8]
@@ -221,7 +224,7 @@ def encode_auth(reason_code: int, method: bytes, data: bytes) -> bytes:
     return b"".join((bytes((AUTH,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
 
 
-def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, Any]]:
+def decode_reason(packet: bytes, kind: int, most: int) -> tuple[int, dict[int, Any]]:
     """Decode the part of a packet that begins with the reason code. Raises MalformedPacket.
 
     kind: the packet type, of module properties. Returns the reason code and the properties; both may be absent.
@@ -230,19 +233,19 @@ def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, Any]]:
         return SUCCESS, {}
     if len(packet) == 1:
         return packet[0], {}
-    decoded, end = properties.decode(packet, 1, len(packet), kind)
+    decoded, end = properties.decode(packet, 1, len(packet), kind, most)
     if end != len(packet):
         raise MalformedPacket("longer than its fields")
     return packet[0], decoded
 
 
-def decode_acknowledgement(packet: bytes, kind: int) -> tuple[bytes, int]:
+def decode_acknowledgement(packet: bytes, kind: int, most: int) -> tuple[bytes, int]:
     """Decode the body of PUBACK, PUBREC, PUBREL or PUBCOMP. Returns packet identifier and reason code.
 
     kind: the packet type, of module properties. Raises MalformedPacket.
     """
     check_packet_id(packet)
-    reason_code, _ = decode_reason(packet[2:], kind)
+    reason_code, _ = decode_reason(packet[2:], kind, most)
     if reason_code not in _REASONS[kind]:
         raise MalformedPacket("reason code", ReasonCode.PROTOCOL_ERROR)
     return packet[:2], reason_code
@@ -260,15 +263,18 @@ _REASONS = {
 }
 
 
-def decode_subscription_identifier(packet: bytes) -> int:
+def decode_subscription_identifier(packet: bytes, most: int) -> int:
     """Return the subscription identifier of a SUBSCRIBE, 0 if it has none. Raises MalformedPacket."""
     check_packet_id(packet)
-    decoded, _ = properties.decode(packet, 2, len(packet), properties.SUBSCRIBE)
+    decoded, _ = properties.decode(packet, 2, len(packet), properties.SUBSCRIBE, most)
     return decoded.get(properties.SUBSCRIPTION_IDENTIFIER, 0)
 
 
 def decode_subscribe(packet: bytes, max_levels: int) -> Iterator[tuple[bytes, int]]:
-    """Decode the body of a SUBSCRIBE, one pair (topic_filter, options) after the other. Raises MalformedPacket."""
+    """Decode the body of a SUBSCRIBE, one pair (topic_filter, options) after the other. Raises MalformedPacket.
+
+    Its properties are left to decode_subscription_identifier().
+    """
     at, end = properties.property_range(packet, 2, len(packet))[1], len(packet)
     if at == end:
         raise MalformedPacket("SUBSCRIBE without a topic filter", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.8.3-2]
@@ -288,10 +294,18 @@ def decode_subscribe(packet: bytes, max_levels: int) -> Iterator[tuple[bytes, in
         yield topic_filter, options
 
 
-def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
-    """Decode the body of an UNSUBSCRIBE, one topic filter after the other. Raises MalformedPacket."""
+def check_unsubscribe_properties(packet: bytes, most: int) -> None:
+    """Raise MalformedPacket unless packet identifier and properties of an UNSUBSCRIBE are valid."""
     check_packet_id(packet)
-    at, end = properties.decode(packet, 2, len(packet), properties.UNSUBSCRIBE)[1], len(packet)
+    properties.decode(packet, 2, len(packet), properties.UNSUBSCRIBE, most)
+
+
+def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
+    """Decode the body of an UNSUBSCRIBE, one topic filter after the other. Raises MalformedPacket.
+
+    Its properties are left to check_unsubscribe_properties().
+    """
+    at, end = properties.property_range(packet, 2, len(packet))[1], len(packet)
     if at == end:
         raise MalformedPacket("UNSUBSCRIBE without a topic filter", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.10.3-2]
     while at < end:

@@ -22,6 +22,12 @@ NONE: Properties = {}
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 1, 2, 3, 4, 5, 6, 7
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, DISCONNECT, AUTH, WILL = 8, 9, 10, 11, 14, 15, 16
 
+# Bytes that each property counts in addition to its own when properties are limited: decoding a short one takes as long
+# as decoding a long one.
+OVERHEAD = 64
+# The largest remaining length, and so no limit.
+_NO_LIMIT = 268_435_455
+
 _ALL = frozenset({*range(1, 12), DISCONNECT, AUTH, WILL})
 _NOWHERE: frozenset[int] = frozenset()
 
@@ -132,15 +138,15 @@ class Found(NamedTuple):
     end: int
 
 
-def decode(data: bytes, at: int, end: int, packet: int) -> tuple[dict[int, Any], int]:
+def decode(data: bytes, at: int, end: int, packet: int, most: int = _NO_LIMIT) -> tuple[dict[int, Any], int]:
     """Decode the properties at `at`, which begin with their length, in a packet that ends at `end`.
 
-    packet: its type, one of the constants above. Returns the properties and the index behind them. Raises
-    MalformedPacket.
+    packet: its type, one of the constants above. most: see walk(). Returns the properties and the index behind them.
+    Raises MalformedPacket.
     """
     at, stop = property_range(data, at, end)
     properties: dict[int, Any] = {}
-    for found in walk(data, at, stop, packet):
+    for found in walk(data, at, stop, packet, most):
         if packet in TABLE[found.identifier].repeats:
             properties.setdefault(found.identifier, []).append(found.value)
         else:
@@ -156,11 +162,27 @@ def property_range(data: bytes, at: int, end: int) -> tuple[int, int]:
     return at, at + length
 
 
-def walk(data: bytes, at: int, end: int, packet: int) -> Iterator[Found]:
-    """Yield the properties from `at` to `end`, in order. Raises MalformedPacket at the first that is not allowed."""
+def walk(data: bytes, at: int, end: int, packet: int, most: int = _NO_LIMIT) -> Iterator[Found]:
+    """Yield the properties from `at` to `end`, in order. Raises MalformedPacket at the first that is not allowed.
+
+    most: bytes of all properties, each counted with OVERHEAD more. Beyond them MalformedPacket is raised: before the
+    first property if their bytes alone are too many, else as soon as the properties are too many.
+    """
     seen: set[int] = set()
+    most -= end - at
     while at < end:
+        most -= OVERHEAD
+        if most < 0:
+            # [MQTT-4.13.1-1] the reason code of a limit that the standard does not know.
+            raise MalformedPacket("properties too large", ReasonCode.QUOTA_EXCEEDED)
         start = at
+        if data[at] == USER_PROPERTY:
+            # A packet may have many of this kind alone: without the checks below, which hold for it, it takes a third
+            # less time.
+            name, at = _text(data, at + 1, end)
+            text, at = _text(data, at, end)
+            yield Found(USER_PROPERTY, (name, text), start, at)
+            continue
         identifier, at = _variable_integer(data, at, end)
         known = TABLE.get(identifier)
         if known is None or packet not in known.packets:
@@ -174,6 +196,18 @@ def walk(data: bytes, at: int, end: int, packet: int) -> Iterator[Found]:
         if identifier == RESPONSE_TOPIC and isinstance(value, bytes) and not is_topic_name(value):
             raise MalformedPacket("response topic", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.3.2-14]
         yield Found(identifier, value, start, at)
+
+
+def are_within(encoded: bytes, most: int = _NO_LIMIT) -> bool:
+    """Return True if a client may send these properties of a PUBLISH.
+
+    encoded: begins with their length; what follows them is ignored. most: see walk().
+    """
+    try:
+        at, end = property_range(encoded, 0, len(encoded))
+        return all(True for _ in walk(encoded, at, end, PUBLISH, most))
+    except MalformedPacket:
+        return False
 
 
 def _value(data: bytes, at: int, end: int, kind: Kind) -> tuple[Any, int]:

@@ -108,6 +108,9 @@ class BrokerConfig:
         turn comes (for a client that is away, when the client returns), or when a full queue needs its room.
     session_expiry: seconds after which the session of a client that stays away is forgotten; 0: never.
     max_packet_size: bytes; a client that announces a larger packet is disconnected.
+    max_properties_size: bytes of the properties in a packet of MQTT 5, each counted with properties.OVERHEAD more; a
+        client that sends more is disconnected. max_connect_properties_size: the same for a CONNECT and an AUTH, which
+        are decoded for clients that nobody knows yet, and for the will's properties.
     max_topic_levels: levels of a topic name or filter below its first; a client that names more is disconnected.
     max_payload_size: bytes; a larger message is acknowledged, counted and not routed; 0: no limit.
     max_connections: network connections at once; one more is closed at once and counted.
@@ -149,6 +152,8 @@ class BrokerConfig:
     message_expiry: int = 0
     session_expiry: int = 0
     max_packet_size: int = 16 * 1024 * 1024
+    max_properties_size: int = 128 * 1024
+    max_connect_properties_size: int = 16 * 1024
     max_topic_levels: int = 200
     max_payload_size: int = 0
     max_connections: int = 100_000
@@ -215,6 +220,8 @@ class BrokerConfig:
 _AT_LEAST_1 = (
     "max_queued_in_memory",
     "max_packet_size",
+    "max_properties_size",
+    "max_connect_properties_size",
     "max_topic_levels",
     "max_connections",
     "max_output_buffer",

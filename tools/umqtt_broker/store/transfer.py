@@ -400,13 +400,7 @@ def _is_filter(topic_filter: object) -> bool:
 def _is_message(topic_name: Any, payload: Any, flags: int) -> bool:
     if not is_topic_name(topic_name) or len(topic_name) > _MAX_TEXT or len(payload) > _MAX_PAYLOAD:
         return False
-    if not flags & HAS_PROPERTIES:
-        return True
-    try:
-        at, end = properties.property_range(payload, 0, len(payload))
-        return all(True for _ in properties.walk(payload, at, end, properties.PUBLISH))
-    except MalformedPacket:
-        return False
+    return not flags & HAS_PROPERTIES or properties.are_within(payload)
 
 
 def _is_passed_on(passed_on: bytes) -> bool:
