@@ -1,5 +1,6 @@
 """A topic that is shared in both directions does not loop."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,12 @@ import pytest
 from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
 from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig, Listener
+from umqtt_broker.core.context import BrokerContext
+from umqtt_broker.routing.bridge_loops import BridgeLoops
+from umqtt_broker.routing.routes5 import Route5
+from umqtt_broker.sessions.session import Session
+from umqtt_broker.stats import Stats
+from umqtt_broker.store.memory import MemoryStore
 from umqtt_testkit.ports import reserved_port
 
 
@@ -122,3 +129,28 @@ def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twic
         assert [sorted(payloads) for payloads in got] == [wanted, wanted]
         out = [broker.call(lambda b=broker: b.broker.bridges.status[0].messages_out) for broker in brokers]
         assert all(20 <= messages <= 25 for messages in out), out
+
+
+class _CountedRoutes(list[Route5]):
+    """Routes that count how often they are walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Route5]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_the_choice_between_bridges_walks_a_few_times_through_the_subscribers_however_many_there_are() -> None:
+    # Planted: all routes are walked through for each route: a message to 40,000 of them stopped the broker for minutes.
+    context = BrokerContext(BrokerConfig(), Stats(), MemoryStore())
+    sessions = [Session(b"%d" % number, b"%d" % number, b"", context) for number in range(1000)]
+    loops = BridgeLoops()
+    for session in sessions[:500]:
+        session.origin = b"other%d" % (sessions.index(session) % 250)
+        loops.own(session)
+    routes = _CountedRoutes(Route5(session, 1, False, b"", None) for session in sessions)
+    chosen = loops.choose(routes)
+    assert routes.walks <= 3
+    # Of two that lead to one broker, that of the own bridge stays: here the later one.
+    assert [route.session for route in chosen] == sessions[250:]

@@ -15,6 +15,7 @@ import secrets
 
 from ..protocol.packets import PUBLISH, encode_publish_head
 from ..protocol.packets5 import HAS_PROPERTIES, encode_content
+from ..sessions.queue import MessageQueue
 from ..sessions.session import Session
 from .routes5 import Route5
 
@@ -65,14 +66,17 @@ class BridgeLoops:
         Of two sessions that lead to one broker, the route with the lower QoS is left out; at the same QoS, that of the
         other broker's bridge.
         """
-        chosen = routes
-        for other in routes:
-            own = self._own.get(other.session.origin) if other.session.origin is not None else None
-            for route in routes:
-                if route.session is own and own is not other.session:
-                    worse = other if route.qos >= other.qos else route
-                    chosen = [each for each in chosen if each is not worse]
-        return chosen
+        others = [route for route in routes if route.session.origin is not None] if self._own else []
+        if len(others) < 2:
+            return routes
+        by_session = {route.session: route for route in others}
+        worse: set[MessageQueue] = set()
+        for other in others:
+            assert other.session.origin is not None  # see above
+            own = self._own.get(other.session.origin)
+            if own is not None and own is not other.session and (route := by_session.get(own)) is not None:
+                worse.add(other.session if route.qos >= other.qos else own)
+        return [route for route in routes if route.session not in worse]
 
 
 def is_origin(topic_name: bytes, payload: bytes) -> bool:
