@@ -98,7 +98,7 @@ HANDS_ON_QOS_2 = """
 durable_detach = DurableSession.detach
 def detach(self):
     if self.shared:
-        group = self.shared[0]
+        group = next(iter(self.shared))
         for packet_id, entry in list(self.in_flight.items()):
             if entry[2] == 2 and entry[3]:
                 del self.in_flight[packet_id]

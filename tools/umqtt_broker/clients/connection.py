@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
             self.ending = f"malformed: {error.reason}"
             is_open = False
         session = self.session
-        if session is not None and (session.queue or session.shared):
+        if session is not None and (session.queue or session.waiting_groups):
             session.pump()
         store = self.store
         if acknowledgements:

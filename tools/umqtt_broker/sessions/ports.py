@@ -66,6 +66,9 @@ class Group(Protocol):
     def pump(self) -> None:
         """Give messages to members that have room."""
 
+    def stop_waiting(self) -> None:
+        """Note that no message waits, so that the members are told of the next one that does."""
+
     def give_back(self, positions: list[int]) -> None:
         """Take back the messages at these positions, which a member has not acknowledged."""
 

@@ -18,8 +18,8 @@ The window is open (`window` above 0) while there is a connection that has its C
 whose queue must outlive the process is a DurableSession, which does the same and records it.
 """
 
-from collections import deque
-from collections.abc import MutableSet, Sequence
+from collections import OrderedDict, deque
+from collections.abc import MutableSet
 from typing import cast
 
 from ..access.permission import Rights
@@ -36,6 +36,9 @@ from .topic_aliases import TopicAliases
 
 _NONE_INBOUND = cast("MutableSet[int]", frozenset())
 _NO_OPTIONS: dict[bytes, "Subscription"] = {}
+# These, too, are replaced on demand: most sessions need none.
+_NO_GROUPS: dict[Group, None] = {}
+NO_WAITING_GROUPS: OrderedDict[Group, None] = OrderedDict()
 
 
 class Subscription:
@@ -66,8 +69,9 @@ class Session(MessageQueue):
     gone is published, in seconds since 1970; 0: there is none.
 
     subscriptions: the granted QoS of each topic filter. options: those subscriptions that have more than a QoS.
-    shared: the queues of its shared subscriptions. borrowed: by packet identifier, the group's queue to which a message
-    in flight belongs. inbound: packet identifiers of incoming QoS 2 messages.
+    shared: the queues of its shared subscriptions, as keys. waiting_groups: those of them in which messages wait for a
+    member with room, and perhaps some without messages. borrowed: by packet identifier, the group's queue to which a
+    message in flight belongs. inbound: packet identifiers of incoming QoS 2 messages.
 
     window: how many messages may be in flight; 0 while the window is closed. receive_maximum, max_packet_size: the
     client's limits; max_packet_size in bytes, 0: no limit. output: collects packets until the flush; None while nothing
@@ -96,6 +100,7 @@ class Session(MessageQueue):
         "shared",
         "subscriptions",
         "username",
+        "waiting_groups",
         "will",
         "will_is_due",
     )
@@ -117,7 +122,8 @@ class Session(MessageQueue):
         self.will_is_due = 0
         self.inbound = _NONE_INBOUND
         self.in_flight: dict[int, Entry] = {}
-        self.shared: Sequence[Group] = ()
+        self.shared = _NO_GROUPS
+        self.waiting_groups = NO_WAITING_GROUPS
         self.borrowed: dict[int, Group] | None = None
         self.retained_delivery: PendingRetained | None = None
         self.away_since = 0
@@ -254,11 +260,25 @@ class Session(MessageQueue):
     def pump(self) -> None:
         """Move the cursor: send from the front of the queue while the window has room."""
         super().pump()
-        for group in self.shared:
-            if group.queued:
-                group.pump()
+        if self.waiting_groups:
+            self._pump_groups()
         if self.retained_delivery is not None:
             self.retained_delivery.resume()
+
+    def _pump_groups(self) -> None:
+        """Take messages from the groups, in turn, while there is room: a client may be in very many groups."""
+        waiting = self.waiting_groups
+        for _ in range(len(waiting)):
+            if self.messages_ahead(2) < 0:
+                break
+            group = next(iter(waiting), None)
+            if group is None:
+                break
+            waiting.move_to_end(group)
+            group.pump()
+            if not group.queued:
+                waiting.pop(group, None)
+                group.stop_waiting()
 
     def _advance(self) -> bool:
         """See MessageQueue. Moves messages from the queue into `in_flight` and `output`."""

@@ -16,7 +16,7 @@ acknowledges slowly gets fewer messages, and delays only those that it has in fl
 member's whole window would fill first.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from ..access.permission import Rights
 from ..core.context import BrokerContext
@@ -26,7 +26,7 @@ from ..protocol.topics import split_shared
 from .durable import DurableQueue
 from .entry import OPEN, Entry, converted
 from .queue import MessageQueue
-from .session import Session
+from .session import NO_WAITING_GROUPS, Session
 
 # Most messages at the front of the queue that are skipped because no member with room may read them.
 _LOOK_AHEAD = 1000
@@ -49,6 +49,8 @@ class SharedQueue(MessageQueue):
         self.window = 1
         self._turns: list[Session] = []
         self._next_turn = 0
+        # True while the members know that messages wait: see Session.waiting_groups.
+        self._is_waiting = False
 
     # Members
 
@@ -72,14 +74,34 @@ class SharedQueue(MessageQueue):
             self.set_protocol_level(5)
         if is_new:
             self._turns.append(member)
-            member.shared = (*member.shared, self)
+            if not member.shared:
+                member.shared = {}
+            member.shared[self] = None
+            if self.queued:
+                self._is_waiting = False
+                self._wait()
         return is_new
 
     def leave(self, member: Session) -> None:
         """Remove a member. It may finish the messages that it has in flight while it is connected [MQTT-3.10.4-3]."""
         del self.members[member]
         self._turns.remove(member)
-        member.shared = tuple(group for group in member.shared if group is not self)
+        member.shared.pop(self, None)
+        member.waiting_groups.pop(self, None)
+
+    def _wait(self) -> None:
+        """Let the members take messages as soon as they have room."""
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        for member in self._turns:
+            if member.waiting_groups is NO_WAITING_GROUPS:
+                member.waiting_groups = OrderedDict()
+            member.waiting_groups[self] = None
+
+    def stop_waiting(self) -> None:
+        """See Group."""
+        self._is_waiting = False
 
     def set_protocol_level(self, protocol_level: int) -> None:
         """Keep properties from now on if a member uses MQTT 5; that remains so when the member leaves."""
@@ -124,6 +146,7 @@ class SharedQueue(MessageQueue):
                 _send_qos0(member, head_of_it, payload_of_it)
             return
         self._enqueue(0, qos, head, topic_name, payload, flags)
+        self._wait()
         if self._has_rights():
             # The messages that wait may be ones that no member with room may read; this one may be readable.
             self.pump()
@@ -172,6 +195,7 @@ class SharedQueue(MessageQueue):
         self.queued_bytes += size
         if self._context.limits is not None:
             self._context.limits.added(self, count, size)
+        self._wait()
         self.pump()
 
     def acknowledge(self, position: int) -> None:
