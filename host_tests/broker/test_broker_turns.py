@@ -123,6 +123,30 @@ def test_a_packet_of_very_many_filters_takes_turns(kind: str, answer: int, rate:
     in_broker(scenario, max_receive_rate=rate)
 
 
+@pytest.mark.parametrize(("kind", "left"), [("SUBSCRIBE", 0), ("UNSUBSCRIBE", 1000)])
+def test_the_filters_of_a_client_that_has_gone_are_not_worked_off_but_the_packets_behind_them_are(
+    kind: str, left: int
+) -> None:
+    # Planted: a job goes on when its client has gone; what came behind it is dropped with it.
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        client, watcher = Client(broker, b"client", clean_session=False), Client(broker, b"watcher")
+        watcher.send(encoder.subscribe(1, (b"behind", 0)))
+        watcher.take()
+        if left:
+            client.send(many_filters("SUBSCRIBE"))
+            await until_done(client)
+        loop.look = a_millisecond
+        client.send(many_filters(kind) + encoder.publish(b"behind", b"x"))
+        client.connection.connection_lost(None)
+        # Checking that the filters are valid alone takes 200.
+        assert await until_done(client) < 20
+        assert [packet.payload for packet in watcher.take()] == [b"x"]
+        assert client.connection not in broker.view.connections
+        assert abs(broker.stats.subscriptions - 1 - left) < 100
+
+    in_broker(scenario)
+
+
 def test_a_broken_subscribe_of_very_many_filters_leaves_nothing() -> None:
     # Planted: a SUBSCRIBE is carried out while it is checked.
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:

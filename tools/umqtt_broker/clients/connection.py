@@ -29,7 +29,7 @@ from ..routing.publish_checks import publisher
 from ..routing.router import Publish, Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
-from ..transport.peers import peer_address
+from ..transport.peers import has_closed, peer_address
 from . import authentication, connack5, packet_loop, packet_loop5
 from .authentication import Authentication
 from .backpressure import Backpressure
@@ -303,6 +303,9 @@ class Connection(asyncio.Protocol):
             return
         rest, self._rest = b"".join(self._rest), None
         self.begin_turn()
+        if self.job is not None and (self._is_lost or has_closed(self.transport)):
+            # Nobody waits for its acknowledgement: the rest of it is left undone.
+            self.job = None
         if self.job is not None:
             self.process_packets(b"")
         if self._rest is not None:

@@ -1,6 +1,10 @@
-"""The address of the client at the other end of a transport."""
+"""The client at the other end of a transport: its address, and whether it is still there."""
 
 import asyncio
+import select
+
+# Reported for a connection that the peer has closed, even if data before its end is not read yet. Only Linux has it.
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0)
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str:
@@ -8,3 +12,13 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
     name = transport.get_extra_info("peername")
     # Clients of a Unix socket have no address of their own.
     return str(name[0]) if isinstance(name, tuple) else str(transport.get_extra_info("sockname") or "unix")
+
+
+def has_closed(transport: asyncio.BaseTransport) -> bool:
+    """Return True if the client is known to have closed the connection, also if nothing is read from it now."""
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return False
+    poll = select.poll()
+    poll.register(connected.fileno(), _PEER_CLOSED)
+    return bool(poll.poll(0))
