@@ -3,14 +3,18 @@
 - Address and user name: after 5 wrong passwords from one address for one name, that address must wait before it tries
   that name again: 1 s, then twice as long after each further one, 60 s at most.
 - Address: an address with 60 wrong passwords, for whatever names, must wait; one of them is forgotten each second.
-- User name: while a name has 60 wrong passwords, addresses that were wrong for it before must wait; other addresses may
-  try. One of them is forgotten each second.
+- User name: while a name has 60 wrong passwords, those that are being checked included, only addresses that were right
+  for it before may try. One of them is forgotten each second, so that other addresses together try once a second.
+
+An IPv6 client can choose its address within its network, so all addresses of a /64 count as one.
 
 A client that must wait gets return code 3, and its password is not checked. A password that was right before is
 accepted without asking here. All times are the event loop's, in seconds.
 """
 
+import ipaddress
 import logging
+from collections import Counter
 from dataclasses import dataclass
 
 # Wrong passwords from one address for one name that cause no wait, and the longest wait after further ones, in seconds.
@@ -25,6 +29,8 @@ _MOST = 10_000
 # Bytes of a user name that are compared: a CONNECT may have 65,535, and so many of each name would take 650 MB. Names
 # that begin with the same bytes share their limits.
 _MOST_NAME = 64
+# Addresses that are remembered for each name whose password was right, the latest ones.
+_MOST_RIGHT = 8
 
 _log = logging.getLogger(__name__)
 
@@ -47,18 +53,43 @@ class Guesses:
 
     def __init__(self) -> None:
         self._wrong: dict[tuple[str, bytes] | str | bytes, _Wrong] = {}
+        # The passwords that are being checked, by name.
+        self._pending: Counter[bytes] = Counter()
+        # The addresses from which the password of a name was right: so never more names than users.
+        self._right: dict[bytes, tuple[str, ...]] = {}
 
     def must_wait(self, address: str, username: bytes, now: float) -> bool:
         """Return True if a password must not be checked now. now: the event loop's time."""
-        username = username[:_MOST_NAME]
+        address, username = _network(address), username[:_MOST_NAME]
         of_pair = self._wrong.get((address, username))
-        if of_pair is not None and (now < of_pair.until or self._is_full(username, now)):
+        if of_pair is not None and now < of_pair.until:
             return True
-        return self._is_full(address, now)
+        if self._is_full(address, now):
+            return True
+        is_full = self._is_full(username, now, self._pending.get(username, 0))
+        return is_full and address not in self._right.get(username, ())
+
+    def begin(self, username: bytes) -> None:
+        """Count a password whose check begins: many may begin before the first of them is found to be wrong."""
+        self._pending[username[:_MOST_NAME]] += 1
+
+    def end(self, username: bytes) -> None:
+        """Note that a check has ended: the opposite of begin()."""
+        username = username[:_MOST_NAME]
+        self._pending[username] -= 1
+        if not self._pending[username]:
+            del self._pending[username]
+
+    def right(self, address: str, username: bytes) -> None:
+        """Remember that the password of a name was right from this address."""
+        address, username = _network(address), username[:_MOST_NAME]
+        known = self._right.get(username, ())
+        if address not in known:
+            self._right[username] = (*known[1 - _MOST_RIGHT :], address)
 
     def wrong(self, address: str, username: bytes, now: float) -> None:
         """Count a wrong password. now: the event loop's time."""
-        username = username[:_MOST_NAME]
+        address, username = _network(address), username[:_MOST_NAME]
         pair = self._count((address, username), now, 0.0 if self._is_forgotten((address, username), now) else 1.0)
         if pair.count > _FREE:
             wait = min(2.0 ** (pair.count - _FREE - 1), _LONGEST_WAIT)
@@ -79,9 +110,10 @@ class Guesses:
         found = self._wrong.get(key)
         return found is None or now - found.at > _FORGOTTEN_AFTER
 
-    def _is_full(self, key: str | bytes, now: float) -> bool:
+    def _is_full(self, key: str | bytes, now: float, pending: int = 0) -> bool:
         found = self._wrong.get(key)
-        return found is not None and found.count - (now - found.at) >= _AT_ONCE
+        counted = 0.0 if found is None else max(0.0, found.count - (now - found.at))
+        return counted + pending >= _AT_ONCE
 
     def _count(self, key: tuple[str, bytes] | str | bytes, now: float, left: float) -> _Wrong:
         """Count one more wrong password. left: the share of the earlier ones that still counts, 0 to 1."""
@@ -90,3 +122,16 @@ class Guesses:
         if len(self._wrong) > _MOST:
             del self._wrong[next(iter(self._wrong))]
         return found
+
+
+def _network(address: str) -> str:
+    """Return what the limits count an address as: itself, of IPv6 its network of 64 bits."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address  # the path of a Unix socket
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))

@@ -62,6 +62,8 @@ class PasswordChecker:
         digest = self._digest(username, password)
         right = self._right.get(username)
         if right is not None and hmac.compare_digest(right, digest):
+            if address:
+                self._guesses.right(address, username)
             return ACCEPTED
         loop = asyncio.get_running_loop()
         if address and self._guesses.must_wait(address, username, loop.time()):
@@ -76,6 +78,8 @@ class PasswordChecker:
                 self.refused_busy += 1
                 return SERVER_UNAVAILABLE
             check = self._checks[digest] = _Check(self._submit(against, password), [])
+            self._guesses.begin(username)
+            check.job.add_done_callback(lambda _: self._guesses.end(username))
             check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
         # Clients that share a user name and a password wait for the same check: it is hashed only once.
         future: asyncio.Future[int] = loop.create_future()
@@ -120,7 +124,11 @@ class PasswordChecker:
             check.job.cancel()
 
     def _on_decided(self, future: "asyncio.Future[int]", username: bytes, address: str) -> None:
-        if address and not future.cancelled() and future.result() == BAD_USER_NAME_OR_PASSWORD:
+        if not address or future.cancelled():
+            return
+        if future.result() == ACCEPTED:
+            self._guesses.right(address, username)
+        elif future.result() == BAD_USER_NAME_OR_PASSWORD:
             self._guesses.wrong(address, username, future.get_loop().time())
 
     def close(self) -> None:

@@ -156,6 +156,7 @@ class ScramExchange:
         if not is_right or self._find(self.user_name) != keys:
             self._guesses.wrong(self._address, self.user_name, now)
             return ReasonCode.NOT_AUTHORIZED, b""
+        self._guesses.right(self._address, self.user_name)
         return ReasonCode.SUCCESS, b"v=" + base64.b64encode(hmac.digest(keys.server_key, message, "sha256"))
 
 
