@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from broker_peer import BrokerProcess, BrokerThread, Peer, StartBroker
 from peer5 import Peer5
+from umqtt_broker import BrokerConfig
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBREC, UNSUBACK
+from umqtt_testkit.mosquitto import Mosquitto
 
 NO_LOCAL, AS_PUBLISHED, IF_NEW, NEVER = 4, 8, 0x10, 0x20
 FOR_EVER = 0xFFFFFFFF
@@ -512,3 +514,65 @@ def test_what_a_member_leaves_unacknowledged_goes_to_another_with_its_properties
         assert got.dup and got.payload != kept.payload
         assert got.properties == EVERYTHING | {"subscription_identifier": 9}
         heir.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("waits", "store", "qos"),
+    [
+        *(("no", store, qos) for store in (":memory:", "broker.db") for qos in (0, 1, 2)),
+        *(("for the member", store, qos) for store in (":memory:", "broker.db") for qos in (1, 2)),
+        *((waits, "broker.db", qos) for waits in ("over a restart", "again, over a restart") for qos in (1, 2)),
+    ],
+)
+def test_each_member_of_a_group_sees_the_retain_flag_as_it_subscribed(
+    tmp_path: Path, waits: str, store: str, qos: int
+) -> None:
+    # Planted: the group's messages never have the flag, or for all members; a message at QoS 2 is recorded without it.
+    path = store if store == ":memory:" else str(tmp_path / store)
+    settings: dict[str, Any] = {"session_expiry_interval": 1000}
+    for options, expected in ((2, False), (2 | AS_PUBLISHED, True)):
+        with BrokerThread(BrokerConfig(port=0, store=path)) as broker:
+            with Peer5(broker.port) as member, Peer5(broker.port) as writer:
+                member.connect5(b"member", **settings)
+                member.subscribe5((b"$share/g/t", options))
+                if waits in ("for the member", "over a restart"):
+                    member.disconnect()
+                writer.connect5(b"writer")
+                writer.publish5(b"t", b"retained", qos, retain=True)
+                writer.publish5(b"t", b"other", qos)
+                if waits == "no":
+                    assert _flags_seen(member, qos) == [expected, False]
+                elif waits == "again, over a restart":
+                    assert [member.receive_message(acknowledge=False).retain for _ in range(2)] == [expected, False]
+            if waits == "for the member":
+                with Peer5(broker.port) as member:
+                    member.connect5(b"member", clean=False, **settings)
+                    assert _flags_seen(member, qos) == [expected, False]
+        if "restart" in waits:
+            with BrokerThread(BrokerConfig(port=0, store=path)) as broker, Peer5(broker.port) as member:
+                member.connect5(b"member", clean=False, **settings)
+                assert _flags_seen(member, qos) == [expected, False]
+
+
+def _flags_seen(member: Peer5, qos: int) -> list[bool]:
+    """Return the retain flags of two messages that come at this QoS."""
+    seen = []
+    for _ in range(2):
+        got = member.receive_message()
+        assert got.qos == qos
+        seen.append(got.retain)
+    return seen
+
+
+def test_a_group_shows_the_retain_flag_as_mosquitto_does(start_broker: StartBroker, tmp_path: Path) -> None:
+    # Planted: as above.
+    seen = []
+    with Mosquitto(tmp_path, "allow_anonymous true") as mosquitto:
+        for port in (start_broker().port, mosquitto.port):
+            with Peer5(port) as member, Peer5(port) as writer:
+                member.connect5(b"member")
+                writer.connect5(b"writer")
+                member.subscribe5((b"$share/g/x", 1 | AS_PUBLISHED), (b"$share/h/x", 1))
+                writer.send(encoder.publish(b"x", b"m", 1, 1, retain=True, properties=b"\0"))
+                seen.append(sorted(member.receive_message().retain for _ in range(2)))
+    assert seen == [[False, True]] * 2

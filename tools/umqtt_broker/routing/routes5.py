@@ -29,6 +29,9 @@ def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) 
     """Return the route of a session. found: its subscriptions that match a topic name, each with its QoS."""
     if session.is_bridge:
         return _add_up(session, found, None)._replace(retain_as_published=True)
+    if not isinstance(session, Session):
+        # A group: the option is that of the member that gets the message, see SharedQueue.
+        return _add_up(session, found, None)._replace(retain_as_published=True)
     local = [each for each in found if each[0] is None or not each[0].options & NO_LOCAL]
     own = _add_up(session, local, None) if local else None
     return _add_up(session, found, own)

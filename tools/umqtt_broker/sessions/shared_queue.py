@@ -21,7 +21,7 @@ from collections import OrderedDict, deque
 from ..access.permission import Rights
 from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
-from ..protocol.packets5 import HAS_PROPERTIES, add_properties, age, encode_identifier, payload_of
+from ..protocol.packets5 import HAS_PROPERTIES, RETAIN_AS_PUBLISHED, add_properties, age, encode_identifier, payload_of
 from ..protocol.topics import split_shared
 from .durable import DurableQueue
 from .entry import OPEN, Entry, converted
@@ -36,8 +36,8 @@ class SharedQueue(MessageQueue):
     """A shared subscription of one group behind one mount point. Made by routing.shared_groups.
 
     members: the sessions, with the QoS granted to each. holders: the messages in flight at QoS 1, by position: the
-    session, its packet identifier, and the message in the group's own form, which has properties as soon as the group
-    has had a member of MQTT 5.
+    session, its packet identifier, and the message in the group's own form. As soon as the group has had a member of
+    MQTT 5, that form has properties, and the retain flag as published.
     """
 
     def __init__(self, key: bytes, name: bytes, mount: bytes, context: BrokerContext) -> None:
@@ -135,8 +135,7 @@ class SharedQueue(MessageQueue):
                 self.dropped += 1
                 self._stats.dropped_too_large += 1
             elif granted == 2:
-                own_flags = flags if member.protocol_level == 5 else flags & 1
-                member.deliver(2, head_of_it, topic_name, payload_of_it, own_flags)
+                member.deliver(2, head_of_it, topic_name, payload_of_it, _flags(member, head_of_it))
             elif granted == 1:
                 position = self._record_sent(qos, topic_name, payload, flags)
                 entry = (position, 0, 1, _at_qos(head, 1, payload), payload, OPEN, expires_at)
@@ -286,9 +285,8 @@ class SharedQueue(MessageQueue):
                 member.transfer(self, entry, head_of_it)
             else:
                 # The member's form may differ from the stored one: record it anew, in the transaction that removes it.
-                flags = head_of_it[0] & 1 | (HAS_PROPERTIES if member.protocol_level == 5 else 0)
                 with self._expiry.set_to(expires_at):
-                    member.deliver(2, head_of_it, self._topic_name(head), payload_of_it, flags)
+                    member.deliver(2, head_of_it, self._topic_name(head), payload_of_it, _flags(member, head_of_it))
                 self.forget(position)
         else:
             _send_qos0(member, head_of_it, payload_of_it)
@@ -298,15 +296,17 @@ class SharedQueue(MessageQueue):
         """Return head and payload in the form for a member at `qos`. expires_at: 0 if the message has not waited."""
         if self.protocol_level != 5:
             return _at_qos(head, qos, payload), payload
+        subscription = member.options.get(self.client_id)
         if member.protocol_level != 5:
             payload = payload_of(payload)
         else:
             if expires_at:
                 payload = age(payload, self._expiry.remaining(expires_at))
-            subscription = member.options.get(self.client_id)
             if subscription is not None:
                 payload = add_properties(payload, encode_identifier(subscription.identifier))
-        first_byte = PUBLISH | head[0] & (DUP | 1 if qos else 1) | qos << 1
+        first_byte = PUBLISH | head[0] & (DUP if qos else 0) | qos << 1
+        if subscription is not None and subscription.options & RETAIN_AS_PUBLISHED:
+            first_byte |= head[0] & 1
         return encode_publish_head(first_byte, topic_name_in(head), len(payload)), payload
 
     def _write(self) -> None:
@@ -360,6 +360,11 @@ def _again(entry: Entry) -> Entry:
     position, packet_id, qos, head, payload, gate, expires_at = entry
     assert head is not None  # it is a PUBLISH
     return position, packet_id, qos, bytes((head[0] | DUP,)) + head[1:], payload, gate, expires_at
+
+
+def _flags(member: Session, head: bytes) -> int:
+    """Return the flags with which a message of a group with MQTT 5 is recorded for a member."""
+    return head[0] & 1 | (HAS_PROPERTIES if member.protocol_level == 5 else 0)
 
 
 def _send_qos0(member: Session, head: bytes, payload: bytes) -> None:
