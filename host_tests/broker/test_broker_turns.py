@@ -186,6 +186,34 @@ def test_a_session_with_very_many_subscriptions_ends_in_slices_and_gets_nothing_
     in_broker(scenario)
 
 
+def test_the_waiting_messages_of_a_session_that_ends_are_released_in_slices() -> None:
+    # Planted: the queue of an ended session is released at once: a million messages take 0.1 s.
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        leaver, writer = Client(broker, b"leaver"), Client(broker, b"writer")
+        leaver.send(encoder.subscribe(1, (b"a", 1)))
+        for _ in range(50):
+            writer.send(encoder.publish(b"a", b"", 1, 1) * 1000)
+            await until_done(writer)
+        session = broker.view.session(b"leaver")
+        assert session is not None and len(session.queue) == 50_000 - 1
+        loop.look = a_millisecond
+        leaver.connection.connection_lost(None)
+        assert broker.view.session(b"leaver") is None and broker.stats.queued == 0
+        assert broker.context.limits is not None and broker.context.limits.messages == 0
+        rounds = 0
+        while len(session.queue) > 1000:
+            before = len(session.queue)
+            await asyncio.sleep(0)
+            rounds += 1
+            assert before - len(session.queue) <= 6000
+        assert rounds >= 50 / 6
+        writer.send(encoder.publish(b"a", b"", 1, 1))
+        await asyncio.sleep(0)
+        assert broker.stats.subscriptions == 0
+
+    in_broker(scenario, max_inflight_messages=1)
+
+
 def test_those_who_send_much_take_turns_with_each_other() -> None:
     # Planted: Turns.wait() continues with the same connection first.
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
