@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker_peer import Closed, Peer
+from peer5 import Peer5
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import PINGRESP, PUBACK
+from umqtt_testkit.encoder import PINGRESP, PUBACK, PUBLISH
 from umqtt_testkit.mosquitto import find_mosquitto
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import eventually
@@ -232,6 +233,122 @@ def guess_passwords(port: int) -> None:
             pass
 
 
+def _user_properties(count: int) -> bytes:
+    """Encode so many empty user properties of MQTT 5, with their length before them."""
+    return encoder.variable(5 * count) + b"\x26\0\0\0\0" * count
+
+
+# 15.5 MB, in a packet that max_packet_size allows; and the most that max_properties_size allows.
+_VERY_MANY, _ALLOWED = 3_100_000, 1899
+
+
+def _with_properties(packet: Callable[[bytes], bytes], count: int = _VERY_MANY) -> Callable[[int], None]:
+    """Send a packet of MQTT 5 with so many user properties, again and again, on a new connection if the last is closed.
+
+    packet: makes it from its encoded properties.
+    """
+
+    def attack(port: int) -> None:
+        data = packet(_user_properties(count))
+        data *= max(1, 200_000 // len(data))
+        peer: Peer5 | None = None
+        for _ in _until():
+            try:
+                if peer is None:
+                    peer = Peer5(port)
+                    peer.connect5(b"attacker")
+                peer.send(data + encoder.pingreq())
+                while peer.receive().kind != PINGRESP:
+                    pass
+            except (Closed, OSError):
+                peer = None
+
+    return attack
+
+
+def connect_with_properties(port: int) -> None:
+    """Send CONNECTs with 450 KB of properties, of which the last is malformed, on eight connections at once."""
+    encoded = b"\x26\0\0\0\0" * 90_000 + b"\x7f\0"
+    packet = encoder.connect(b"attacker", level=5, properties=encoder.variable(len(encoded)) + encoded)
+    for _ in _until():
+        peers = [Peer(port) for _ in range(8)]
+        for peer in peers:
+            with suppress(OSError):
+                peer.send(packet)
+        for peer in peers:
+            with suppress(OSError):
+                peer.wait_closed()
+            peer.close()
+
+
+def shared_groups(port: int) -> None:
+    """Join 5,000 shared subscriptions, publish to the filter of all, and leave during a SUBSCRIBE to 5,000 more."""
+    with Peer5(port) as peer:
+        peer.connect5(b"attacker")
+        for packet_id in (1, 2):
+            groups = [(b"$share/%d-%d/x" % (packet_id, number), 1) for number in range(5000)]
+            peer.send(encoder.subscribe(packet_id, *groups, properties=b"\0"))
+            if packet_id == 1:
+                peer.receive()
+                peer.send(encoder.publish(b"x", b"", 1, 1, properties=b"\0"))
+                peer.receive()
+
+
+def unread_messages(port: int) -> None:
+    """Subscribe at QoS 0 and 1 to what another client publishes as fast as possible, and read nothing."""
+    with Peer(port, receive_buffer=4096) as reader, _attacker(port, b"writer") as writer:
+        reader.connect(b"reader")
+        reader.subscribe(b"unread/0", 0)
+        reader.subscribe(b"unread/1", 1)
+        messages = (encoder.publish(b"unread/%d" % (qos), bytes(1000), qos, qos and 1) for qos in (0, 1))
+        _flood(writer, b"".join(messages) * 200)
+
+
+# Messages that wait for a client that is away.
+_QUEUED = 100_000
+
+
+def _queue(port: int) -> None:
+    """Let messages wait for a client that is away."""
+    with Peer(port) as reader:
+        reader.connect(b"away", clean_session=False)
+        reader.subscribe(b"away", 1)
+        reader.disconnect()
+    with _attacker(port, b"writer") as writer:
+        batch = b"".join(encoder.publish(b"away", bytes(100), 1, packet_id) for packet_id in range(1, 1001))
+        for _ in range(_QUEUED // 1000):
+            writer.send(batch)
+            for _ in range(1000):
+                writer.expect(PUBACK)
+
+
+def queue_and_return(port: int) -> None:
+    """Let messages wait for a client that is away, which then returns and takes them."""
+    _queue(port)
+    taken = 0
+    with Peer(port) as reader:
+        reader.connect(b"away", clean_session=False)
+        while taken < _QUEUED:
+            packets = [packet for packet in reader.receive_all() if packet.kind == PUBLISH]
+            taken += len(packets)
+            reader.send(b"".join(encoder.acknowledgement(PUBACK, packet.packet_id) for packet in packets))
+        reader.disconnect()
+    discard(port)
+
+
+def queue_and_discard(port: int) -> None:
+    """Let messages wait for a client that is away, and discard them with its session."""
+    _queue(port)
+    discard(port)
+
+
+def discard(port: int) -> None:
+    """Discard the session of the client that is away."""
+    with Peer(port) as reader:
+        reader.connect(b"away", clean_session=True)
+        reader.disconnect()
+
+
 ATTACKS: dict[str, Callable[[int], None]] = {
     "10,000 filters in one SUBSCRIBE": _subscribe_once([b"fleet/%d/+/x" % number for number in range(10_000)]),
     "SUBSCRIBE of 2 MB, filters of 200 levels": _subscribe_once([_deep(b"%d" % number) for number in range(5000)]),
@@ -245,11 +362,41 @@ ATTACKS: dict[str, Callable[[int], None]] = {
     "SUBSCRIBE to a large retained set, again and again": subscribe_again_and_again,
     "connections that come and go": connection_churn,
     "guessed passwords": guess_passwords,
+    "PUBLISH with 15.5 MB of user properties": _with_properties(
+        lambda encoded: encoder.publish(b"t", b"", 1, 1, properties=encoded)
+    ),
+    "SUBSCRIBE with 15.5 MB of user properties": _with_properties(
+        lambda encoded: encoder.subscribe(1, (b"t", 0), properties=encoded)
+    ),
+    "UNSUBSCRIBE with 15.5 MB of user properties": _with_properties(
+        lambda encoded: encoder.unsubscribe(1, b"t", properties=encoded)
+    ),
+    "PUBACK with 15.5 MB of user properties": _with_properties(
+        lambda encoded: encoder.acknowledgement(PUBACK, 1, b"\0" + encoded)
+    ),
+    "PUBLISH with as many user properties as are allowed": _with_properties(
+        lambda encoded: encoder.publish(b"t", b"", 0, properties=encoded), _ALLOWED
+    ),
+    "CONNECT with 450 KB of user properties": connect_with_properties,
+    "5,000 shared subscriptions of one client": shared_groups,
+    "messages that are not read": unread_messages,
+    "100,000 messages on disk for a client that returns": queue_and_return,
+    "100,000 messages on disk that are discarded": queue_and_discard,
+    "100,000 messages in memory that are discarded": queue_and_discard,
 }
 # Only for our broker, because mosquitto stands still for minutes: its bookkeeping of subscriptions is quadratic.
 OURS_ALONE: dict[str, Callable[[int], None]] = {"SUBSCRIBE of 15.6 MB": subscribe_much}
 # Left out by --quick.
-_SLOW = ("SUBSCRIBE of 15.6 MB", "unfinished large packets", "SUBSCRIBE to a large retained set, again and again")
+_SLOW = (
+    "SUBSCRIBE of 15.6 MB",
+    "unfinished large packets",
+    "SUBSCRIBE to a large retained set, again and again",
+    "SUBSCRIBE with 15.5 MB of user properties",
+    "UNSUBSCRIBE with 15.5 MB of user properties",
+    "PUBACK with 15.5 MB of user properties",
+    "100,000 messages on disk for a client that returns",
+    "100,000 messages on disk that are discarded",
+)
 
 
 # The pair
@@ -307,14 +454,19 @@ def _resident(pid: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def run(attack: Callable[[int], None], folder: Path, *, ours: bool) -> Outcome:
-    """Attack a new broker."""
+def run(attack: Callable[[int], None], folder: Path, *, ours: bool, on_disk: bool = False) -> Outcome:
+    """Attack a new broker. on_disk: it has a store."""
     port = reserved_port()
     passwords = PasswordFile(folder / "passwords")
     passwords.set(b"ada", PasswordHash.make(b"right", 1000))
     passwords.write()
     config = folder / f"{port}.conf"
     lines = ["allow_anonymous true", f"password_file {passwords.path}", "log_type none"]
+    lines += ["max_queued_messages 0", "max_queued_bytes 32000000"]
+    if on_disk:
+        store = folder / f"{port}"
+        store.mkdir()
+        lines += ["persistence true", f"persistence_location {store}/"]
     config.write_text("\n".join([*(["user root"] if not ours else []), f"listener {port} 127.0.0.1", *lines, ""]))
     program = [sys.executable, "-m", "umqtt_broker"] if ours else [find_mosquitto() or "mosquitto"]
     with _running([*program, "-c", str(config)], port) as pid:
@@ -359,9 +511,11 @@ def run_all(say: Callable[[str], None], names: list[str] | None = None, *, quick
         for name, attack in (ATTACKS | OURS_ALONE).items():
             if (names and not any(one in name for one in names)) or (quick and name in _SLOW):
                 continue
-            ours = run(attack, Path(folder), ours=True)
+            on_disk = "on disk" in name
+            ours = run(attack, Path(folder), ours=True, on_disk=on_disk)
             is_compared = name not in OURS_ALONE and find_mosquitto() is not None
-            wrong = judge(ours, mosquitto := run(attack, Path(folder), ours=False) if is_compared else None)
+            mosquitto = run(attack, Path(folder), ours=False, on_disk=on_disk) if is_compared else None
+            wrong = judge(ours, mosquitto)
             count += 1
             hurt += bool(wrong)
             say(f"  {name}: {_text(ours)}; mosquitto {_text(mosquitto)}{' — ' + ', '.join(wrong) if wrong else ''}")
