@@ -19,7 +19,8 @@ BROKEN = {
     "DUP at QoS 0": (b"\x38\x04\0\1a\0", 0x81),
     "PUBLISH without properties": (b"\x30\x03\0\1a", 0x81),
     "PUBLISH with packet identifier 0": (encoder.publish(b"a", b"", 1, 0, properties=NONE), 0x82),
-    "PUBLISH without a topic name": (encoder.publish(b"", b"", properties=NONE), 0x90),
+    # 3.3.2.1: "It is a Protocol Error if the Topic Name is zero length and there is no Topic Alias."
+    "PUBLISH without a topic name": (encoder.publish(b"", b"", properties=NONE), 0x82),
     "wildcard in a topic name": (encoder.publish(b"a/+", b"", properties=NONE), 0x90),
     "U+0000 in a topic name": (encoder.publish(b"a\0", b"", properties=NONE), 0x90),
     "topic name that is no UTF-8": (encoder.publish(b"\xed\xa0\x80", b"", properties=NONE), 0x90),

@@ -32,7 +32,8 @@ def is_too_deep(topic: bytes, max_levels: int) -> bool:
 def check_topic_name(topic_name: bytes, max_levels: int) -> None:
     """Raise MalformedPacket if a topic name is invalid or has too many levels."""
     if not is_topic_name(topic_name):
-        raise MalformedPacket("invalid topic name", 0x90)  # [MQTT-3.3.2-2]
+        # MQTT 5, 3.3.2.1: an empty name without a topic alias is a Protocol Error. [MQTT-3.3.2-2] wildcards.
+        raise MalformedPacket("invalid topic name", 0x90 if topic_name else 0x82)
     if is_too_deep(topic_name, max_levels):
         raise MalformedPacket("too many topic levels", 0x90)
 
