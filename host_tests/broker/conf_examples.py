@@ -28,6 +28,7 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
             ("/tmp/broker.sock", 0),
         ),
         ("listener 1884 ::1\nallow_anonymous true", lambda c: first(c).host, "::1"),
+        ("listener\t1884 \t::1\nallow_anonymous\ttrue", lambda c: (first(c).host, first(c).port), ("::1", 1884)),
     ],
     "port": [("allow_anonymous true\nport 1884", lambda c: (first(c).host, first(c).port), ("", 1884))],
     "bind_address": [
@@ -124,7 +125,7 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
     "http_token_file": [("http_token_file /t", lambda c: c.broker.http_token_file, "/t")],
     "log_dest": [
         (
-            "log_dest stdout\nlog_dest file /var/log/a b.log",
+            "log_dest stdout\nlog_dest file\t/var/log/a b.log",
             lambda c: c.log.destinations,
             (("stdout", ""), ("file", "/var/log/a b.log")),
         ),
@@ -159,7 +160,7 @@ NAME_FILES = {
 }
 
 WRONG: dict[str, list[str]] = {
-    "listener": ["x", "65536", "-1", "1883 a b", "0x10", "1883 /tmp/socket"],
+    "listener": ["x", "65536", "-1", "1883 a b", "1883 a\tb", "0x10", "1883 /tmp/socket"],
     "port": ["x", "-1", "65536", "1.5"],
     "protocol": ["mqttt", "http"],
     "socket_domain": ["ipv5", "IPv4"],

@@ -129,7 +129,7 @@ def test_client_identifiers_must_fit_the_pattern(
 def test_the_blacklist_refuses_names_and_addresses_and_nobody_else(tmp_path: Path, passwords: str) -> None:
     path = tmp_path / "blacklist"
     path.write_text(
-        "# not these\n\nclient_id pump-7\n client_id old-* \nusername bob\nusername [xy]z\n"
+        "# not these\n\nclient_id pump-7\n client_id old-* \nusername\tbob\nusername [xy]z\n"
         "address 192.0.2.0/24\naddress 2001:db8::/32\naddress 198.51.100.7\nclient_id a b\n"
     )
     blacklist = Blacklist.read(path)

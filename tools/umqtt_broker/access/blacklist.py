@@ -52,8 +52,8 @@ class Blacklist:
         return blacklist
 
     def _add(self, line: str, where: str) -> None:
-        kind, _, value = line.partition(" ")
-        value = value.strip()
+        kind, *values = line.split(maxsplit=1)
+        value = values[0] if values else ""
         if kind not in _KINDS or not value:
             raise ConfigError(f"{where}: {line!r} is no rule — write: client_id NAME, username NAME or address NETWORK")
         if kind == "address":

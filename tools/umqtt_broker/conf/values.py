@@ -98,8 +98,7 @@ def log_type(value: str) -> str:
 
 def log_destination(value: str) -> tuple[str, str]:
     """Return a log destination: its kind, and the path of a file ("" for other kinds)."""
-    kind, _, path = value.partition(" ")
-    path = path.strip()
+    kind, path = _words(value)
     if kind == "file" and path:
         return kind, path
     if kind not in ("stderr", "stdout", "syslog", "none") or path:
@@ -114,15 +113,20 @@ def port(value: str) -> int:
 
 def port_and_address(value: str) -> tuple[int, str]:
     """Return a port and the address behind it, "" if there is none."""
-    number, _, address = value.partition(" ")
-    address = address.strip()
+    number, address = _words(value)
     try:
         found = port(number)
     except ValueError as error:
         raise ValueError("a port from 0 to 65535, and an address behind it if you like") from error
-    if " " in address and not address.startswith("/"):
+    if len(address.split()) > 1 and not address.startswith("/"):
         raise ValueError("one address behind the port")
     return found, address
+
+
+def _words(value: str) -> tuple[str, str]:
+    """Return the first word, and what follows it. Blanks and tabs separate, as they separate key and value."""
+    first, *rest = value.split(maxsplit=1) or [""]
+    return first, rest[0] if rest else ""
 
 
 Parser = Callable[[str], Any]
