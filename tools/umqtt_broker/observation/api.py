@@ -79,7 +79,7 @@ class Api:
         """Sums, counters and rates."""
         del request, query
         view, stats = self._view, self._view.stats
-        totals = await self._survey.take()
+        totals = await self._survey.update()
         return {
             "version": readings.broker_version(),
             "started_at": round(self._started_at, 3),

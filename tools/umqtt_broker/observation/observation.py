@@ -79,7 +79,7 @@ class Observation:
         while True:
             interval = config.sys_interval
             if interval:
-                totals = await survey.take()
+                totals = await survey.update()
                 moment = now()
                 topics.publish(totals, int(moment - started), moment - last)
                 last = moment

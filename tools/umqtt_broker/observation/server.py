@@ -130,7 +130,7 @@ class Server:
         return Scrape(self._view, self._view.stats, self._survey.latest, self._started_at, self._guard.refused)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        await self._survey.take()
+        await self._survey.update()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 

@@ -60,7 +60,7 @@ class Survey:
         self._next = -math.inf
         self.latest = Totals()
 
-    async def take(self) -> Totals:
+    async def update(self) -> Totals:
         """Return sums that are at most a second old; with very many sessions they may be older."""
         async with self._lock:
             if self._clock() >= self._next:
