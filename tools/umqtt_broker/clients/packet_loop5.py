@@ -31,7 +31,6 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     assert session is not None  # the client has sent CONNECT
     publish, router, aliases = connection.publish, connection.router, connection.topic_aliases
     max_packet_size = connection.context.config.max_packet_size
-    max_properties_size = connection.context.config.max_properties_size
     # Flags that no message may have: the retain flag if retained messages are not available.
     refused_flag = 0 if connection.context.config.retain_available else 1
     append = acknowledgements.append
@@ -85,7 +84,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 send = publish
                 if data[properties_at]:
                     alias, with_it, payload_at = packets5.decode_publish_properties(
-                        data, properties_at, packet_end, max_properties_size
+                        data, properties_at, packet_end, connection.context.config.max_properties_size
                     )
                     if alias:
                         topic_name = _resolve(aliases, alias, topic_name, connection)
