@@ -186,6 +186,28 @@ def test_a_session_with_very_many_subscriptions_ends_in_slices_and_gets_nothing_
     in_broker(scenario)
 
 
+def test_a_broker_that_stops_leaves_what_ended_sessions_had_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Planted: the subscriptions of ended sessions, and their records in the store, are removed while the store closes.
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        leaver = Client(broker, b"leaver")
+        leaver.send(many_filters("SUBSCRIBE"))
+        await until_done(leaver)
+        loop.look = a_millisecond
+        leaver.connection.connection_lost(None)
+        close = broker.store.close
+
+        async def close_slowly() -> None:
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            await close()
+
+        monkeypatch.setattr(broker.store, "close", close_slowly)
+        await broker.stop()
+        assert broker.stats.subscriptions > 500
+
+    in_broker(scenario)
+
+
 def test_the_waiting_messages_of_a_session_that_ends_are_released_in_slices() -> None:
     # Planted: the queue of an ended session is released at once: a million messages take 0.1 s.
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:

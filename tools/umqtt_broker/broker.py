@@ -166,6 +166,7 @@ class Broker:
         self.router.flush()
         for connection in connections:
             connection.stop()
+        self.router.stop_removing()
         self.bound_listeners = []
         self._stop_ticking()
         try:

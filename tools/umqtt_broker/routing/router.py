@@ -451,6 +451,13 @@ class Router:
                     return
             self._removals.popleft()
 
+    def stop_removing(self) -> None:
+        """Leave the rest of ended sessions as it is, because the broker stops: the store does not keep it.
+
+        It keeps groups, but a group without a member ends at the next start.
+        """
+        self._removals.clear()
+
     def _remove_subscription(self, session: Session, topic_filter: bytes) -> None:
         shared = split_shared(topic_filter)
         subscription = session.options.pop(topic_filter, None)
