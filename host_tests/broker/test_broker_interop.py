@@ -428,3 +428,85 @@ def test_mqtt_5_goes_through_every_transport(
         client.disconnect()
         client.loop_stop()
     assert [(one.payload, one.properties.ContentType) for one in came] == [(b"x" * 1000, "text/plain")]
+
+
+def _aiomqtt_echo(port: int, transport: str, pki: Pki) -> str:
+    aiomqtt = pytest.importorskip("aiomqtt")
+    options: dict[str, Any] = {"tls_context": pki.context()} if transport in ("tls", "wss") else {}
+
+    async def work() -> str:
+        kind = "websockets" if transport in ("ws", "wss") else "tcp"
+        async with aiomqtt.Client(
+            "localhost", port, protocol=aiomqtt.ProtocolVersion.V5, transport=kind, **options
+        ) as client:
+            await client.subscribe("t", 2)
+            await client.publish("t", "21.5", 2)
+            return (await anext(client.messages)).payload.decode()
+
+    return asyncio.run(asyncio.wait_for(work(), WAIT_LIMIT_S))
+
+
+def _gmqtt_echo(port: int, _transport: str, pki: Pki) -> str:
+    gmqtt = pytest.importorskip("gmqtt")
+
+    async def work() -> str:
+        client, came = gmqtt.Client("echo"), asyncio.Queue()
+        # At QoS 0: what arrives after its disconnect() is an error to it.
+        client.on_subscribe = lambda *_: client.publish("t", "21.5", 0)
+        client.on_message = lambda _, __, payload, *___: (came.put_nowait(payload.decode()), 0)[1]
+        await client.connect("localhost", port, ssl=pki.context(), version=gmqtt.constants.MQTTv50)
+        client.subscribe("t", 2)
+        try:
+            return await came.get()
+        finally:
+            await client.disconnect()
+
+    return asyncio.run(asyncio.wait_for(work(), WAIT_LIMIT_S))
+
+
+def _mosquitto_echo(port: int, _transport: str, pki: Pki) -> str:
+    if shutil.which("mosquitto_rr") is None:
+        pytest.skip("mosquitto-clients is not installed")
+    # It subscribes to its own request.
+    own = ["-h", "localhost", "-p", str(port), "--cafile", pki.path("ca.pem"), "-V", "5", "-q", "2", "-W", "30"]
+    command = ["mosquitto_rr", *own, "-t", "t", "-e", "t", "-m", "21.5"]
+    return subprocess.run(command, check=True, timeout=WAIT_LIMIT_S, capture_output=True, text=True).stdout.strip()
+
+
+_NODE_ECHO = """
+const [url, ca] = [process.argv[2], require('fs').readFileSync(process.argv[3])]
+const client = require('mqtt').connect(url, { protocolVersion: 5, ca })
+client.on('error', error => { console.error(error); process.exit(1) })
+client.once('connect', async () => {
+  await client.subscribeAsync('t', { qos: 2 })
+  await client.publishAsync('t', '21.5', { qos: 2 })
+})
+client.on('message', (_, payload) => {
+  console.log(payload.toString())
+  client.end(false, {}, () => process.exit(0))
+})
+"""
+
+
+def _node_echo(port: int, transport: str, pki: Pki) -> str:
+    url = f"mqtts://localhost:{port}" if transport == "tls" else f"wss://localhost:{port}/mqtt"
+    return run_node(_NODE_ECHO, url, pki.path("ca.pem"), timeout=2 * WAIT_LIMIT_S).strip()
+
+
+_ECHOES = {"aiomqtt": _aiomqtt_echo, "gmqtt": _gmqtt_echo, "mosquitto": _mosquitto_echo, "node": _node_echo}
+
+
+@pytest.mark.parametrize(
+    ("name", "transport"),
+    [("mosquitto", "tls"), ("gmqtt", "tls"), ("aiomqtt", "tls"), ("aiomqtt", "ws"), ("aiomqtt", "wss"),
+     ("node", "tls"), ("node", "wss")],
+)  # fmt: skip
+def test_every_transport_of_other_clients_carries_mqtt_5(
+    start_broker: StartBroker, tmp_path: Path, name: str, transport: str
+) -> None:
+    """gmqtt has no WebSocket, mosquitto's clients have none before 2.1; the others are in the tests above."""
+    pki = Pki(tmp_path)
+    tls = pki.tls() if transport in ("tls", "wss") else None
+    protocol = "websockets" if transport in ("ws", "wss") else "mqtt"
+    broker = start_broker(listeners=(Listener(port=0, protocol=protocol, tls=tls),))
+    assert _ECHOES[name](broker.port, transport, pki) == "21.5"
