@@ -99,6 +99,7 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
         ("max_connect_properties_size 2000", lambda c: c.broker.max_connect_properties_size, 2000)
     ],
     "max_topic_levels": [("max_topic_levels 7", lambda c: c.broker.max_topic_levels, 7)],
+    "max_shared_subscriptions": [("max_shared_subscriptions 7", lambda c: c.broker.max_shared_subscriptions, 7)],
     "message_size_limit": [("message_size_limit 100", lambda c: c.broker.max_payload_size, 100)],
     "max_receive_rate": [("max_receive_rate 100", lambda c: c.broker.max_receive_rate, 100)],
     "max_keepalive": [("max_keepalive 60", lambda c: c.broker.max_keep_alive, 60)],
@@ -190,6 +191,7 @@ WRONG: dict[str, list[str]] = {
     "max_properties_size": ["1023", "268435456"],
     "max_connect_properties_size": ["1023", "268435456"],
     "max_topic_levels": ["0", "65535"],
+    "max_shared_subscriptions": ["0", "-1"],
     "message_size_limit": ["-1", "268435456"],
     "max_receive_rate": ["-1"],
     "max_keepalive": ["9", "0", "65536"],

@@ -13,7 +13,7 @@ from peer5 import Peer5
 from umqtt_broker.sessions.session import Session
 from umqtt_broker.sessions.shared_queue import SharedQueue
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK
+from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
 
 
 def subscribe_groups(peer: Peer5, count: int) -> None:
@@ -24,7 +24,7 @@ def subscribe_groups(peer: Peer5, count: int) -> None:
 
 def test_joining_and_leaving_a_group_copies_nothing_of_the_others(start_broker: StartBroker) -> None:
     # Planted: the session's groups are a tuple, which each of them copies: 40,000 took 12 s.
-    broker = start_broker()
+    broker = start_broker(max_shared_subscriptions=20_010)
 
     def allocated(session: Session) -> list[int]:
         """Return the bytes that each of some groups takes while it joins or leaves."""
@@ -164,3 +164,17 @@ def test_the_subscriptions_of_a_client_that_has_gone_are_not_worked_off_although
         getattr(peer, end)()
     broker.wait_until(lambda: broker.stats.connections == 0)
     assert 0 < broker.call(lambda: broker.stats.subscriptions) < count
+
+
+def test_a_client_joins_no_more_groups_than_it_may(start_broker: StartBroker) -> None:
+    """Planted: a group that the client has joined already counts again; the limit is that of all clients together."""
+    broker = start_broker(max_shared_subscriptions=3)
+    for client_id in (b"one", b"other"):
+        with Peer5(broker.port) as peer:
+            peer.connect5(client_id)
+            for number, code in ((0, 1), (1, 1), (2, 1), (3, 0x97), (1, 1), (4, 0x97)):
+                assert peer.subscribe5((b"$share/g%d/t" % number, 1))[-1] == code, number
+            assert peer.subscribe5((b"t", 1))[-1] == 1
+            peer.send(encoder.unsubscribe(9, b"$share/g0/t", properties=b"\0"))
+            peer.expect(UNSUBACK)
+            assert peer.subscribe5((b"$share/g4/t", 1))[-1] == 1

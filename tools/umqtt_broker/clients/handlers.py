@@ -121,7 +121,7 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
         for _ in decode(packet, max_levels):
             yield
         for asked, options in decode(packet, max_levels):
-            topic_filter, shared, return_code = _grant(session, asked, options & 3)
+            topic_filter, shared, return_code = _grant(session, asked, options & 3, config.max_shared_subscriptions)
             return_codes.append(return_code if is_version5 else min(return_code, SUBSCRIPTION_FAILURE))
             log_subscribe(session.client_id, topic_filter, return_codes[-1])
             if return_code < SUBSCRIPTION_FAILURE:
@@ -151,7 +151,9 @@ def _wants_retained(options: int, is_subscribed: bool) -> bool:
     return handling == packets5.RETAIN_ALWAYS or (handling == packets5.RETAIN_IF_NEW and not is_subscribed)
 
 
-def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
+def _grant(
+    session: Session, asked: bytes, qos: int, max_shared: int
+) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
     """Decide about a topic filter that a client asks for.
 
     Returns the filter with its mount point, its group and filter if it is shared (else None), and the granted QoS or
@@ -168,6 +170,8 @@ def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes
     if wanted.startswith(ORIGIN):
         # Reserved: the broker itself records there where a bridge leads (see bridge_loops).
         return topic_filter, shared, ReasonCode.NOT_AUTHORIZED
+    if shared is not None and len(session.shared) >= max_shared and topic_filter not in session.subscriptions:
+        return topic_filter, shared, ReasonCode.QUOTA_EXCEEDED
     return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
     return topic_filter, shared, ReasonCode.NOT_AUTHORIZED if return_code == SUBSCRIPTION_FAILURE else return_code
 

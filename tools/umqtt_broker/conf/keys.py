@@ -128,6 +128,9 @@ _KEYS = (
     Key("max_topic_levels", "broker", "max_topic_levels", values.integer(1, 65534), "200",
         "Levels of a topic name or filter below its first, as mosquitto limits them; a client that names more is"
         " disconnected"),
+    Key("max_shared_subscriptions", "broker", "max_shared_subscriptions", values.integer(1), "1000",
+        "Shared subscriptions of one client, each of which gets its own copy of a message; one more is refused with"
+        " 0x97"),
     Key("message_size_limit", "broker", "max_payload_size", values.integer(0, 268435455), "0",
         "Bytes of payload and properties, also of a will; a larger message is acknowledged, counted and not routed;"
         " 0: no limit"),

@@ -112,6 +112,7 @@ class BrokerConfig:
         client that sends more is disconnected. max_connect_properties_size: the same for a CONNECT and an AUTH, which
         are decoded for clients that nobody knows yet, and for the will's properties.
     max_topic_levels: levels of a topic name or filter below its first; a client that names more is disconnected.
+    max_shared_subscriptions: of one client; each gets its own copy of a message. One more is refused.
     max_payload_size: bytes; a larger message is acknowledged, counted and not routed; 0: no limit.
     max_connections: network connections at once; one more is closed at once and counted.
     max_keep_alive: seconds; a client that asks for more, or for none, is watched as if it had asked for this;
@@ -155,6 +156,7 @@ class BrokerConfig:
     max_properties_size: int = 128 * 1024
     max_connect_properties_size: int = 16 * 1024
     max_topic_levels: int = 200
+    max_shared_subscriptions: int = 1000
     max_payload_size: int = 0
     max_connections: int = 100_000
     max_keep_alive: int = 0
@@ -223,6 +225,7 @@ _AT_LEAST_1 = (
     "max_properties_size",
     "max_connect_properties_size",
     "max_topic_levels",
+    "max_shared_subscriptions",
     "max_connections",
     "max_output_buffer",
 )
