@@ -12,6 +12,7 @@ Bronze is read to its end before any row is removed. An interrupted rebuild leav
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
@@ -142,12 +143,33 @@ def _write(name: str, table: Delta, rows: pa.Table, mode: str, properties: Commi
     )
 
 
+def _order_of_receipt(messages: pa.Table) -> np.ndarray:
+    """Return the order in which messages were received: by place for each collector, whose clock may have been set.
+
+    Collectors are ordered by time. So are spools of one name: segments of a new one have the old one's numbers.
+    """
+    spool, collector = (_codes(messages[name]) for name in ("spool", "collector"))
+    segment, position = (messages[name].to_numpy() for name in ("segment", "position"))
+    received = messages["received_ts"].cast(pa.int64()).to_numpy().copy()
+    runs = np.unique(np.stack([collector, segment, spool]), axis=1)
+    replaced = np.unique(runs[0, 1:][(np.diff(runs[0]) == 0) & (np.diff(runs[1]) == 0)])
+    places = np.lexsort((position, segment, collector))
+    for rows in np.split(places, np.flatnonzero(np.diff(collector[places])) + 1):
+        if len(rows) and collector[rows[0]] not in replaced:
+            received[rows] = np.maximum.accumulate(received[rows])
+            spool[rows] = 0
+    return np.lexsort((position, segment, spool, received))
+
+
+def _codes(texts: pa.ChunkedArray) -> np.ndarray:
+    return texts.combine_chunks().dictionary_encode().indices.to_numpy().copy()
+
+
 def _days(bronze: Delta) -> Iterator[tuple[object, pa.Table]]:
     """Yield (day, messages) for bronze in the order in which the messages were received, a day or less at a time."""
     days = sorted(pc.call_function("unique", [bronze.scan(["received_date"])["received_date"]]).to_pylist())
     for day in days:
         messages = bronze.scan(MESSAGE_COLUMNS, pa_dataset.field("received_date") == day)
-        order = [(name, "ascending") for name in ("received_ts", "spool", "segment", "position")]
-        messages = messages.sort_by(order)
+        messages = messages.take(pa.array(_order_of_receipt(messages)))
         for start in range(0, messages.num_rows, _CHUNK_ROWS):
             yield day, messages.slice(start, _CHUNK_ROWS).combine_chunks()

@@ -154,6 +154,29 @@ def test_a_rebuild_gives_the_same_rows_and_a_replay_after_it_adds_none(tables):
     assert contents(tables) == before
 
 
+def placed(messages: list[tuple[str, bytes, int]], spool: str, segment: int) -> pa.Table:
+    """Return messages as a micro-batch, with their place."""
+    table = table_of(messages)
+    for name, value in (("spool", spool * 32), ("segment", segment)):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), [[value] * len(messages)])
+    return table
+
+
+@pytest.mark.parametrize(("segments", "hours"), [((0, 0, 1), -1), ((0, 1, 0), 1)])
+def test_a_rebuild_keeps_what_came_first_though_clock_or_spool_are_new(tmp_path, segments, hours):
+    """Planted: the order of received times; the order of segments, though a new spool begins with the first again."""
+    first, second = (telemetry("pump", "1-a", 0, None, 0, t=value) for value in (1.0, 2.0))
+    later = RECEIVED_MS + hours * 3_600_000
+    sent = [(*telemetry("fan", "1-a", 0, None, 0), RECEIVED_MS), (*first, RECEIVED_MS + 1), (*second, later)]
+    writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+    for batch_id, (message, spool, segment) in enumerate(zip(sent, "001", segments, strict=True)):
+        writer.write(placed([message], spool, segment), batch_id, QUERY)
+    before = contents(tmp_path)
+    rebuild(tmp_path)
+    assert contents(tmp_path) == before
+
+
 def test_a_micro_batch_that_only_bronze_had_is_in_silver_once_after_a_rebuild_and_its_replay(tables):
     class Stop(Exception):
         pass
