@@ -3,14 +3,16 @@
 Publishers, the paired broker, the collector and Spark run under load while parts of them are killed with SIGKILL at
 random moments (50 runs; quick: 2): the driver's Java and Python processes, its workers or executors, the collector,
 the broker. Some readings come twice, late, in another order or without a clock, some are corrupt, some never come.
+In some of the chains of processes, by the seed, messages of other makers come too, of up to 16 MB or with 50,000
+metrics; a bit of the pipeline's own files is flipped while it is down; the collector's clock is wrong for a while.
 Then the tables are compared with what the publishers had acknowledged. Mistakes are planted to check that each is
 caught, and, if strace is installed, a trace shows that no PUBACK leaves before the fdatasync that covers its message.
 
-Prints one JSON object last with --json: runs, kills (by kind), messages, lost, duplicated, wrong (rows with other
-values, or never published), quarantine_wrong, bronze_wrong, gold_wrong (null: not compared), out_of_order (in the
-spool, by publisher), other (laws broken in another way), not_synced (PUBACKs that left too early; null without
-strace), controls, controls_caught, seed, seconds. Exit code: 0, or 1 if a law was broken or a mistake not caught;
-then what was stored is kept, and its folder named.
+Prints one JSON object last with --json: runs, kills (by kind; a flipped bit is one too), messages, lost, duplicated,
+wrong (rows with other values, or never published), quarantine_wrong, bronze_wrong, gold_wrong (null: not compared),
+out_of_order (in the spool, by publisher), other (laws broken in another way), not_synced (PUBACKs that left too early;
+null without strace), controls, controls_caught, seed, seconds. Exit code: 0, or 1 if a law was broken or a mistake not
+caught; then what was stored is kept, and its folder named.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from umqtt_testkit.waiting import eventually
 from spark_ingest.location import StorePath, located
 
 from . import mistakes
+from .flips import Flips
+from .kinds import TOPICS
 
 # No pause between micro-batches, so that a kill at a random moment falls into one.
 _INTERVAL_MS = 50
@@ -83,10 +85,13 @@ class Chain:
     """The processes over one folder: a broker with its store, a collector with its spool, a pipeline.
 
     mistake: program text planted in collector and pipeline.
+    rules: the text of the pipeline's `ingest.toml`, "" for none. The collector then subscribes to its topics too.
     master: Spark's master, "" for a local one.
     store: the object store with the tables, None for a folder.
     kills: their number, by kind.
     failures: descriptions of what went wrong with a process.
+    flips: bits flipped in the pipeline's files between a kill and the next start, or None.
+    clock_shifts: in seconds, by how much the collector's clock is wrong, chosen at each of its starts.
     collector_options: further options of the collector.
     prefix: words put before the commands of collector and pipeline, such as setpriv.
     """
@@ -97,15 +102,22 @@ class Chain:
         rng: random.Random,
         *,
         mistake: str = "",
+        rules: str = "",
         master: str = "",
         store: ObjectStore | None = None,
     ) -> None:
         self.folder = folder
         self.spool, self.tables, self.checkpoint = folder / "spool", folder / "tables", folder / "checkpoint"
         self.kills: Counter[str] = Counter()
+        self.flips: Flips | None = None
+        self.clock_shifts: Sequence[int] = (0,)
         self.collector_options: list[object] = []
         self.prefix: list[str] = []
         self.failures: list[str] = []
+        self.config = folder / "ingest.toml" if rules else None
+        if self.config is not None:
+            self.config.write_text(rules)
+            self.collector_options += [word for topic in TOPICS for word in ("--topic", topic)]
         self._rng = rng
         self._mistake = mistake
         self._master = master
@@ -141,9 +153,13 @@ class Chain:
 
     def collector_command(self) -> list[object]:
         """Return the collector's command."""
-        command: list[object] = [*self.prefix, *mistakes.command("collector", self._mistake)]
+        command: list[object] = [*self.prefix, *mistakes.command("collector", self._mistake + self._clock())]
         command += ["--broker", f"mqtt://127.0.0.1:{self.port}", "--spool", str(self.spool), "--name", "north"]
         return [*command, "--longest-delay", "0.2", *self.collector_options]
+
+    def _clock(self) -> str:
+        shift = self._rng.choice(self.clock_shifts)
+        return mistakes.SHIFTED_CLOCK.format(seconds=shift) if shift else ""
 
     def await_subscribed(self) -> None:
         """Wait until the collector's session is subscribed."""
@@ -164,6 +180,7 @@ class Chain:
         """Return the pipeline's options, except Spark's."""
         options: list[object] = ["--spool", str(self.spool), "--tables", self._location]
         options += ["--checkpoint", str(self.checkpoint), "--status", str(self.status_path)]
+        options += [] if self.config is None else ["--config", str(self.config)]
         return [*options, "--interval-ms", str(_INTERVAL_MS), "--gold-interval", str(_GOLD_INTERVAL_S)]
 
     def fetch_tables(self) -> None:
@@ -260,6 +277,8 @@ class Chain:
         eventually(lambda: not any(map(alive, offspring)), f"nothing is left after a kill of {kind}")
         if kind != "driver java":
             self.kills["driver python" if kind == "stage" else kind] += 1
+        if self.flips is not None:
+            self.flips.flip()
         self.start_pipeline(die_at=die_at)
 
     def _kill_java(self, life: Life, offspring: list[int]) -> None:

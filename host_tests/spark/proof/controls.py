@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,9 +14,10 @@ from spark_helpers import eventually_in_spark, publish_packet
 
 from spark_ingest.spool.writer import Spool
 
-from . import mistakes, trace
+from . import kinds, mistakes, trace
 from .chain import Chain
 from .fleet import Fleet
+from .flips import Flips
 from .oracle import Oracle, Tally
 from .publisher import Publisher
 from .runs import await_spool
@@ -36,10 +37,23 @@ _GROUPS, _GROUP = 4, 100
 
 
 class PipelineControl(NamedTuple):
-    """A mistake of the pipeline, and the stage at whose N-th occurrence it is killed."""
+    """A mistake of the pipeline, and the stage at whose N-th occurrence it is killed.
+
+    shares: the kinds of payload that the fleet publishes, as in :class:`Fleet`.
+    flips: whether a bit of its files is flipped after its death.
+    clock_shift: by how many seconds the collector's clock is wrong for some of the messages.
+    """
 
     mistake: str
     die_at: tuple[str, int]
+    shares: Mapping[str, float] = {}
+    flips: bool = False
+    clock_shift: int = 0
+
+    @property
+    def rules(self) -> str:
+        """The text of `ingest.toml`, "" for none."""
+        return kinds.rules(self.shares) if self.shares else ""
 
 
 PIPELINE_CONTROLS = {
@@ -52,6 +66,14 @@ PIPELINE_CONTROLS = {
         mistakes.GOLD_TAKES_SAVED_STATE, ("gold windows committed", 2)
     ),
     "quarantines again": PipelineControl(mistakes.QUARANTINES_AGAIN, ("quarantine committed", 2)),
+    "identifies by the row in a micro-batch": PipelineControl(
+        mistakes.NUMBERS_ROWS, ("silver committed", 2), {"number": 0.2}
+    ),
+    "loses what a node's birth says": PipelineControl(mistakes.FORGETS_BIRTHS, ("silver committed", 2), {"node": 0.2}),
+    "leaves large messages out": PipelineControl(mistakes.LEAVES_LARGE_OUT, ("decoded", 2), {"long": 0.02}),
+    "cuts dense records": PipelineControl(mistakes.CUTS_DENSE, ("decoded", 2), {"dense": 0.02}),
+    "does not check its files": PipelineControl(mistakes.IGNORES_DAMAGE, ("decoded", 3), flips=True),
+    "believes the collector's clock": PipelineControl(mistakes.BELIEVES_CLOCK, ("decoded", 2), clock_shift=3600),
 }
 # These need no Spark, so they are quick: their effect is visible in the spool.
 COLLECTOR_CONTROLS = {
@@ -62,47 +84,64 @@ COLLECTOR_CONTROLS = {
 
 def pipeline(control: PipelineControl, folder: Path, seed: object) -> list[str]:
     """Fill a spool, kill the pipeline at its stage, start it again; return the laws that were broken."""
-    fleet = Fleet("made", seed)
-    _fill(folder / "spool" / "north", fleet, random.Random(f"{seed}/groups"))
+    fleet = Fleet("made", seed, shares=control.shares)
+    _fill(folder / "spool" / "north", fleet, random.Random(f"{seed}/groups"), control.clock_shift)
     tally = Tally()
-    with Chain(folder, random.Random(f"{seed}/chain"), mistake=control.mistake) as chain:
+    with Chain(folder, random.Random(f"{seed}/chain"), mistake=control.mistake, rules=control.rules) as chain:
         more = ("--once", "--max-rows", _GROUP)
         chain.start_pipeline(*more, die_at=control.die_at)
         chain.await_death()
+        flips = Flips(chain.checkpoint, chain.tables, random.Random(f"{seed}/flips"))
+        if control.flips:
+            flips.flip()
         chain.start_pipeline(*more)
         again = chain.pipeline
         assert again is not None
         eventually_in_spark(lambda: again.code() is not None, "the pipeline has read everything")
         if again.code():
             return [f"the pipeline ended with {again.code()}: {again.told()[-300:]}"]
-    Oracle(chain.spool, chain.tables, [fleet.published], tally).count()
+        tally.failures += flips.unsaid(again.told())
+    is_right = not control.clock_shift
+    Oracle(chain.spool, chain.tables, [fleet.published], tally, chain.config, is_clock_right=is_right).count()
     return tally.failures
 
 
 def pipeline_in_session(spark: SparkSession, control: PipelineControl, folder: Path, seed: object) -> list[str]:
     """Do what pipeline() does in an existing session: the micro-batch breaks off, and no process dies."""
-    fleet = Fleet("made", seed)
+    fleet = Fleet("made", seed, shares=control.shares)
     spool, tables = folder / "spool", folder / "tables"
-    _fill(spool / "north", fleet, random.Random(f"{seed}/groups"))
+    _fill(spool / "north", fleet, random.Random(f"{seed}/groups"), control.clock_shift)
     tally = Tally()
     arguments = ["--spool", spool, "--tables", tables, "--checkpoint", folder / "checkpoint"]
     arguments += ["--once", "--max-rows", _GROUP]
+    config = folder / "ingest.toml" if control.rules else None
+    if config is not None:
+        config.write_text(control.rules)
+        arguments += ["--config", config]
     with mistakes.planted(control.mistake):
         ended_at(spark, *control.die_at, *arguments)
         if run_pipeline(spark, *arguments):
             return ["the pipeline failed"]
-    Oracle(spool, tables, [fleet.published], tally).count()
+    is_right = not control.clock_shift
+    Oracle(spool, tables, [fleet.published], tally, config, is_clock_right=is_right).count()
     return tally.failures
 
 
-def _fill(folder: Path, fleet: Fleet, rng: random.Random) -> None:
-    """Write what a collector would have stored; some groups twice, as after a kill before their PUBACK."""
+def _fill(folder: Path, fleet: Fleet, rng: random.Random, clock_shift: int) -> None:
+    """Write what a collector would have stored; some groups twice, as after a kill before their PUBACK.
+
+    clock_shift: by how many seconds its clock is wrong for the first groups.
+    """
     with Spool(folder) as spool:
         for number in range(_GROUPS):
-            messages = [fleet.next() for _ in range(_GROUP)] + (fleet.rest() if number + 1 == _GROUPS else [])
+            messages = [fleet.next() for _ in range(_GROUP)]
+            if number + 1 == _GROUPS:
+                fleet.roll_call()
+                messages += fleet.rest()
             packets = [publish_packet(*message, packet_id) for packet_id, message in enumerate(messages, 1)]
+            shift_ms = clock_shift * 1000 if number < _GROUPS // 2 else 0
             for _ in range(rng.choice([1, 1, 2])):
-                spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000)
+                spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000 + shift_ms)
 
 
 def collector(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from . import kinds
 
 Identity = tuple[str, str, int]
 
@@ -29,9 +32,18 @@ class Message(NamedTuple):
 
 @dataclass
 class Published:
-    """What must be found in the tables. readings: the number in a reading's metric ``n``, by identity."""
+    """What must be found in the tables.
+
+    readings: the number in a reading's metric ``n``, by identity.
+    dense: the readings with kinds.DENSE_METRICS metrics.
+    placed: the device and the number of a reading that its place identifies, by payload: one row for each PUBLISH.
+    repeatable: the device and the number of messages that may be stored several times, by payload.
+    """
 
     readings: dict[Identity, int] = field(default_factory=dict)
+    dense: set[Identity] = field(default_factory=set)
+    placed: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    repeatable: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     # Payloads that belong in other tables, where each PUBLISH of them appears once.
     elsewhere: dict[str, set[bytes]] = field(default_factory=lambda: {name: set() for name in ELSEWHERE})
     # Each payload in the order in which it was first handed to its publisher.
@@ -65,13 +77,20 @@ class _Device:
 
 
 class Fleet:
-    """The devices of one publisher. `published` grows as messages are taken."""
+    """The devices of one publisher. `published` grows as messages are taken.
 
-    def __init__(self, name: str, seed: object, devices: int = 10) -> None:
+    shares: the share of readings of each kind of payload; without it all are plain.
+    """
+
+    def __init__(self, name: str, seed: object, devices: int = 10, shares: Mapping[str, float] | None = None) -> None:
         self._rng = random.Random(f"{seed}/{name}")
         self._devices = [_Device(f"{name}-{number}", self._rng) for number in range(devices)]
+        self._shares = shares or {}
+        self._node_name = f"{name}-node"
+        self._node = kinds.Node(self._node_name, self._rng)
         self._held: list[tuple[int, Message]] = []
         self._recent: list[Message] = []
+        self._last_reading: Message | None = None
         self._taken = 0
         self._rarely = (
             (_CORRUPT, self._corrupt),
@@ -95,7 +114,11 @@ class Fleet:
             if self._recent and chance < DUPLICATES:
                 return self._new(make())
         while True:
-            message = self._reading()
+            kind = kinds.choose(self._shares, self._rng.random()) if self._shares else "plain"
+            if kind == "node":  # the order of its messages matters
+                return self._in_order(self._of_node())
+            device = self._rng.choice(self._devices)
+            message = self._number(device) if kind == "number" else self._reading(device, kind)
             if message is None:
                 continue
             delay = self._rng.random()
@@ -110,8 +133,16 @@ class Fleet:
         """Return the messages still held back, to be published before the count."""
         return [self._release() for _ in range(len(self._held))]
 
-    def _reading(self) -> Message | None:
-        device = self._rng.choice(self._devices)
+    def roll_call(self) -> None:
+        """Let every device send something once more, when :meth:`rest` is called next."""
+        for device in self._devices:
+            while (message := self._reading(device, "plain")) is None:
+                pass
+            self._hold(message, 0)
+        if "node" in self._shares:
+            self._hold(self._of_node(), 0)
+
+    def _reading(self, device: _Device, kind: str) -> Message | None:
         if self._rng.random() < _REBOOT:
             device.reboot()
         device.seq += 1
@@ -122,10 +153,23 @@ class Fleet:
         self.published.clockless += ts is None
         up = round((time.monotonic() - device.began) * 1000)
         record = {"v": 1, "id": device.device_id, "boot": device.boot, "seq": device.seq, "ts": ts, "up": up}
-        self.published.readings[device.device_id, device.boot, device.seq] = number
-        return Message(
-            f"fleet/{device.device_id}/telemetry", json.dumps(record | {"m": {"n": number, "rssi": -61}}).encode()
-        )
+        identity = device.device_id, device.boot, device.seq
+        self.published.readings[identity] = number
+        if kind == "dense":
+            self.published.dense.add(identity)
+        return Message(*kinds.encode(kind, record | {"m": {"n": number}}, self._rng))
+
+    def _number(self, device: _Device) -> Message:
+        number = self._rng.getrandbits(52)  # no other payload is the same
+        message = Message(f"number/{device.device_id}/n", str(number).encode())
+        self.published.placed[message.payload] = device.device_id, number
+        return message
+
+    def _of_node(self) -> Message:
+        number = self._rng.getrandbits(52)
+        message = Message(*self._node.next(number))
+        self.published.repeatable[message.payload] = f"plant/{self._node_name}", number
+        return message
 
     def _corrupt(self) -> Message:
         device = self._rng.choice(self._devices)
@@ -146,6 +190,8 @@ class Fleet:
 
     def _conflicting(self) -> Message:
         """Return a published identity with another payload: the one that came first is the reading."""
+        if self._last_reading is None:
+            return self._status()
         topic, payload = self._last_reading
         payload = payload.replace(b'"rssi": -61', f'"rssi": {-1000 - self._taken}'.encode())
         self.published.elsewhere["quarantine"].add(payload)
@@ -174,8 +220,12 @@ class Fleet:
     def _release(self) -> Message:
         return self._new(self._held.pop(0)[1])
 
-    def _new(self, message: Message) -> Message:
+    def _in_order(self, message: Message) -> Message:
         self.published.order[message.payload] = len(self.published.order)
+        return message
+
+    def _new(self, message: Message) -> Message:
+        self._in_order(message)
         self._recent = [*self._recent[1 - _RECENT :], message]
         if b'"n": ' in message.payload and b'"rssi": -61' in message.payload:
             self._last_reading = message

@@ -10,7 +10,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_ingest.pipeline import batch, gold
+import pyarrow as pa
+
+from spark_ingest.pipeline import batch, foreign, gold, gold_state, progress, record
+from spark_ingest.pipeline.births import BirthFiles
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables.delta import Delta
@@ -45,9 +48,16 @@ def forgetful(self, data):
 link.Link.queue = forgetful
 """
 
+# Not a mistake of the collector: the clock of its machine is wrong.
+SHIFTED_CLOCK = """
+import time
+from types import SimpleNamespace
+connection.time = SimpleNamespace(**vars(time) | {{"time_ns": lambda: time.time_ns() + {seconds} * 10**9}})
+"""
+
 _COLLECTOR = """
 import sys
-from spark_ingest.collector import link
+from spark_ingest.collector import connection, link
 from spark_ingest.spool.writer import Spool
 {mistake}
 from spark_ingest.collector.command import main
@@ -110,9 +120,53 @@ def nothing_more(path, after, up_to=None):
 gold.appended = nothing_more
 """
 
+# Takes its files for whole without a look at their checksum.
+IGNORES_DAMAGE = """
+def unchecked(path):
+    return memoryview(path.read_bytes().partition(b"\\n")[2])
+progress.read_checked = gold_state.read_checked = unchecked
+"""
+
+# Identifies readings that their device does not number by their row in the micro-batch, not by their place.
+NUMBERS_ROWS = """
+foreign.places = lambda messages: foreign.np.arange(messages.num_rows)
+"""
+
+# A node's data cannot be read once the process has ended.
+FORGETS_BIRTHS = """
+BirthFiles.save = lambda self, batch_id, births: None
+"""
+
+LEAVES_LARGE_OUT = """
+write = batch.BatchWriter.write
+def small_only(self, messages, batch_id, query_id):
+    small = [len(payload) < 1_000_000 for payload in messages["payload"].to_pylist()]
+    return write(self, messages.filter(pa.array(small)), batch_id, query_id)
+batch.BatchWriter.write = small_only
+"""
+
+CUTS_DENSE = """
+plain_records = record.plain_records
+def cut(payloads):
+    records, doubtful = plain_records(payloads)
+    return [one and (*one[:5], dict(list(one[5].items())[:1000])) for one in records], doubtful
+record.plain_records = cut
+"""
+
+# Takes the collector's clock at its word.
+BELIEVES_CLOCK = """
+received = gold_state.State._received
+def believing(self, rows):
+    self.now_us = -gold_state.NEVER
+    return received(self, rows)
+gold_state.State._received = believing
+"""
+
 _PIPELINE = """
 import os, signal, sys
-from spark_ingest.pipeline import batch, gold
+import pyarrow as pa
+from spark_ingest.pipeline import batch, foreign, gold, gold_state, progress, record
+from spark_ingest.pipeline.births import BirthFiles
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables.delta import Delta
@@ -131,6 +185,7 @@ from spark_ingest.pipeline.command import main
 sys.exit(main(on_stage=on_stage))
 """
 
+_OF_MODULES = (batch.BatchWriter, gold_state.State)
 _PROGRAMS = {"collector": _COLLECTOR, "pipeline": _PIPELINE}
 
 
@@ -148,8 +203,10 @@ def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> l
 @contextmanager
 def planted(mistake: str) -> Iterator[None]:
     """Plant a mistake of the pipeline in this process within this context."""
-    names = {"os": os, "batch": batch, "gold": gold, "Seen": Seen, "Progress": Progress, "Delta": Delta}
-    changed = {each: dict(vars(each)) for each in (batch, gold, Seen, Progress, Delta)}
+    modules = {each.__name__.rpartition(".")[2]: each for each in (batch, foreign, gold, gold_state, progress, record)}
+    classes = {"BirthFiles": BirthFiles, "Seen": Seen, "Progress": Progress, "Delta": Delta}
+    names = {"os": os, "pa": pa, **modules, **classes}
+    changed = {each: dict(vars(each)) for each in (*modules.values(), *classes.values(), *_OF_MODULES)}
     exec(mistake, names)
     try:
         yield

@@ -9,24 +9,37 @@ import json
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.tables.schemas import SCHEMAS
 
 from .fleet import ELSEWHERE, Published
+from .kinds import DENSE_METRICS
 
 _BLOCK = struct.Struct("<4sIIIQ")
 _POSITION = struct.Struct("<4s16sQQ")
 _SHOWN = 3
+_LONGEST_SHOWN = 200
+_IDENTITY, _PLACE = ("device_id", "boot", "seq"), ("spool", "segment", "position")
 GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+# What does not depend on the clock of the collector.
+_TIMELESS = {
+    "devices": ("device_id", "boots", "readings", "duplicates", "missing", "quarantined"),
+    "boots": ("device_id", "boot", "readings", "highest_seq"),
+    "gaps": ("device_id", "boot", "first", "last", "missing"),
+}
 
 
 @dataclass
@@ -62,6 +75,16 @@ class Tally:
             mine, more = getattr(self, name), getattr(found, name)
             setattr(self, name, mine if more is None else (mine or 0) + more)
         self.failures += found.failures
+
+
+class _Row(NamedTuple):
+    """A row of silver. number: its metric ``n``; payload: its message's, if that has no identity of its own."""
+
+    identity: tuple[str, str, int]
+    place: tuple[str, int, int]
+    number: float | None
+    metrics: int
+    payload: bytes | None
 
 
 class Stored(NamedTuple):
@@ -110,13 +133,30 @@ def _packets(data: bytes, at: int, end: int) -> Iterator[tuple[int, bytes, bytes
 
 
 class Oracle:
-    """Counts for one folder. `published`: what every publisher sent."""
+    """Counts for one folder.
 
-    def __init__(self, spool: Path, tables: Path, published: list[Published], tally: Tally) -> None:
+    published: what every publisher sent.
+    config: the pipeline's `ingest.toml`, or None.
+    is_clock_right: whether the collector's clock was right all the time.
+    """
+
+    def __init__(
+        self,
+        spool: Path,
+        tables: Path,
+        published: list[Published],
+        tally: Tally,
+        config: Path | None = None,
+        *,
+        is_clock_right: bool = True,
+    ) -> None:
         self._spool = spool
         self._tables = tables
         self._published = published
         self._tally = tally
+        self._config = config
+        self._is_clock_right = is_clock_right
+        self._rows: list[_Row] | None = None
         self.stored = list(read_spool(spool / "north"))
 
     def count(self) -> None:
@@ -126,6 +166,7 @@ class Oracle:
         for name in ELSEWHERE:
             self.count_elsewhere(name)
         self.count_bronze()
+        self.count_offline()
         self.count_gold()
 
     def count_spool(self) -> None:
@@ -148,20 +189,53 @@ class Oracle:
 
     def count_silver(self) -> None:
         """Check that each reading is there once, with the numbers that it was published with."""
+        self.count_kinds()
         wanted = {identity: number for one in self._published for identity, number in one.readings.items()}
-        table = self._read("silver", ["device_id", "boot", "seq", "metrics"])
-        identities = list(zip(*(table[name].to_pylist() for name in ("device_id", "boot", "seq")), strict=True))
-        found = Counter(identities)
+        rows = [row for row in self._silver() if row.payload is None]
+        found = Counter(row.identity for row in rows)
         self._failed("lost", "silver: lost", [identity for identity in wanted if identity not in found])
         self._failed("duplicated", "silver: twice", [identity for identity, count in found.items() if count > 1])
         self._failed("wrong", "silver: never published", [identity for identity in found if identity not in wanted])
-        numbers = [dict(metrics).get("n") for metrics in table["metrics"].to_pylist()]
+        dense = {identity for one in self._published for identity in one.dense}
         other = [
-            identity
-            for identity, number in zip(identities, numbers, strict=True)
-            if identity in wanted and number != wanted[identity]
+            row.identity
+            for row in rows
+            if row.number != wanted.get(row.identity, row.number)
+            or (row.identity in dense and row.metrics != DENSE_METRICS)
         ]
         self._failed("wrong", "silver: another value", other)
+
+    def count_kinds(self) -> None:
+        """Check the readings without an identity of their own: each is there for each PUBLISH of it, or at all."""
+        placed = {payload: of for one in self._published for payload, of in one.placed.items()}
+        repeatable = {payload: of for one in self._published for payload, of in one.repeatable.items()}
+        rows = [row for row in self._silver() if row.payload is not None]
+        found = Counter(row.place for row in rows)
+        wanted = [stored.place for stored in self.stored if stored.payload in placed]
+        self._failed("lost", "silver: no row for the place", [place for place in wanted if place not in found])
+        seen = {row.payload for row in rows}
+        self._failed("lost", "silver: no row of a node", [one for one in repeatable if one not in seen])
+        self._failed("duplicated", "silver: place twice", [place for place, count in found.items() if count > 1])
+        identities = Counter(row.identity for row in rows)
+        self._failed("duplicated", "silver: twice", [one for one, count in identities.items() if count > 1])
+        published = placed | repeatable
+        other = [row for row in rows if row.payload and published[row.payload] != (row.identity[0], row.number)]
+        self._failed("wrong", "silver: another value", other)
+
+    def _silver(self) -> list[_Row]:
+        """Return the rows of silver, once read."""
+        if self._rows is None:
+            payloads = {payload for one in self._published for payload in (*one.placed, *one.repeatable)}
+            places = {stored.place: stored.payload for stored in self.stored if stored.payload in payloads}
+            table = self._read("silver", [*_IDENTITY, *_PLACE, "metrics"])
+            metrics = table["metrics"].combine_chunks()
+            columns = (
+                *(zip(*(table[name].to_pylist() for name in names), strict=True) for names in (_IDENTITY, _PLACE)),
+                pc.call_function("map_lookup", [metrics], pc.MapLookupOptions(pa.scalar("n"), "first")).to_pylist(),
+                np.diff(metrics.offsets.to_numpy()).tolist(),
+            )
+            self._rows = [_Row(*row, places.get(row[1])) for row in zip(*columns, strict=True)]
+        return self._rows
 
     def count_elsewhere(self, name: str) -> None:
         """Check quarantine, status or logs: each PUBLISH of the spool that belongs there once, and nothing else."""
@@ -173,24 +247,34 @@ class Oracle:
         """Check that each PUBLISH of the spool is there once."""
         self._same_places("bronze_wrong", "bronze", {stored.place: stored.payload for stored in self.stored})
 
+    def count_offline(self) -> None:
+        """Check that no device is offline: every one has sent something a moment ago, and was so counted."""
+        self._tally.gold_wrong = 0
+        path = self._tables / "gold" / "devices"
+        rows = DeltaTable(str(path)).to_pyarrow_table(columns=["device_id", "health", "last_seen"]).to_pylist()
+        now = datetime.now(UTC)
+        self._failed("gold_wrong", "gold/devices: offline", [row for row in rows if row["health"] == "offline"])
+        self._failed("gold_wrong", "gold/devices: seen in future", [row for row in rows if row["last_seen"] > now])
+
     def count_gold(self) -> None:
         """Check that gold, kept up to date over every kill, equals one pass over bronze. No pipeline may run."""
         # Update once more, as of the newest reading and not as of now, as a rebuild does.
         Gold(self._tables).update()
         copy = self._tables.with_name("rebuilt")
         shutil.copytree(self._tables, copy)
-        rebuild(copy)
-        self._tally.gold_wrong = 0
-        for name in GOLD:
-            kept, anew = (_gold_rows(tables / "gold" / name) for tables in (self._tables, copy))
+        rebuild(copy, config=self._config)
+        # A time ahead of now counts as the time of counting, and a rebuild counts later.
+        compared = dict.fromkeys(GOLD) if self._is_clock_right else _TIMELESS
+        for name, columns in compared.items():
+            kept, anew = (_gold_rows(tables / "gold" / name, columns) for tables in (self._tables, copy))
             self._failed("gold_wrong", f"gold/{name}: not in one pass over bronze:", list((kept - anew).elements()))
             self._failed("gold_wrong", f"gold/{name}: in one pass over bronze only:", list((anew - kept).elements()))
         shutil.rmtree(copy)
 
     def _same_places(self, count: str, name: str, wanted: dict[tuple[str, int, int], bytes]) -> None:
         with_payload = name in ("bronze", "quarantine")
-        table = self._read(name, ["spool", "segment", "position", *(["payload"] if with_payload else [])])
-        places = list(zip(*(table[column].to_pylist() for column in ("spool", "segment", "position")), strict=True))
+        table = self._read(name, [*_PLACE, *(["payload"] if with_payload else [])])
+        places = list(zip(*(table[column].to_pylist() for column in _PLACE), strict=True))
         found = Counter(places)
         self._failed(count, f"{name}: lost", [place for place in wanted if place not in found])
         self._failed(count, f"{name}: twice", [place for place, times in found.items() if times > 1])
@@ -202,8 +286,7 @@ class Oracle:
     def _read(self, name: str, columns: list[str]) -> pa.Table:
         path = str(self._tables / name)
         if not DeltaTable.is_deltatable(path):
-            types = {"seq": pa.int64(), "segment": pa.int64(), "position": pa.int64(), "payload": pa.binary()}
-            return pa.schema([(column, types.get(column, pa.string())) for column in columns]).empty_table()
+            return pa.schema([SCHEMAS[name].field(column) for column in columns]).empty_table()
         return DeltaTable(path).to_pyarrow_table(columns=columns)
 
     def _failed(self, count: str, what: str, cases: list) -> None:
@@ -212,11 +295,11 @@ class Oracle:
             self._tally.failures.append(f"{what} {len(cases)}, {_some(cases)}")
 
 
-def _gold_rows(path: Path) -> Counter[str]:
+def _gold_rows(path: Path, columns: Sequence[str] | None) -> Counter[str]:
     """Return the rows of a gold table; numbers to nine digits, since the last bits of a sum depend on its order."""
     if not DeltaTable.is_deltatable(str(path)):
         return Counter()
-    rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(str(path)).to_pyarrow_table(columns=columns and list(columns)).to_pylist()
     plain = (
         {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
@@ -225,7 +308,7 @@ def _gold_rows(path: Path) -> Counter[str]:
 
 
 def _some(cases: list) -> str:
-    return ", ".join(map(repr, cases[:_SHOWN])) + (" …" if len(cases) > _SHOWN else "")
+    return ", ".join(repr(case)[:_LONGEST_SHOWN] for case in cases[:_SHOWN]) + (" …" if len(cases) > _SHOWN else "")
 
 
 def durable_position(spool: Path) -> tuple[int, int]:

@@ -13,6 +13,9 @@ from umqtt_testkit import encoder
 from .fleet import Fleet, Message
 
 _WINDOW = 50
+_TICK_S = 0.02
+# A large message takes several rounds of the broker's loop.
+_SEND_LIMIT_S = 60
 
 
 class Publisher:
@@ -59,7 +62,7 @@ class Publisher:
     def _run(self) -> None:
         while not self._is_closed:
             try:
-                with socket.create_connection(("127.0.0.1", self._port), 60) as link:
+                with socket.create_connection(("127.0.0.1", self._port), _SEND_LIMIT_S) as link:
                     self._one_connection(link)
             except OSError:
                 time.sleep(0.05)  # the broker was killed, and is not back yet
@@ -75,14 +78,15 @@ class Publisher:
         del self._buffer[:4]
         for packet_id, message in self._window.items():
             link.sendall(publish_packet(*message, packet_id, dup=True))
-        link.settimeout(0.02)
         while not self._is_closed:
             began = time.monotonic()
+            link.settimeout(_SEND_LIMIT_S)
             if self.go.is_set():
-                self._publish(link, 1 + round(self._rate * 0.02))
+                self._publish(link, 1 + round(self._rate * _TICK_S))
             elif not self._settled.is_set():
                 self._settle(link)
-            self._take_acknowledgements(link, began + 0.02)
+            link.settimeout(_TICK_S)
+            self._take_acknowledgements(link, began + _TICK_S)
 
     def _publish(self, link: socket.socket, count: int) -> None:
         # Packet by packet, so that a kill of the broker can fall between any two of them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from spark_helpers import eventually_in_spark
 
 from spark_ingest.pipeline import batch, cluster, gold
 
+from . import kinds as payloads
 from .chain import SPARK_KINDS, Chain
 from .fleet import Fleet
+from .flips import Flips
 from .oracle import Oracle, Tally, durable_position, is_read, read_spool
 from .publisher import Publisher
 
@@ -36,23 +38,32 @@ KINDS = (STAGE, "driver java", STAGE, "driver python", "worker")
 # A master with which Spark's executors are separate processes.
 CLUSTER = "local-cluster[2,1,1024]"
 _STALLED_S = 120.0
+# The share of chains whose publishers send payloads of other kinds and sizes.
+_WITH_KINDS = 0.7
+# The share of chains with flipped bits.
+_WITH_FLIPS = 0.5
+# The share of chains whose collector's clock is wrong at times, and by how much, in seconds.
+_WITH_WRONG_CLOCK = 0.5
+_CLOCK_SHIFTS = (0, -40 * 60, 40 * 60)
 
 
 class Run:
     """Runs over one chain. The first run starts the chain's broker, collector and pipeline.
 
-    `tally`: the counts of all runs of this chain.
+    tally: the counts of all runs of this chain.
+    shares: the share of each kind of payload in the publishers' readings.
     """
 
-    def __init__(self, chain: Chain, seed: object, tally: Tally, first_kind: str) -> None:
+    def __init__(self, chain: Chain, seed: object, tally: Tally, first_kind: str, shares: Mapping[str, float]) -> None:
         self._chain = chain
         self._rng = random.Random(f"{seed}/kills")
         self._tally = tally
+        self._is_clock_right = chain.clock_shifts == (0,)
         chain.start_pipeline(die_at=self.stage() if first_kind == STAGE else None)  # first: it takes longest
         chain.start_broker()
         chain.start_collector()
         chain.await_subscribed()
-        fleets = [Fleet(f"p{number}", seed) for number in range(_PUBLISHERS)]
+        fleets = [Fleet(f"p{number}", seed, shares=shares) for number in range(_PUBLISHERS)]
         self._publishers = [
             Publisher(fleet, chain.port, f"publisher-{number}", _RATE) for number, fleet in enumerate(fleets)
         ]
@@ -97,6 +108,12 @@ class Run:
     def settle(self) -> None:
         """Wait until spool and tables have everything, or nothing more comes; then end all processes cleanly."""
         chain = self._chain
+        # The clock is right again, so a device that sends now is no longer offline.
+        chain.clock_shifts = (0,)
+        chain.kill("collector")
+        for publisher in self._publishers:
+            publisher.fleet.roll_call()
+            publisher.settle()
         wanted = {payload for publisher in self._publishers for payload in publisher.fleet.published.order}
         await_spool(chain.spool, wanted)
         chain.await_subscribed()  # a new one may have nothing to do, and no handler of SIGTERM yet
@@ -105,12 +122,16 @@ class Run:
         await_tables(chain)
         assert chain.pipeline is not None
         chain.end("pipeline", chain.pipeline)
+        if chain.flips is not None:
+            chain.failures += chain.flips.unsaid(chain.pipeline.log.read_text(errors="replace"))
+            chain.kills["bit"] += chain.flips.count
 
     def count(self) -> None:
         """Count what is in spool and tables."""
         chain, found = self._chain, Tally()
         chain.fetch_tables()
-        Oracle(chain.spool, chain.tables, [publisher.fleet.published for publisher in self._publishers], found).count()
+        published = [publisher.fleet.published for publisher in self._publishers]
+        Oracle(chain.spool, chain.tables, published, found, chain.config, is_clock_right=self._is_clock_right).count()
         broken = [*chain.failures, *(publisher.failure for publisher in self._publishers if publisher.failure)]
         found.other += len(broken)
         found.failures += broken
@@ -175,14 +196,29 @@ def run(
     return tally
 
 
+def _shares(rng: random.Random, *, is_cluster: bool) -> Mapping[str, float]:
+    """Choose the kinds of payload: all that the write path can read, or the firmware's records alone."""
+    if rng.random() > _WITH_KINDS:
+        return {}
+    # An executor does not see the messages of a Sparkplug node in their order.
+    return {kind: share for kind, share in payloads.SHARES.items() if kind != "node" or not is_cluster}
+
+
 def _one_chain(
     place: Path, kinds: Sequence[str], seed: str, master: str, store: ObjectStore | None, tally: Tally
 ) -> None:
     """Make a run for each of `kinds` over one chain; count at the end."""
-    with Chain(place, random.Random(seed), master=master, store=store) as chain:
+    rng = random.Random(f"{seed}/dimensions")
+    shares = _shares(rng, is_cluster=bool(master))
+    rules = payloads.rules(shares) if shares else ""
+    with Chain(place, random.Random(seed), master=master, store=store, rules=rules) as chain:
         if chain.is_cluster:
             kinds = ["executor" if kind == "worker" else kind for kind in kinds]
-        load = Run(chain, seed, tally, kinds[0])
+        if rng.random() < _WITH_FLIPS:
+            chain.flips = Flips(chain.checkpoint, chain.tables, rng)
+        if rng.random() < _WITH_WRONG_CLOCK:
+            chain.clock_shifts = _CLOCK_SHIFTS
+        load = Run(chain, seed, tally, kinds[0], shares)
         try:
             for kind, following in zip(kinds, [*kinds[1:], ""], strict=True):
                 load.one(kind, following)

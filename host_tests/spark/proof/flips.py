@@ -1,0 +1,74 @@
+"""Flips bits in the files of state of a pipeline that is down; the next ones must say so and come to the same result.
+
+Sparkplug's births are left out: when they are damaged, a node's data cannot be read until its next birth.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+_STATE = "*/.state/*"
+
+
+class _Flip(NamedTuple):
+    """A file with a flipped bit, and the newest micro-batch in the checkpoint then."""
+
+    path: Path
+    committed: int
+
+
+class Flips:
+    """The flips in one pipeline's files.
+
+    :param tables: folder of the tables; there is none if they are in an object store.
+    """
+
+    def __init__(self, checkpoint: Path, tables: Path, rng: random.Random) -> None:
+        self.count = 0
+        self._checkpoint = checkpoint
+        self._tables = tables
+        self._rng = rng
+        self._waiting: list[_Flip] = []
+
+    def flip(self) -> None:
+        """Flip a bit of a file that the next micro-batch or the next update of gold reads, if there is one."""
+        files = self._files()
+        if not files:
+            return
+        path = self._rng.choice(files)
+        content = bytearray(path.read_bytes())
+        content[self._rng.randrange(len(content))] ^= 1 << self._rng.randrange(8)
+        path.write_bytes(content)
+        self.count += 1
+        self._waiting.append(_Flip(path, self._committed()))
+
+    def unsaid(self, said: str) -> list[str]:
+        """Return descriptions of the flips that no pipeline has reported. said: what all of them have printed."""
+        lines = said.splitlines()
+        wanted = [
+            flip.path
+            for flip in self._waiting
+            # Without a further micro-batch, nobody reads the set of readings seen.
+            if flip.path.suffix != ".arrow" or self._committed() > flip.committed
+        ]
+        return [
+            f"nothing was said of the flipped bit in {path}"
+            for path in wanted
+            if not any(f"{path} is damaged" in line for line in lines)
+        ]
+
+    def _files(self) -> list[Path]:
+        last = self._committed()
+        numbered = {path: int(path.stem.partition("-")[2]) for path in (self._checkpoint / "umqtt").glob("*-*.arrow")}
+        whole = max((n for path, n in numbered.items() if path.stem.startswith("progress") and n <= last), default=None)
+        found = []
+        if whole is not None:
+            found = [self._checkpoint / "umqtt" / f"progress-{whole}.arrow"]
+            found += [path for path, n in numbered.items() if path.stem.startswith("changes") and whole < n <= last]
+        return sorted(found) + sorted(path for path in self._tables.glob(_STATE) if path.name.isdecimal())
+
+    def _committed(self) -> int:
+        commits = (self._checkpoint / "commits").glob("*")
+        return max((int(path.name) for path in commits if path.name.isdecimal()), default=-1)
