@@ -12,8 +12,10 @@ any other                  read as telemetry (:mod:`record`); what is not teleme
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,6 +46,8 @@ _STATUS = frozenset(("boot", "online", "fw", "reason"))
 _LOG = frozenset(("level", "text", "boot", "dropped_seq", "crash"))
 _SEQ_END = 1 << 63
 _MOST_RANGES = 10_000
+# The objects of a decoded payload take up to 40 times its bytes, so only a few payloads are objects at once.
+_PIECE_BYTES = 4 << 20
 
 
 class Parts(NamedTuple):
@@ -68,7 +72,25 @@ def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = No
     :param births: content of Sparkplug's births before these messages; the births among them are added. None: there
         were none before.
     """
-    foreign = decode_foreign(messages, rules, Births() if births is None else births)
+    births = Births() if births is None else births
+    parts = [_part(piece, rules, births) for piece in _pieces(messages)]
+    return (
+        parts[0]
+        if len(parts) == 1
+        else Parts(*(pa.concat_tables(same).combine_chunks() for same in zip(*parts, strict=True)))
+    )
+
+
+def _pieces(messages: pa.Table) -> list[pa.Table]:
+    """Divide messages into pieces of about _PIECE_BYTES, in their order."""
+    sizes = pc.call_function("binary_length", [messages["payload"]]).to_numpy()
+    numbers = (np.cumsum(sizes, dtype=np.int64) - sizes) // _PIECE_BYTES
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
+    return [messages.slice(start, end - start) for start, end in pairwise([*starts, messages.num_rows])]
+
+
+def _part(messages: pa.Table, rules: Rules, births: Births) -> Parts:
+    foreign = decode_foreign(messages, rules, births)
     if foreign is None:
         return _part_own(messages, rules.trust_ids)
     parts = _part_own(messages.filter(pa.array(~foreign.mask)), rules.trust_ids)
