@@ -67,7 +67,9 @@ COUNTED = {
 _SOURCES = tuple(COUNTED)
 _OF_BOOTS = ("silver", "quarantine", "status", "logs")
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
-_CHUNK_ROWS = 500_000
+# The rows that are counted at once take about this much. A metric takes more than its own bytes: it becomes a window.
+_CHUNK_BYTES = 128 << 20
+_METRIC_BYTES = 100
 _EPOCH = date(1970, 1, 1)
 _VACUUM_EVERY = 200
 # After a kill, at most this much is counted again: about ten seconds of work, on files that no vacuum removed yet.
@@ -533,15 +535,18 @@ def _open_by_rule(alerts: pa.Table, rules: RuleSet) -> dict[str, int]:
 
 
 def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
-    """Yield the rows of a source in tables of about _CHUNK_ROWS rows, which fit into memory."""
+    """Yield the rows of a source in tables that take about _CHUNK_BYTES."""
     held: list[pa.RecordBatch] = []
-    count = 0
+    size = 0
     for batch in source.batches(COUNTED[name], SCHEMAS[name]):
         held.append(batch)
-        count += batch.num_rows
-        if count >= _CHUNK_ROWS:
+        size += batch.nbytes
+        if "metrics" in batch.schema.names:
+            ends = batch["metrics"].offsets
+            size += _METRIC_BYTES * (ends[-1].as_py() - ends[0].as_py())
+        if size >= _CHUNK_BYTES:
             yield pa.Table.from_batches(held).combine_chunks()
-            held, count = [], 0
+            held, size = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
 

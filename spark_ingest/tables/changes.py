@@ -14,6 +14,8 @@ import pyarrow.dataset as pa_dataset
 
 from ..location import Location, StorePath, is_table, open_table
 
+# A row of silver may have thousands of metrics.
+_BATCH_ROWS = 4096
 _APPENDS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE", "CREATE OR REPLACE TABLE")
 
 
@@ -42,7 +44,7 @@ class Appended(NamedTuple):
         store = self.path.filesystem() if isinstance(self.path, StorePath) else None
         names = [file.key if isinstance(file, StorePath) else str(file) for file in files]
         dataset = pa_dataset.dataset(names, schema=wanted, format="parquet", filesystem=store)
-        yield from dataset.to_batches(columns=list(columns))
+        yield from dataset.to_batches(columns=list(columns), batch_size=_BATCH_ROWS)
 
 
 def appended(path: Location, after: int | None, up_to: int | None = None) -> Appended:
