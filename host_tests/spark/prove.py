@@ -11,8 +11,9 @@ caught, and, if strace is installed, a trace shows that no PUBACK leaves before 
 Prints one JSON object last with --json: runs, kills (by kind; a flipped bit is one too), messages, lost, duplicated,
 wrong (rows with other values, or never published), quarantine_wrong, bronze_wrong, gold_wrong (null: not compared),
 out_of_order (in the spool, by publisher), other (laws broken in another way), not_synced (PUBACKs that left too early;
-null without strace), controls, controls_caught, seed, seconds. Exit code: 0, or 1 if a law was broken or a mistake not
-caught; then what was stored is kept, and its folder named.
+null without strace), memory_exceeded (peaks of the pipeline's Python process above docs/ingest.md#memory), controls,
+controls_caught, seed, seconds. Exit code: 0, or 1 if a law was broken or a mistake not caught; then what was stored is
+kept, and its folder named.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from proof import controls, mistakes, runs, trace
+from proof import controls, memory, mistakes, runs, trace
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
@@ -72,6 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
     say("planted mistakes")
     caught = controls.catch_all(folder / "controls", _cases(quick=options.quick), seed)
     not_synced = _trace(folder / "trace", seed, say)
+    say("memory")
+    sizes, kinds = ([4], [memory.DENSE]) if options.quick else (sorted(memory.documented()), [*memory.KINDS])
+    exceeded = memory.exceeded(folder / "memory", sizes, kinds, say)
     for name, how in caught.items():
         say(f"  {name}: {how or 'NOT CAUGHT'}")
     result = {
@@ -79,12 +83,13 @@ def main(arguments: list[str] | None = None) -> int:
         "kills": dict(sorted(tally.kills.items())),
         **{name: getattr(tally, name) for name in ("messages", *tally.COUNTS)},
         "not_synced": not_synced,
+        "memory_exceeded": len(exceeded),
         "controls": len(caught),
         "controls_caught": sum(1 for how in caught.values() if how),
         "seed": seed,
         "seconds": round(time.monotonic() - begun, 1),
     }
-    is_broken = bool(tally.broken or not_synced or result["controls_caught"] != result["controls"])
+    is_broken = bool(tally.broken or not_synced or exceeded or result["controls_caught"] != result["controls"])
     if is_broken:
         say(f"what was stored is kept in {folder}")
     else:
@@ -100,6 +105,7 @@ def _cases(*, quick: bool) -> dict[str, controls.Case]:
         for name, control in controls.PIPELINE_CONTROLS.items()
         if not quick or name in _QUICK_CONTROLS
     }
+    cases["decodes a micro-batch at once"] = partial(memory.control, mistakes.DECODES_AT_ONCE)
     cases |= {name: partial(controls.collector, mistake) for name, mistake in controls.COLLECTOR_CONTROLS.items()}
     if shutil.which("strace"):
         cases["traced: acknowledges before it is durable"] = partial(controls.traced, mistakes.ACKNOWLEDGES_EARLY)

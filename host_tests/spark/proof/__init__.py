@@ -10,6 +10,7 @@
 ``runs``      a run: load, kills at random moments, the count
 ``mistakes``  mistakes planted in the collector and the pipeline
 ``controls``  checks that each mistake is caught
+``memory``    peak memory of the pipeline for large, many and dense messages
 ``trace``     no PUBACK before the fdatasync that covers it, read from a kernel trace
 ============  =================================================================================================
 """

@@ -1,0 +1,43 @@
+"""The ingestion takes no more memory than docs/ingest.md says, however large, many or dense the messages are.
+
+`make test` measures what writes a micro-batch, without Spark, at the smallest --max-bytes, and `make prove-ingest` the
+whole pipeline.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+from gold_fleet import assert_law, fleet, written
+from proof import memory
+from test_decoders import rules, sent
+from test_sparkplug import RULE, history
+
+from spark_ingest.pipeline import gold, messages
+from spark_ingest.pipeline.messages import part
+
+_SMALLEST = 4
+
+
+@pytest.mark.parametrize("kind", memory.KINDS)
+def test_a_micro_batch_takes_no_more_memory_than_is_stated(tmp_path: Path, kind: str) -> None:
+    """Planted: all payloads of a micro-batch decoded at once; prove.py shows it at 64M."""
+    assert memory.writer_peak(kind, _SMALLEST, tmp_path / "made") <= memory.documented()[_SMALLEST] * 1e9
+
+
+def test_messages_decoded_in_pieces_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: births that only the first piece sees; the first message of each piece left out."""
+    how = rules(tmp_path, RULE)
+    micro_batch = sent(*history(random.Random(1), 200), ("fleet/pump/telemetry", "garbage"), ("fleet/pump/log", "{}"))
+    whole = part(micro_batch, how)
+    for size in (1, 1000):
+        monkeypatch.setattr(messages, "_PIECE_BYTES", size)
+        assert all(piece.equals(same) for piece, same in zip(part(micro_batch, how), whole, strict=True))
+
+
+def test_gold_counted_in_small_chunks_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: only the last chunk counts."""
+    with monkeypatch.context() as patch:
+        patch.setattr(gold, "_CHUNK_BYTES", 20_000)
+        written(tmp_path, fleet(3)[:4], random.Random(3))
+    assert_law(tmp_path, 3)
