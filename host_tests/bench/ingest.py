@@ -64,11 +64,12 @@ def live(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
 
 
 def spark(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure reading the spool, and deduplication, in one Spark session."""
+    """Measure reading the spool, a backfill, and deduplication, in one Spark session."""
     import ingest_spark
 
     with _session() as session:
         yield from ingest_spark.read_rows(lab, session, scale, with_peers)
+        yield from ingest_spark.backfill_rows(lab, session, scale)
         yield from ingest_spark.dedup_rows(lab, session, scale)
 
 

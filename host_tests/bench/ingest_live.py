@@ -20,6 +20,7 @@ from ingest_plan import (
     P95,
     PAHO_DURABLE,
     PAHO_PARQUET,
+    START,
     TRICKLE_BYTES,
     WIRE,
     Scale,
@@ -86,7 +87,8 @@ def _rests(folder: Path) -> bool:
 
 
 def live_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure publisher, broker, collector and Spark at once on this machine; then the delay at a fixed rate."""
+    """Measure the start; publisher, broker, collector and Spark at once on this machine; the delay at a fixed rate."""
+    yield row(START, statistics.median(_ready_s(lab) for _ in range(scale.repetitions)))
     port, peer_port = lab.broker(), lab.broker()
     spool, tables = lab.new_folder("spool"), lab.new_folder("tables")
     ours = [
@@ -108,6 +110,15 @@ def live_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
     medians = {name: statistics.median(each) for name, each in rates.items() if each}
     yield row(LIVE, medians["ours"], medians.get(PAHO_PARQUET), PAHO_PARQUET)
     yield from _latency(port, spool, tables, commits, scale, made)
+
+
+def _ready_s(lab: Lab) -> float:
+    """Return the seconds from the start of a pipeline until its query runs."""
+    begun = time.perf_counter()
+    process = lab.pipeline(lab.new_folder("spool"), lab.new_folder("tables"), lab.new_folder("checkpoint"))
+    ready = time.perf_counter() - begun
+    process.stop()
+    return ready
 
 
 def _live(port: int, commits: Commits, sent: list[bytes]) -> float:

@@ -17,6 +17,7 @@ from bench_rows import Row
 from ingest_lab import Lab, mosquitto_sub
 from ingest_load import Publisher, packets, readings
 from ingest_plan import (
+    BACKFILL,
     CEILING,
     CLUSTER,
     COST,
@@ -26,6 +27,7 @@ from ingest_plan import (
     LOCAL,
     READ,
     READ_SERVED,
+    SPARK_STREAM,
     TEXT_SOURCE,
     WITHOUT,
     Scale,
@@ -50,12 +52,14 @@ from spark_ingest.spool.writer import Spool
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _DEVICES = 1000
 _PARTITIONS = 4
 _GROUP = 2000
 _BATCH_ROWS = 20_000
 _BUCKETS = 2
+_RECORD = "v INT, id STRING, boot STRING, seq BIGINT, ts BIGINT, up BIGINT, m MAP<STRING, DOUBLE>"
 
 Measure = Callable[[], float]
 
@@ -270,6 +274,36 @@ def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
         yield row(COST.format(devices=devices), 1e6 / rates[devices], 1e6 / rates[fewest], peer)
 
 
+def backfill_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
+    """Measure how fast a backlog gets into bronze and silver, beside what a user would write with Spark alone.
+
+    Spark's stream reads the payloads from files, one for each micro-batch, and writes the readings alone.
+    """
+    messages = readings(scale.batch * scale.batches, _DEVICES)
+    spool, source = lab.new_folder("spool"), lab.new_folder("json")
+    fill(spool, messages)
+    for number in range(scale.batches):
+        lines = [payload for _, payload in messages[number * scale.batch : (number + 1) * scale.batch]]
+        (source / f"{number}.json").write_bytes(b"\n".join(lines))
+    medians = in_turn(
+        {
+            BACKFILL: lambda: _silver(lab, spark, spool, scale, BatchWriter),
+            SPARK_STREAM: lambda: _plain_stream(lab, spark, source),
+        },
+        scale.repetitions,
+    )
+    yield row(BACKFILL, medians[BACKFILL], medians[SPARK_STREAM], SPARK_STREAM)
+
+
+def _plain_stream(lab: Lab, spark: SparkSession, source: Path) -> float:
+    folder = lab.new_folder("stream")
+    frame = spark.readStream.schema(_RECORD).option("maxFilesPerTrigger", "1").json(str(source))
+    frame = frame.selectExpr("*", "timestamp_millis(ts) AS at").withWatermark("at", "1 hour")
+    frame = frame.dropDuplicatesWithinWatermark(["id", "boot", "seq"])
+    stream = frame.writeStream.format("parquet").option("path", str(folder / "table"))
+    return _rows_a_second(stream.option("checkpointLocation", str(folder / "checkpoint")))
+
+
 def _ended(query: StreamingQuery) -> StreamingQuery:
     with suppress(StreamingQueryException):  # query.exception() reports it
         query.awaitTermination()
@@ -290,6 +324,10 @@ def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, make: Call
         writer.write(chosen.toArrow() if isinstance(writer, BatchWriter) else chosen, batch_id, "bench")
 
     stream = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    return _rows_a_second(stream)
+
+
+def _rows_a_second(stream: DataStreamWriter) -> float:
     stream = stream.trigger(availableNow=True)
     query = _ended(stream.start())
     while began_too_slowly(query):

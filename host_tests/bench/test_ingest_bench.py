@@ -15,7 +15,25 @@ sys.path.insert(0, str(_BENCH))
 from bench_rows import Row  # noqa: E402 - its folder is no package
 from ingest_lab import Blocks, Commits  # noqa: E402
 from ingest_load import packets, readings, record  # noqa: E402
-from ingest_plan import COLLECTOR, COST, DEDUP, FULL, GOLD_BYTES, LIVE, LOCAL, P50, P95, READ, goal_of, row  # noqa: E402
+from ingest_plan import (  # noqa: E402
+    BACKFILL,
+    COLLECTOR,
+    COST,
+    DEDUP,
+    FEW_DEVICES,
+    FULL,
+    GOLD_BYTES,
+    LIVE,
+    LOCAL,
+    P50,
+    P95,
+    READ,
+    SPARK_STREAM,
+    START,
+    TEXT_SOURCE,
+    goal_of,
+    row,
+)
 
 from spark_ingest.spool.writer import Spool  # noqa: E402
 
@@ -32,13 +50,14 @@ def test_each_row_is_a_line_of_json_with_the_promised_keys():
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert all(one.keys() == Row("", None).as_dict().keys() and one["ours"] > 0 for one in found)
     cases = {one["case"] for one in found}
-    assert {COLLECTOR, READ, DEDUP.format(devices=1000, path=LOCAL), COST.format(devices=1000)} <= cases
+    assert {COLLECTOR, READ, BACKFILL, DEDUP.format(devices=1000, path=LOCAL), COST.format(devices=1000)} <= cases
     assert GOLD_BYTES.format(devices=1000, share=0.01) in cases
 
 
 def test_the_goals_are_those_that_were_asked_for():
-    bounds = {case: goal.bound for case in (P50, P95) if (goal := goal_of(case, ""))}
-    assert bounds == {P50: 1.0, P95: 2.0}
+    asked = {(P50, ""): 0.25, (P95, ""): 0.5, (START, ""): 4.0, (BACKFILL, SPARK_STREAM): 2.0, (READ, TEXT_SOURCE): 0.5}
+    asked[COST.format(devices=100_000), FEW_DEVICES] = 1.1
+    assert {row: goal.bound for row in asked if (goal := goal_of(*row))} == asked
     assert row(LIVE, 120.0, 100.0, "paho to Parquet, not durable").met is True
     assert row(LIVE, 119.0, 100.0, "paho to Parquet, not durable").met is False
     assert row(LIVE, 119.0, None, "paho to Parquet, not durable").met is None
