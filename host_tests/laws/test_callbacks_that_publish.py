@@ -41,15 +41,14 @@ def test_on_connect_that_finds_the_outbox_full_is_called_again_when_there_is_roo
 
 def test_on_connect_is_called_again_on_the_link_of_its_call_alone():
     """Planted: a call that was put off comes on the next link, beside that link's own."""
-    world = World(program=announcing, store=MemoryStore(1))
-    world.client.publish(b"t", b"0", 1)
-    world.brokers[0].acknowledge = False
+    world = World(program=announcing, store=MemoryStore(4))
     assert world.run(lambda: world.client.connected)
-    world.wire.break_now()
-    world.brokers[0].acknowledge = True
-    assert world.run(lambda: not world.client.pending and world.client.connected)
     world.settle()
-    equal([payload for _topic, payload in world.taken()].count(b"online"), 1)
+    world.client.part("backpressure").connected(True, OutboxFull(4))
+    world.wire.break_now()
+    assert world.run(lambda: len(world.wires) == 2 and world.client.connected)
+    world.settle()
+    equal((world.of_kind("connect"), len(world.taken())), ([False, True], 2))
 
 
 def test_on_dropped_that_publishes_neither_recurs_nor_costs_another_message():

@@ -224,6 +224,29 @@ def test_behind_a_full_inbox_a_message_at_qos_2_leaves_after_a_restart():
         equal(world.faults(), [])
 
 
+def test_messages_that_wait_come_into_the_inbox_as_far_as_it_has_room():
+    # Planted: all of them come as soon as there is any room, and the heap has them beside those that come meanwhile.
+    world = connected(inbox_size=200)
+    client = world.client
+    client.awaited = True
+    sent = [b"%d" % i + bytes(50) for i in range(30)]
+    for payload in sent:
+        world.brokers[0].send(b"c", b"down/x", payload, 1)
+    for _ in range(50):
+        client.tick()
+    taken = []
+    most = 0
+    while len(taken) < len(sent):
+        before = len(client.inbox)
+        client.tick()
+        if len(client.inbox) > before:
+            most = max(most, client._waiting_bytes)
+        assert client.inbox, taken
+        taken.append(client.take()[1])
+    equal(taken, sent)
+    assert 200 < most < 500, most
+
+
 def test_what_receiving_needs_is_loaded_before_the_heap_may_be_full():
     """Planted: it is loaded when messages wait already. With 48 KB free in small pieces it never could be.
 
