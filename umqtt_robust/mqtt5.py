@@ -79,7 +79,7 @@ _TABLE = (
     [0x29, 0x29, 1, _CONNACK],
     [0x2A, 0x2A, 1, _CONNACK],
 )
-_NOT_ZERO = const(b"\x0b\x21\x27")  # identifiers of numbers; of an alias see topic_alias.py
+_NOT_ZERO = const(b"\x21\x27")  # identifiers of numbers
 _REPEAT = ("user_property", "subscription_identifier")
 
 # First bytes of the packets that have a reason code here, besides DISCONNECT (LINK_5).
@@ -136,7 +136,8 @@ def encode(properties, place):
 
 
 def _is_forbidden(identifier, kind, value):
-    # All properties of one byte are 0 or 1, and some others must not be 0.
+    # All properties of one byte are 0 or 1, and some others must not be 0. What a broker sends is taken as it is: a
+    # message that closes the link would come again on the next one.
     return value > 1 if kind == 1 else not value and identifier in _NOT_ZERO
 
 
@@ -177,10 +178,9 @@ def decode(buf, i, end, place):
             if kind == _PAIR:
                 second, i = _decode_field(buf, i)
                 value = value, second
-        forbidden = _is_forbidden(identifier, kind, value) and name != "maximum_qos"  # some brokers send 2
         if name in _REPEAT:
             value = properties.pop(name, []) + [value]
-        if name in properties or forbidden:
+        if name in properties:
             i = stop + 1
         properties[name] = value
     if i != stop or stop > end:
@@ -374,6 +374,8 @@ class Mqtt5:
             session.ping_after = 0
         session.client_id = properties.get("assigned_client_identifier", session.client_id)
         session.window = min(session.window, properties.get("receive_maximum", session.window))
+        if not session.window or properties.get("maximum_packet_size") == 0:
+            raise ProtocolError("malformed")
         if properties.get("maximum_qos") == 0:
             session.window = 0  # messages at QoS 1 and 2 wait for another broker
             session.report(Downgraded("the broker takes QoS 0 alone"))

@@ -60,7 +60,10 @@ while True:
     current.begin(inner)
     while current.goes_on(inner):
         try:
-            until_done(client.wait_msg)
+            until_done(bool)  # connected
+            client.wait_msg()
+        except OSError:
+            connected = False  # and the round may be over: a callback that needed the link had the last message
         except ValueError:
             pass
         except MQTTError as error:
