@@ -141,6 +141,8 @@ class Backpressure:
         session.discarded += 1
         if not head & QOS:
             return
+        if session.manual_ack:
+            session.part("manual_ack").let_go(packet_id)
         if head & QOS_2:
             session.out.put_ack(PUBREC, packet_id)
         else:
