@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import random
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 import cbor2
+from sparkplug_payloads import DOUBLE, UINT64, double, metric, payload, tagged
 
 TOPICS = ("fleet/+/telemetry", "fleet/+/status", "fleet/+/log", "maker/+/state", "number/+/+", "spBv1.0/#")
 
@@ -53,7 +53,7 @@ topic = "spBv1.0/#"
 format = "sparkplug"
 """
 _LONG, _LONGEST, _LONGEST_SHARE = (100_000, 4_000_000), 16_000_000, 0.1
-_ALIAS, _UINT64, _DOUBLE = 7, 8, 10
+_ALIAS = 7
 
 
 def rules(shares: Mapping[str, float]) -> str:
@@ -104,38 +104,10 @@ class Node:
         self._at += 1
         if not self._births or self._rng.random() < 0.02:
             self._births, self._seq = self._births + 1, 0
-            born = _metric(_text(1, b"bdSeq"), _whole(4, _UINT64), _whole(11, self._births))
-            named = _metric(_text(1, b"n"), _whole(2, _ALIAS), _whole(4, _DOUBLE), _double(13, number))
-            return self._message("NBIRTH", born + named)
+            born = metric("bdSeq", datatype=UINT64, value=tagged(11, self._births))
+            return self._message("NBIRTH", born, metric("n", _ALIAS, DOUBLE, double(number)))
         self._seq = (self._seq + 1) % 256
-        return self._message("NDATA", _metric(_whole(2, _ALIAS), _double(13, number)))
+        return self._message("NDATA", metric(alias=_ALIAS, value=double(number)))
 
-    def _message(self, kind: str, metrics: bytes) -> tuple[str, bytes]:
-        return f"spBv1.0/plant/{kind}/{self._name}", _whole(1, self._at) + metrics + _whole(3, self._seq)
-
-
-# Protobuf, as little of it as Sparkplug needs here.
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes((*encoded, number))
-
-
-def _whole(field: int, number: int) -> bytes:
-    return _varint(field << 3) + _varint(number)
-
-
-def _double(field: int, number: float) -> bytes:
-    return _varint(field << 3 | 1) + struct.pack("<d", number)
-
-
-def _text(field: int, text: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(text)) + text
-
-
-def _metric(*fields: bytes) -> bytes:
-    return _text(2, b"".join(fields))
+    def _message(self, kind: str, *metrics: bytes) -> tuple[str, bytes]:
+        return f"spBv1.0/plant/{kind}/{self._name}", payload(self._seq, self._at, *metrics)
