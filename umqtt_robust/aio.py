@@ -40,7 +40,10 @@ except ImportError:
 
 
 class Dropped(MQTTError):
-    """Raised by publish(): the message was dropped from the outbox; args[0]: the reason, a constant of policy.py."""
+    """Raised by publish(): the message was dropped from the outbox; args[0]: the reason, a constant of policy.py.
+
+    args[1], if the reason is REFUSED: the Refused error, with the broker's reason code.
+    """
 
 
 class Client(Inbox):
@@ -59,7 +62,7 @@ class Client(Inbox):
 
     def __init__(self, *arguments, **options):
         self._quiesce = options.pop("quiesce_ms", 2000)
-        self._awaited = {}  # packet id: why it was dropped, or None
+        self._awaited = {}  # packet id: the arguments of Dropped, or None
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._driver = self._failure = None
@@ -71,7 +74,9 @@ class Client(Inbox):
             raise load("errors").InvalidArgument("already inside async with")
         self.connect()  # after an earlier `async with` too
         self._failure = None
-        self._changed.clear()  # the end of an earlier one has set it
+        # CPython binds an event to the loop that first waits for it, and the end of an earlier block has set this one.
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
         self._running = True
         self._driver = asyncio.create_task(self._drive())
         return self
@@ -134,14 +139,13 @@ class Client(Inbox):
 
     def _dropped(self, packet_id, topic, payload, reason):
         if packet_id in self._awaited:
-            self._awaited[packet_id] = reason
+            self._awaited[packet_id] = (reason, self.mqtt5.refused) if reason == 4 else (reason,)  # REFUSED
 
     async def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
         """Publishes a message. Returns when the broker has acknowledged it, or at QoS 0 when the link has taken it.
 
         Waits while there is no link, or no room in the outbox. Raises Dropped if the message expired or the broker
-        refused it (args[0]: the reason, a constant of policy.py), OutboxFull if it can never fit, StoreError,
-        InvalidArgument, and LinkLost if the client ends.
+        refused it, OutboxFull if it can never fit, StoreError, InvalidArgument, and LinkLost if the client ends.
         """
         while True:
             try:
@@ -161,8 +165,8 @@ class Client(Inbox):
                     await self._change()
             finally:
                 reason = self._awaited.pop(packet_id)
-            if reason is not None:
-                raise Dropped(reason)
+            if reason:
+                raise Dropped(*reason)
 
     async def request(self, topic, payload, timeout_ms=10000, qos=1):
         """Sends a request with MQTT 5 (see request.py) and returns the payload of the answer.

@@ -22,6 +22,8 @@ def connect(session, keep_alive):
             session.will = will(*session.will)
         except TypeError:
             raise InvalidArgument("will must be a Will")
+        if session.will[-1] and session.protocol == 4:
+            raise InvalidArgument("properties of a will need protocol=5")
     if username is not None:
         username = check_utf8(username, "username")
     if isinstance(password, str):

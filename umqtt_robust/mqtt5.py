@@ -202,8 +202,8 @@ class Mqtt5:
         self._configured = session.window, session.keep_alive_ms, session.ping_after
         self._old = []  # names of brokers that know nothing newer than MQTT 3.1.1
         session.properties = session.connack_properties = {}
-        if session.protocol not in (4, 5, "auto"):
-            raise InvalidArgument("protocol is 4, 5 or auto")
+        if session.protocol not in (5, "auto"):
+            raise InvalidArgument("protocol is 4, 5 or auto; properties need 5")
         self.connect_properties()
 
     def forget(self, session):
@@ -220,9 +220,12 @@ class Mqtt5:
             if flags & QOS:  # it waits for another broker
                 break
             topic, payload = outbox.store.load(slot)
-            if not session._send(PUBLISH | flags, topic, packet_id, payload, False):
+            if not topic or self.is_too_large(flags, topic, 0, payload):
+                session.part("policy").drop_unsendable(packet_id)
+            elif not session._send(PUBLISH | flags, topic, packet_id, payload, False):
                 return False
-            session.remove(packet_id)
+            else:
+                session.remove(packet_id)
         return True
 
     # Sending
@@ -252,8 +255,6 @@ class Mqtt5:
     def publish(self, topic, payload, qos, expires_in, properties):
         """Returns the topic name of a message, followed by its properties. Raises InvalidArgument."""
         session = self._session
-        if session.protocol == 4:
-            raise InvalidArgument("properties need protocol=5")
         block = encode(properties, _PUBLISH)
         if expires_in is not None and not qos:
             load("checks").publish(0, qos, expires_in)
@@ -392,7 +393,7 @@ class Mqtt5:
         if not flags & DUP or flags & STATE == AWAIT_PUBCOMP:
             session.unexpected += 1
             return
-        refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, *told)
+        self.refused = refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, *told)
         if reason == _QUOTA_EXCEEDED:
             raise refused  # temporary: the message is sent again on another link
         session.report(refused)

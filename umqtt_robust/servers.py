@@ -27,6 +27,9 @@ def _several(urls):
 
 def parse(client, urls):
     """Returns [(factory, its arguments, name)] of the brokers. urls: as Client takes them. Raises InvalidArgument."""
+    transports = client.transports or {}
+    if not isinstance(transports, dict):
+        raise InvalidArgument("transports is a dict, not " + repr(transports))
     clusters = urls.items() if isinstance(urls, dict) else ((None, urls),)
     servers = []
     secure = []
@@ -34,7 +37,7 @@ def parse(client, urls):
         if cluster is not None and not (cluster and isinstance(cluster, str)):
             raise InvalidArgument("the name of a cluster is a str, not " + repr(cluster))
         scheme, host, port, path = parse_url(url)
-        factory = (client.transports or {}).get(scheme)
+        factory = transports.get(scheme)
         arguments = host, port, path
         if not factory:
             if scheme != "mqtt":

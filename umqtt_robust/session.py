@@ -151,7 +151,7 @@ class Session:
             self.last_id = outbox.queue[-1]
         if outbox.lifetimes or self.policy or self.max_bytes:
             self.part("policy")
-        if self.protocol != 4:
+        if self.protocol != 4 or self.connect_properties:
             self.part("mqtt5")
         self.close()
 

@@ -2,10 +2,12 @@
 
 import asyncio
 
+from umqtt_testkit import encoder
 from umqtt_testkit.portable import equal
 
 from umqtt_robust import aio
 from umqtt_robust.errors import InvalidArgument
+from umqtt_robust.policy import REFUSED
 
 
 def offline(**options):
@@ -60,6 +62,53 @@ def test_entered_again_inside_it_is_an_error_and_afterwards_a_new_life():
                 except InvalidArgument as error:
                     equal(str(error), "already inside async with")
             assert client.closed
+
+    asyncio.run(main())
+
+
+def test_a_client_outlives_the_loop_that_ran_it():
+    # Planted: its events stay bound to the first loop, and every wait raises RuntimeError on CPython.
+    client = offline()
+
+    async def main():
+        async with client:
+            waiting = asyncio.create_task(client.publish("a", b"x"))
+            await asyncio.sleep(0.02)  # the driver and publish() wait
+            waiting.cancel()
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                pass
+
+    for _ in range(2):
+        asyncio.run(main())
+    equal(client.discarded, 2)
+
+
+def test_a_message_that_the_broker_refuses_raises_its_reason_code():
+    # Planted: Dropped says that it was refused, and nobody learns why.
+    client = offline(protocol=5)
+
+    def give(packet):
+        client.receive(bytearray(packet), len(packet))
+
+    async def main():
+        client._running = True
+        client.open(lambda buf, offset, size: size, "b")
+        give(encoder.connack(False, 0, encoder.properties()))
+        for i in range(2):
+            waiting = asyncio.create_task(client.publish("t", b"x", 1))
+            await asyncio.sleep(0)
+            reason = bytes((0x87 + i,)) + encoder.properties(reason_string=b"no")
+            give(encoder.acknowledgement(encoder.PUBACK, i + 1, reason))
+            client._changed.set()
+            client._changed.clear()
+            try:
+                await waiting
+                raise AssertionError("accepted")
+            except aio.Dropped as error:
+                equal(error.args[0], REFUSED)
+                equal(error.args[1].args, ("publish", b"t", 0x87 + i, b"no"))
 
     asyncio.run(main())
 

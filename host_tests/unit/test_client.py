@@ -78,6 +78,7 @@ def test_no_silent_downgrade_from_tls():
     transports = {"mqtts": lambda host, port, path: None}
     servers = ("mqtts://a", "mqtt://b")
     raises(InvalidArgument, Client, b"c", servers, transports=transports)
+    raises(InvalidArgument, Client, b"c", servers, transports=5)
     Client(b"c", servers, transports=transports, allow_plain=True)
 
 

@@ -8,7 +8,7 @@ from umqtt_robust import Client, Will, mqtt5
 from umqtt_robust._platform import NEVER
 from umqtt_robust.base_errors import LinkLost, ProtocolError
 from umqtt_robust.errors import Downgraded, InvalidArgument, Refused
-from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE
+from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE, UNREADABLE
 from umqtt_robust.store import MemoryStore
 
 _NONE = b"\0"  # the length of empty properties
@@ -138,6 +138,9 @@ def test_properties_that_the_program_gets_wrong_are_refused_at_the_call():
         equal(client.pending, 0)
     raises(InvalidArgument, Client("c", "mqtt://h").publish, "t", b"", 1, properties={"content_type": "x"})
     raises(InvalidArgument, Client, "c", "mqtt://h", protocol=3)
+    # Planted: MQTT 3.1.1 drops them without a word.
+    raises(InvalidArgument, Client, "c", "mqtt://h", connect_properties={"receive_maximum": 1})
+    raises(InvalidArgument, Client, "c", "mqtt://h", will=Will("t", b"", properties={"content_type": "x"}))
     for bad in ({"content_type": "x"}, {"receive_maximum": 0}, {"maximum_packet_size": 0}):
         raises(InvalidArgument, Client, "c", "mqtt://h", protocol=5, connect_properties=bad)
     raises(InvalidArgument, Client, "c", "mqtt://h", protocol=5, will=Will("t", b"", properties={"topic_alias": 1}))
@@ -335,6 +338,15 @@ def test_a_broker_without_qos_2_and_retained_messages_gets_what_it_takes():
     link.open(up(maximum_qos=0))
     equal([published(packet)[4] for packet in link.packets()], [b"0", b"1", b"2"])
     equal(link.session.pending, 1)
+    # Planted: what the store cannot read leaves with an empty topic name, and what is too large leaves too; the broker
+    # closes each link for it.
+    link = Link(queue_qos0=True)
+    for payload in (b"0", bytes(200), b"2", b"3"):
+        link.session.publish("t", payload, 0)
+    link.session.outbox.store.put(0, 0, 0, b"", b"", 0)
+    link.open(up(maximum_qos=0, maximum_packet_size=100))
+    equal([published(packet)[4] for packet in link.packets()], [b"2", b"3"])
+    equal([each[3] for each in link.dropped], [UNREADABLE, TOO_LARGE])
 
 
 def test_auto_falls_back_once_and_remembers_for_each_broker():
