@@ -100,8 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             tally.add(_fail_over(folder, seed, _QUICK_FAILOVERS if options.quick else _FAILOVERS, say))
             for name, (mistake, faults) in failover_law.MISTAKES.items():
-                found = failover_law.run(_new(folder, "control"), faults, seed, mistake)
-                caught[name] = _first(found.failures)
+                caught[name] = _catch_in_failover(Path(folder), mistake, faults, seed)
         for name, how in caught.items():
             say(f"  {name}: {how or 'NOT CAUGHT'}")
     say("attacks")
@@ -180,6 +179,13 @@ def _catch_in_trace(folder: Path, mistake: str, seed: int, level: int) -> str:
     for attempt in range(_CONTROL_TRIES):
         if violations := trace_load.trace(_new(folder, "control"), seed + attempt, mistake, level).violations:
             return _first(violations)
+    return ""
+
+
+def _catch_in_failover(folder: Path, mistake: str, faults: list[str], seed: int) -> str:
+    for attempt in range(_CONTROL_TRIES):
+        if failures := failover_law.run(_new(folder, "control"), faults, seed + attempt, mistake).failures:
+            return _first(failures)
     return ""
 
 
