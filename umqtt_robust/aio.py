@@ -155,11 +155,14 @@ class Client(Inbox):
             except OutboxFull:
                 if not self.pending:
                     raise
+            if self.broken:
+                self._wake.set()  # while the inbox is full, nobody looks at the socket
             await self._change()
             self.discarded -= 1  # not dropped: it is tried again
+        if packet_id or self.out.end:
+            self._wake.set()  # to send the rest
         if packet_id:
             self._awaited[packet_id] = None
-            self._wake.set()
             try:
                 while self.is_pending(packet_id):
                     await self._change()

@@ -1,9 +1,11 @@
 """The asyncio client without a network; host_tests/transports tests it with a broker."""
 
 import asyncio
+import errno
+import socket
 
 from umqtt_testkit import encoder
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import WAIT_LIMIT_S, equal
 
 from umqtt_robust import aio
 from umqtt_robust.errors import InvalidArgument
@@ -109,6 +111,78 @@ def test_a_message_that_the_broker_refuses_raises_its_reason_code():
             except aio.Dropped as error:
                 equal(error.args[0], REFUSED)
                 equal(error.args[1].args, ("publish", b"t", 0x87 + i, b"no"))
+
+    asyncio.run(main())
+
+
+class Wire:
+    """A link that accepts the client, delivers `arrives` and then nothing."""
+
+    def __init__(self, arrives=b""):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # always writable, never readable
+        self._arrives = encoder.connack() + arrives
+        self.is_broken = self.is_stalled = False
+        self.written = 0
+
+    def ready(self):
+        return True
+
+    def read(self, buf, at):
+        piece = self._arrives[: len(buf) - at]
+        self._arrives = self._arrives[len(piece) :]
+        buf[at : at + len(piece)] = piece
+        return len(piece) or None
+
+    def write(self, buf, offset, size):
+        if self.is_broken:
+            raise OSError(errno.ECONNRESET)
+        if self.is_stalled:
+            self.is_stalled = False
+            return None
+        self.written += size
+        return size
+
+    def close(self):
+        self.socket.close()
+
+
+def on(wires, **options):
+    """Return a client that gets these wires one after the other, and that time alone never wakes."""
+    return aio.Client(b"c", "mqtt://h", keep_alive=0, quiesce_ms=0, random=lambda n: 0,
+                      transports={"mqtt": lambda *place: wires.pop(0)}, **options)  # fmt: skip
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_publish_that_finds_the_link_broken_gets_another_one_though_the_inbox_is_full():
+    # Planted: only the keep-alive notices, half a minute later, because the socket is not read meanwhile.
+    waiting = encoder.publish(b"in", bytes(200), 1, 1)
+    first, second = wires = [Wire(waiting), Wire()]
+
+    async def main():
+        async with on(wires[:], inbox_size=100) as client:
+            await until(lambda: client.inbox and client.wait_ms > 1000)
+            first.is_broken = True
+            await asyncio.wait_for(client.publish("t", b"x"), WAIT_LIMIT_S)
+            assert client.socket is second.socket
+
+    asyncio.run(main())
+
+
+def test_what_the_link_has_not_taken_of_a_message_at_qos_0_is_sent_when_it_takes_more():
+    # Planted: the rest waits for the next deadline.
+    wire = Wire()
+
+    async def main():
+        async with on([wire]) as client:
+            await until(lambda: client.connected and client.wait_ms > 1000)
+            wire.is_stalled = True
+            before = wire.written
+            await client.publish("t", b"x")
+            await asyncio.wait_for(until(lambda: wire.written > before), WAIT_LIMIT_S)
 
     asyncio.run(main())
 
