@@ -23,10 +23,8 @@ from typing import Any, Literal, NamedTuple
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from programs import FOLDER as PROGRAMS
 from programs import Program
 from umqtt_kit.bundle import Bundle, library_folder
-from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.paired_broker import paired_broker
@@ -122,16 +120,10 @@ def word_bits() -> int:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the bundle and of the programs' modules."""
+    """Return the folder of the bundle."""
     folder = tmp_path_factory.mktemp("bundle")
-    build(folder)
-    return folder
-
-
-def build(folder: Path) -> None:
     Bundle(library_folder()).compile(folder)
-    for source in PROGRAMS.glob("waiting_*.py"):
-        compile_file(source, folder / f"{source.stem}.mpy")
+    return folder
 
 
 @pytest.fixture(scope="module")
