@@ -186,6 +186,11 @@ class Client(Inbox):
             raise asyncio.TimeoutError
         return answers[0]
 
+    def acknowledge(self, packet_id):
+        """Acknowledges a message that a handler of on() got. Returns False if no message with that packet id waits."""
+        self._wake.set()  # to send it now
+        return Inbox.acknowledge(self, packet_id)
+
     async def subscribe(self, topic_filter, qos=0):
         """Subscribes to a topic filter. Returns when the broker has granted it.
 

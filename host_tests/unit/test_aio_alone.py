@@ -187,6 +187,22 @@ def test_what_the_link_has_not_taken_of_a_message_at_qos_0_is_sent_when_it_takes
     asyncio.run(main())
 
 
+def test_a_message_that_is_acknowledged_later_is_acknowledged_at_once():
+    # Planted: the acknowledgement waits for the next deadline, and the broker keeps back what follows.
+    ids = []
+    wire = Wire(encoder.publish(b"in", b"x", 1, 7))
+
+    async def main():
+        async with on([wire]) as client:
+            client.on("in", lambda topic, payload: ids.append(client.packet_id))
+            await until(lambda: ids and client.wait_ms > 1000)
+            before = wire.written
+            assert client.acknowledge(ids[0])
+            await asyncio.wait_for(until(lambda: wire.written > before), WAIT_LIMIT_S)
+
+    asyncio.run(main())
+
+
 def test_a_wait_that_finds_no_memory_does_not_end_the_client():
     # Planted: it ends the task that drives the client, and with it every call.
     failures = [MemoryError("planted")]
