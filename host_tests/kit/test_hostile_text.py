@@ -28,6 +28,7 @@ from spark_ingest.escape import remark
 from spark_ingest.pipeline.panel import Live
 from spark_ingest.pipeline.record import BadRecord, parse
 from spark_ingest.spool.messages import Message
+from spark_ingest.spool.properties import Properties
 
 HOSTILE = {
     "clears the screen": "\x1b[2J\x1b[H",
@@ -140,7 +141,9 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
     "logs, a cable": serial,
     "sub": lambda text: emit(sub._text(sub._FIELDS, "text", text, raw(text), 0, False)),
     "sub --json": lambda text: emit_json(sub._values(text, raw(text), 0, False)),
-    "spool cat": lambda text: emit(spool._as_text(Message(0, 0, 0, text, raw(text), 0, False, False))),
+    "spool cat": lambda text: print(spool._as_text(Message(0, 0, 0, text, raw(text), 0, False, False))),
+    "spool cat, properties": lambda text: print(spool._as_text(Message(0, 0, 0, "t", b"", 0, False, False, Properties(
+        [(text, raw(text))], 1, 1, text, text, raw(text), [1], raw(text))))),
     "doctor": lambda text: doctor._show(Finding(text, FAIL, text, text)),
     "brokers": lambda text: brokers._show([{**dict.fromkeys(brokers._FIGURES), "broker": text, "up": False,
                                             "problem": text}]),

@@ -14,8 +14,8 @@ from spark_ingest.spool.writer import Spool
 class DyingSpool(Spool):
     appends_left = int(sys.argv[1])
 
-    def append(self, data: bytes, count: int, received_ms: int) -> None:
-        super().append(data, count, received_ms)
+    def append(self, data: bytes, count: int, received_ms: int, level: int) -> None:
+        super().append(data, count, received_ms, level)
         DyingSpool.appends_left -= 1
         if not DyingSpool.appends_left:
             os.kill(os.getpid(), signal.SIGKILL)

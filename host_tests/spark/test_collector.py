@@ -238,11 +238,11 @@ def test_a_full_disk_acknowledges_nothing_and_collects_again_when_there_is_room(
     full = iter([True])
     append = Spool.append
 
-    def append_once_full(self: Spool, data: bytes, count: int, received_ms: int) -> None:
+    def append_once_full(self: Spool, data: bytes, count: int, received_ms: int, level: int) -> None:
         with monkeypatch.context() as patch:
             if next(full, False):
                 patch.setattr(self, "_sync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            append(self, data, count, received_ms)
+            append(self, data, count, received_ms, level)
 
     monkeypatch.setattr(Spool, "append", append_once_full)
     one, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, packet], [CONNACK_PRESENT, packet]])

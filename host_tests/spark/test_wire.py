@@ -55,14 +55,34 @@ PROPERTIES = st.fixed_dictionaries(
 
 @example([(b"t", b"x", 1, {"content_type": bytes(200)}), (b"t", b"", 0, {})])
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=300), st.integers(0, 1), PROPERTIES)))
-def test_what_mqtt_5_adds_to_messages_is_left_out(messages):
-    """Planted: the length of the properties taken for their first byte; a remaining length that is not adjusted."""
+def test_messages_with_properties_are_kept_as_they_came_and_a_group_without_any_in_the_form_of_3_1_1(messages):
+    """Planted: the form of 3.1.1 for a group whose last message has properties; a remaining length that is not
+    adjusted.
+    """
     stream = wanted = b""
     for number, (name, payload, qos, properties) in enumerate(messages, 1):
         stream += encoder.publish(name, payload, qos, number, properties=encoder.properties(**properties))
         wanted += encoder.publish(name, payload, qos, number)
-    received = split(stream, 5)
-    assert (received.consumed, received.publishes, received.messages) == (len(stream), wanted, len(messages))
+    pings = b"\xd0\x00"
+    received = split(pings + stream + pings, 5)
+    has_properties = any(encoder.properties(**properties) != b"\0" for *_, properties in messages)
+    assert (received.consumed, received.messages) == (len(stream) + 4, len(messages))
+    assert (received.publishes, received.level) == ((stream, 5) if has_properties else (wanted, 4))
+    assert received.others == [pings, pings]
+
+
+def test_properties_that_are_malformed_within_their_length_do_not_stop_the_collector():
+    """The broker would send the message again for ever. Planted: properties that are decoded here."""
+    for inside in (
+        b"\x26\x00\x05a",
+        b"\x99",
+        b"\x03\x00\x01\xff",
+        b"\x26\x00\x01\xff\x00\x01\xfe",
+        b"\x0b\xff\xff\xff\xff\xff",
+    ):
+        packet = encoder.publish(b"t", b"x", 1, 9, properties=encoder.variable(len(inside)) + inside)
+        received = split(packet, 5)
+        assert (received.publishes, received.level, received.pubacks) == (packet, 5, b"\x40\x02\x00\x09")
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class Connection:
         if received.messages:
             received_ms = time.time_ns() // 1_000_000
             began = time.perf_counter()
-            self._spool.append(received.publishes, received.messages, received_ms)
+            self._spool.append(received.publishes, received.messages, received_ms, received.level)
             # The group is durable now: only from here on may the broker forget its messages.
             link.queue(received.pubacks)
             counters = self._counters

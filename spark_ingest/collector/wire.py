@@ -1,7 +1,7 @@
 """The part of MQTT 3.1.1 and 5 that a collector needs: encodes six packets, splits the packets it receives.
 
 This module does no I/O. It uses no client library, because a collector keeps the raw PUBLISH bytes and never builds
-message objects, which makes it fast. A spool holds packets of MQTT 3.1.1: the properties of MQTT 5 are removed.
+message objects, which makes it fast. Messages of MQTT 5 that have no properties are stored as packets of MQTT 3.1.1.
 Clause numbers are those of OASIS MQTT 3.1.1.
 """
 
@@ -42,12 +42,13 @@ class Received(NamedTuple):
     """The complete packets at the front of a receive buffer.
 
     :ivar consumed: number of bytes they take; the start of an incomplete packet may follow.
-    :ivar publishes: the PUBLISH packets, concatenated in order; packets of MQTT 5 in the form of 3.1.1.
+    :ivar publishes: the PUBLISH packets, concatenated in order, in the form of `level`.
     :ivar messages: number of PUBLISH packets.
     :ivar pubacks: the PUBACK packets for the messages of QoS 1, in the same order [MQTT-4.6.0-2].
     :ivar redelivered: number of messages of QoS 1 with DUP set.
     :ivar others: every other packet, complete.
     :ivar wanted: size of the incomplete packet that follows, in bytes; 0 if it is not known yet.
+    :ivar level: protocol level of `publishes`: 5 if one of them has properties, otherwise 4 (MQTT 3.1.1).
     """
 
     consumed: int
@@ -57,6 +58,7 @@ class Received(NamedTuple):
     redelivered: int
     others: list[bytes]
     wanted: int
+    level: int
 
 
 def remaining_length(value: int) -> bytes:
@@ -145,8 +147,9 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
     offset, count, redelivered, wanted, size = 0, 0, 0, 0, len(data)
     packet_ids: list[bytes] = []
     other_spans: list[tuple[int, int]] = []
-    # Used with MQTT 5 only: the PUBLISH packets without their properties.
+    # Used with MQTT 5 only, until a PUBLISH has properties: the packets in the form of 3.1.1.
     stripped: list[bytes] = []
+    has_properties = False
     from_broker = _FROM_BROKER_5 if level == 5 else _FROM_BROKER
     while offset + 2 <= size:
         first = data[offset]
@@ -186,26 +189,24 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
             # QoS 2 and 3 were never granted, DUP needs QoS > 0 [MQTT-3.3.1-2].
             raise MalformedStream(f"the broker sent a malformed PUBLISH (0x{first:02x}, {length} bytes)")
         if level == 5:
-            stripped += _without_properties(data, first, body, after_topic, end)
+            at = after_topic + 2 if first & 6 else after_topic
+            if after_topic == body + 2:
+                # Only a topic alias could replace the name, and CONNECT allowed none.
+                raise MalformedStream("the broker sent a PUBLISH without a topic name")
+            if at == end or data[at]:
+                end_of_properties(data, at, end)
+                has_properties = True
+            elif not has_properties:
+                stripped += data[offset : offset + 1], remaining_length(length - 1), data[body:at], data[at + 1 : end]
         count += 1
         offset = end
     others = [data[a:b] for a, b in other_spans]
     pubacks = PUBACK_HEAD + PUBACK_HEAD.join(packet_ids) if packet_ids else b""
-    publishes = b"".join(stripped) if level == 5 else _without(data, offset, other_spans)
-    return Received(offset, publishes, count, pubacks, redelivered, others, wanted)
-
-
-def _without_properties(data: bytes, first: int, body: int, after_topic: int, end: int) -> tuple[bytes, ...]:
-    """Return a PUBLISH of MQTT 5 in the form of 3.1.1, as parts to be joined.
-
-    :raises MalformedStream: it has no topic name, or its properties do not end within the packet.
-    """
-    if after_topic == body + 2:
-        # Only a topic alias could replace the name, and CONNECT allowed none.
-        raise MalformedStream("the broker sent a PUBLISH without a topic name")
-    at = after_topic + 2 if first & 6 else after_topic
-    payload = end_of_properties(data, at, end)
-    return bytes((first,)), remaining_length(at - body + end - payload), data[body:at], data[payload:end]
+    if level == 5 and not has_properties:
+        publishes, level = b"".join(stripped), 4
+    else:
+        publishes = _without(data, offset, other_spans)
+    return Received(offset, publishes, count, pubacks, redelivered, others, wanted, level)
 
 
 def _long_remaining_length(buffer: bytes, offset: int, size: int) -> tuple[int, int] | None:

@@ -2,7 +2,8 @@
 
 Each collector has one folder::
 
-    DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex} after a line with its checksum; written once
+    DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex} after a line with its checksum; the format becomes
+                                 2 before the first block of level 5 is written, and stays 2
     DIR/NAME/0000000007.UUID.run empty: the UUID in hex of the spool from that segment on; each start makes one
     DIR/NAME/lock                flock held by the one collector that may write
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
@@ -16,8 +17,12 @@ Each collector has one folder::
                                  while that is uncertain
 
 A block is a header ``magic, length, count, crc32, received_ms`` followed by `length` bytes: `count` complete PUBLISH
-packets of MQTT 3.1.1. The checksum covers the length, the count and received_ms of the header as well as the data.
-Integers are little-endian.
+packets. The magic tells their protocol level. With ``MQB1`` they are packets of MQTT 3.1.1 (level 4); messages that
+came by MQTT 5 are written in this form if none of the block has properties. With ``MQB2`` they are packets of MQTT 5
+(level 5), as they were received. The checksum covers the length, the count and received_ms of the header and the data,
+and in ``MQB2`` also the magic. Integers are little-endian.
+
+Releases that know ``MQB1`` alone take ``MQB2`` for damage, and do not write a spool whose format is 2.
 
 A *position* is a byte offset in a segment. All bytes below the durable position were synced before the position was
 published, so a reader that stays below it never sees bytes that a power cut could take back.
@@ -41,7 +46,12 @@ from ..durable import read_checked_json
 from ..errors import FileDamaged, SpoolDamaged
 
 FORMAT_VERSION = 1
+FORMAT_WITH_PROPERTIES = 2
 BLOCK_MAGIC = b"MQB1"
+_MAGICS = {4: BLOCK_MAGIC, 5: b"MQB2"}
+_LEVELS = {magic: level for level, magic in _MAGICS.items()}
+# The value at which a block's checksum begins: 0 for MQB1, which does not cover its magic.
+_SEEDS = {4: 0, 5: zlib.crc32(_MAGICS[5])}
 BLOCK_HEADER = struct.Struct("<4sIIIQ")
 _CHECKED_FIELDS = struct.Struct("<IIQ")
 _POSITION_MAGIC = b"MQP1"
@@ -82,17 +92,22 @@ class Times(NamedTuple):
 
 
 class BlockHeader(NamedTuple):
-    """A decoded block header: `messages` is the count field, `start` and `end` are byte offsets of the data."""
+    """A decoded block header: `messages` is the count field, `start` and `end` are byte offsets of the data.
+
+    :ivar level: protocol level of the packets: 4 for MQTT 3.1.1, or 5.
+    """
 
     start: int
     end: int
     messages: int
     crc32: int
     received_ms: int
+    level: int = 4
 
     def encode(self) -> bytes:
         """Return the header in its form on disk, where it precedes `start`."""
-        return BLOCK_HEADER.pack(BLOCK_MAGIC, self.end - self.start, self.messages, self.crc32, self.received_ms)
+        size = self.end - self.start
+        return BLOCK_HEADER.pack(_MAGICS[self.level], size, self.messages, self.crc32, self.received_ms)
 
 
 def segment_path(folder: Path, segment: int) -> Path:
@@ -163,14 +178,18 @@ def spool_of(runs: Sequence[Run], segment: int) -> str | None:
     return runs[following - 1].spool if following else None
 
 
-def block_checksum(data: bytes | memoryview, count: int, received_ms: int) -> int:
+def block_checksum(data: bytes | memoryview, count: int, received_ms: int, level: int = 4) -> int:
     """Return the CRC-32 of a block's header fields and data."""
-    return zlib.crc32(data, zlib.crc32(_CHECKED_FIELDS.pack(len(data), count, received_ms)))
+    return zlib.crc32(data, zlib.crc32(_CHECKED_FIELDS.pack(len(data), count, received_ms), _SEEDS[level]))
 
 
-def encode_block_header(data: bytes, count: int, received_ms: int) -> bytes:
-    """Encode the header of a block whose data are the `count` PUBLISH packets in `data`."""
-    return BLOCK_HEADER.pack(BLOCK_MAGIC, len(data), count, block_checksum(data, count, received_ms), received_ms)
+def encode_block_header(data: bytes, count: int, received_ms: int, level: int = 4) -> bytes:
+    """Encode the header of a block whose data are the `count` PUBLISH packets in `data`.
+
+    :param level: protocol level of the packets: 4 for MQTT 3.1.1, or 5.
+    """
+    checksum = block_checksum(data, count, received_ms, level)
+    return BLOCK_HEADER.pack(_MAGICS[level], len(data), count, checksum, received_ms)
 
 
 def decode_block_header(raw: bytes, position: int) -> BlockHeader | None:
@@ -178,10 +197,11 @@ def decode_block_header(raw: bytes, position: int) -> BlockHeader | None:
     if len(raw) < BLOCK_HEADER.size:
         return None
     magic, length, count, crc32, received_ms = BLOCK_HEADER.unpack_from(raw)
-    if magic != BLOCK_MAGIC:
+    level = _LEVELS.get(magic)
+    if level is None:
         return None
     start = position + BLOCK_HEADER.size
-    return BlockHeader(start, start + length, count, crc32, received_ms)
+    return BlockHeader(start, start + length, count, crc32, received_ms, level)
 
 
 def block_headers(path: Path, position: int, end: int) -> Iterator[BlockHeader]:
@@ -213,7 +233,7 @@ def checked_blocks(data: bytes | memoryview, position: int) -> Iterator[tuple[Bl
         if header is None or header.end - position > len(view):
             return
         body = view[header.start - position : header.end - position]
-        if block_checksum(body, header.messages, header.received_ms) != header.crc32:
+        if block_checksum(body, header.messages, header.received_ms, header.level) != header.crc32:
             return
         yield header, body
         offset = header.end - position

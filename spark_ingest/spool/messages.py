@@ -11,6 +11,7 @@ from ..errors import DataLoss, SpoolDamaged
 from .access import View
 from .blocks import BLOCK_HEADER, LATEST_MS, BlockHeader, Position, checked_blocks, decode_block_header
 from .copied import CopiedView
+from .properties import NO_PROPERTIES, Properties, decode_properties, variable_integer
 
 _READ_BYTES = 4 << 20
 
@@ -26,6 +27,7 @@ class Message(NamedTuple):
     qos: int
     retain: bool
     dup: bool
+    properties: Properties = NO_PROPERTIES
 
 
 class Damage(NamedTuple):
@@ -69,23 +71,29 @@ def messages(view: View, start: Position | None = None, end: Position | None = N
 
 
 def decode_block(body: bytes, header: BlockHeader, segment: int) -> Iterator[Message]:
-    """Yield the messages of one block, whose checksum must have been checked."""
+    """Yield the messages of one block, whose checksum must have been checked.
+
+    :raises IndexError: it does not consist of PUBLISH packets.
+    """
     at = 0
     while at < len(body):
-        first, length, shift, after = body[at], 0, 0, at + 1
-        while True:
-            byte = body[after]
-            length |= (byte & 127) << shift
-            shift, after = shift + 7, after + 1
-            if not byte & 128:
-                break
-        name = after + 2
-        payload = name + (body[after] << 8 | body[after + 1])
-        topic = body[name:payload].decode("utf-8", "backslashreplace")
-        content = body[payload + (2 if first & 6 else 0) : after + length]
+        first = body[at]
+        length, start = variable_integer(body, at + 1)
+        end, name = start + length, start + 2
+        topic_end = name + (body[start] << 8 | body[start + 1])
+        topic = body[name:topic_end].decode("utf-8", "backslashreplace")
+        payload = topic_end + (2 if first & 6 else 0)
+        properties = NO_PROPERTIES
+        if header.level == 5:
+            size, begin = variable_integer(body, payload)
+            payload = begin + size
+            properties = decode_properties(body[begin:payload])
+        if not payload <= end <= len(body):
+            raise IndexError
         flags = (first >> 1 & 3, bool(first & 1), bool(first & 8))
-        yield Message(segment, header.start + at, min(header.received_ms, LATEST_MS), topic, content, *flags)
-        at = after + length
+        received_ms = min(header.received_ms, LATEST_MS)
+        yield Message(segment, header.start + at, received_ms, topic, body[payload:end], *flags, properties)
+        at = end
 
 
 def verify(view: View) -> Verified:

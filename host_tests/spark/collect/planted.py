@@ -16,9 +16,9 @@ append = writer.Spool.append
 
 
 def swallow() -> None:
-    def append_or_not(self: writer.Spool, data: bytes, count: int, received_ms: int) -> None:
+    def append_or_not(self: writer.Spool, data: bytes, count: int, received_ms: int, level: int) -> None:
         with contextlib.suppress(SpoolWriteFailed):
-            append(self, data, count, received_ms)
+            append(self, data, count, received_ms, level)
 
     writer.Spool.append = append_or_not
 
@@ -26,9 +26,9 @@ def swallow() -> None:
 def forget() -> None:
     groups = itertools.count(1)
 
-    def append_most(self: writer.Spool, data: bytes, count: int, received_ms: int) -> None:
+    def append_most(self: writer.Spool, data: bytes, count: int, received_ms: int, level: int) -> None:
         if next(groups) % 5:
-            append(self, data, count, received_ms)
+            append(self, data, count, received_ms, level)
 
     writer.Spool.append = append_most
 

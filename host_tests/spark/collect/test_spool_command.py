@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_helpers import RECEIVED_MS, Process, fill, publish_packet
+from spark_helpers import RECEIVED_MS, Process, fill, in_version_5, publish_packet
 from umqtt_kit.__main__ import run
+from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import UsageError
@@ -97,6 +98,32 @@ def test_cat_prints_every_message_in_order_with_its_place(tree, capsys):
     assert (binary["payload"], binary["hex"], text["payload"]) == (None, "ff00206c696e650a656e64", "text")
     assert run(["spool", "cat", str(tree / "south")]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith(r"fleet/pump/telemetry \xff\x00 line\nend")
+
+
+def test_cat_shows_the_properties_of_a_message_behind_it(tmp_path, capsys):
+    """Planted: a line end of a header that begins a line."""
+    pairs = [(b"site", b"north"), (b"site", b"a\nb"), (b"\x1b[2J", b"\xff")]
+    properties = encoder.properties(content_type=b"text/plain", correlation_data=b"\xff", user_property=pairs)
+    with Spool(tmp_path / "north") as spool:
+        packets = encoder.publish(b"t", b"x", 1, 1, properties=properties) + in_version_5(publish_packet("t", b"y"))
+        spool.append(packets, 2, RECEIVED_MS, 5)
+    first, second = told(capsys, "cat", tmp_path)
+    assert first["properties"] == {
+        "headers": [["site", "north"], ["site", "a\nb"], ["\x1b[2J", {"hex": "ff"}]],
+        "content_type": "text/plain",
+        "correlation_data": {"hex": "ff"},
+    }
+    assert second["properties"] == {}
+    assert run(["spool", "cat", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "2026-11-18T11:06:40.000Z t x",
+        "    header site: north",
+        r"    header site: a\nb",
+        r"    header \x1b[2J: \xff",
+        "    content_type: text/plain",
+        r"    correlation_data: \xff",
+        "2026-11-18T11:06:40.000Z t y",
+    ]
 
 
 @pytest.mark.parametrize("received_ms", [253_402_300_800_000, (1 << 64) - 1])

@@ -58,7 +58,7 @@ class Kept:
         self.data = b""
         self.messages = 0
 
-    def append(self, data: bytes, count: int, _received_ms: int) -> None:
+    def append(self, data: bytes, count: int, _received_ms: int, _level: int = 4) -> None:
         self.data += data
         self.messages += count
 

@@ -23,8 +23,8 @@ from spark_ingest.tables.delta import Delta
 # A group is written only when the next one comes, but acknowledged at once.
 ACKNOWLEDGES_EARLY = """
 append, pending = Spool.append, []
-def late(self, data, count, received_ms):
-    pending.append((bytes(data), count, received_ms))
+def late(self, data, count, received_ms, level):
+    pending.append((bytes(data), count, received_ms, level))
     if len(pending) > 1:
         append(self, *pending.pop(0))
 Spool.append = late

@@ -20,6 +20,7 @@ from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.groups import CommandGroup
+from umqtt_kit.properties import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,8 +106,9 @@ def cat(
 ) -> None:  # fmt: skip
     """Print the messages of a spool, in the order in which they were received.
 
-    Line ends and what does not print are shown as \\n and \\xNN. JSON has everything about a message: its place in the
-    spool, when it was received, and the payload as text, or as `hex` where it is no UTF-8.
+    Line ends and what does not print are shown as \\n and \\xNN. The properties of MQTT 5 follow their message, one on
+    each indented line. JSON has everything about a message: its place in the spool, when it was received, its
+    properties, and the payload as text, or as `hex` where it is no UTF-8.
 
     \b
     Example:
@@ -391,7 +393,14 @@ def _when(unix_ms: int) -> str:
 
 
 def _as_text(message: Message) -> str:
-    return f"{_when(message.received_ms)} {printable(message.topic)} {printable(message.payload)}"
+    # A payload never begins a line, because its line ends are escaped: an indented line is always a property.
+    lines = [f"{_when(message.received_ms)} {printable(message.topic)} {printable(message.payload)}"]
+    properties = _properties(message)
+    for name, value in properties.pop("headers", ()):
+        lines.append(f"    header {printable(name)}: {printable(value)}")
+    for name, value in properties.items():
+        lines.append(f"    {name}: {printable(value if isinstance(value, bytes) else str(value))}")
+    return "\n".join(lines)
 
 
 def _as_json(view: View, message: Message) -> str:
@@ -400,4 +409,9 @@ def _as_json(view: View, message: Message) -> str:
         values["payload"] = message.payload.decode()
     except UnicodeDecodeError:
         values["payload"], values["hex"] = None, message.payload.hex()
-    return json.dumps(values)
+    return json.dumps(values | {"properties": json_of(_properties(message))})
+
+
+def _properties(message: Message) -> dict[str, Any]:
+    """Return the properties that a message has, by their names."""
+    return {name: value for name, value in message.properties._asdict().items() if value is not None}
