@@ -13,8 +13,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from spark_helpers import RECEIVED_MS, SPARK_LIMIT_S, TOPIC, fill, publish_packet
+from spark_helpers import RECEIVED_MS, SPARK_LIMIT_S, TOPIC, fill, in_version_5, publish_packet
 from test_offsets import numbered
+from umqtt_testkit import encoder
 
 from spark_ingest.errors import DataLoss, UsageError
 from spark_ingest.pipeline.session import began_too_slowly
@@ -22,6 +23,7 @@ from spark_ingest.source import data_source
 from spark_ingest.source.data_source import MqttStreamReader
 from spark_ingest.source.offsets import SpoolTree, bytes_between
 from spark_ingest.source.options import Options
+from spark_ingest.source.rows import HEADERS_ARROW_SCHEMA
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.server import SpoolServer
@@ -197,6 +199,45 @@ def test_the_batch_reader_gives_every_column_exactly(spark, tmp_path):
     ]
 
 
+def test_headers_are_columns_in_a_stream_and_in_a_batch_if_they_are_asked_for(spark, tmp_path):
+    """Planted: columns in another order; a struct of nulls for a message without properties."""
+    full = encoder.properties(
+        payload_format_indicator=1, message_expiry_interval=2**32 - 1, content_type=b"text/plain",
+        response_topic=b"answers", correlation_data=b"\xff", subscription_identifier=[1, 2**28 - 1],
+        user_property=[(b"site", b"\xff"), (b"site", b""), (b"", b"b")],
+    )  # fmt: skip
+    with Spool(tmp_path / "spool" / "north") as spool:
+        spool.append(publish_packet(TOPIC, b"0"), 1, RECEIVED_MS)
+        packets = [encoder.publish(TOPIC.encode(), b"1", 1, 1, properties=full)]
+        packets.append(encoder.publish(TOPIC.encode(), b"2", properties=encoder.properties(content_type=b"")))
+        packets.append(in_version_5(publish_packet(TOPIC, b"3")))
+        spool.append(b"".join(packets), 3, RECEIVED_MS, 5)
+    nothing = dict.fromkeys(HEADERS_ARROW_SCHEMA.field("properties").type.names)
+    properties = {
+        "payload_format_indicator": 1, "message_expiry_interval": 2**32 - 1, "content_type": "text/plain",
+        "response_topic": "answers", "correlation_data": b"\xff", "subscription_identifiers": [1, 2**28 - 1],
+        "undecoded": None,
+    }  # fmt: skip
+    headers = [{"key": key, "value": value} for key, value in (("site", b"\xff"), ("site", b""), ("", b"b"))]
+    wanted = [(b"0", None, None), (b"1", headers, properties), (b"2", None, nothing | {"content_type": ""})]
+    wanted.append((b"3", None, None))
+
+    def read(frame) -> list[tuple]:
+        assert frame.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+        names = ("payload", "headers", "properties")
+        return sorted((tuple(row[name] for name in names) for row in frame.toArrow().to_pylist()), key=lambda r: r[0])
+
+    batch = spark.read.format("mqtt").option("path", str(tmp_path / "spool"))
+    assert "headers" not in batch.load().columns and batch.load().count() == 4
+    assert read(batch.option("includeHeaders", "true").load()) == wanted
+    assert batch.load().select("topic").distinct().count() == 1
+    found: list[tuple] = []
+    stream = spark.readStream.format("mqtt").option("path", str(tmp_path / "spool")).option("includeHeaders", True)
+    sink = stream.load().writeStream.foreachBatch(lambda frame, _batch_id: found.extend(read(frame)))
+    read_everything(sink.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    assert found == wanted
+
+
 def test_the_batch_reader_takes_offsets(spark, tmp_path):
     fill(tmp_path / "north", numbered(0, 2, 2))
     middle = json.dumps(SpoolTree(tmp_path).latest())
@@ -359,7 +400,8 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
         ({"path": "x", "endingOffsets": "earliest"}, "endingOffsets must be latest or an offset"),
         ({"path": "x", "maxOffsetPerTrigger": "5"}, "has no option maxoffsetpertrigger"),
         ({"path": "x", "minPartitions": "0"}, "minPartitions must be a whole number from 1"),
-        ({"path": "x", "failOnDataLoss": "no"}, "must be true or false"),
+        ({"path": "x", "failOnDataLoss": "no"}, "failOnDataLoss must be true or false"),
+        ({"path": "x", "includeHeaders": "1"}, "includeHeaders must be true or false"),
         ({"path": "x", "retentionHours": "-1"}, "retentionHours must be a number from 0"),
     ],
 )

@@ -4,8 +4,9 @@
     spark.dataSource.register(MqttDataSource)
     messages = spark.readStream.format("mqtt").option("path", "spool").load()
 
-Columns: topic, payload, received_ts, qos, retain, dup, collector, spool, segment, position. (spool, segment,
-position) identifies one received PUBLISH; the same message may have been received twice (QoS 1).
+Columns: topic, payload, received_ts, qos, retain, dup, collector, spool, segment, position; with includeHeaders also
+headers and properties. (spool, segment, position) identifies one received PUBLISH; the same message may have been
+received twice (QoS 1).
 
 docs/spark-source.md documents the options, the offsets and the errors. Two queries may read one spool only if neither
 removes segments (retentionHours) that the other still needs.
@@ -27,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import UsageError
 from .offsets import Offset, Range, SpoolTree, lag_behind
-from .options import Options
-from .rows import SPARK_SCHEMA, read_range
+from .options import Options, flag
+from .rows import HEADERS_SPARK_SCHEMA, SPARK_SCHEMA, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +48,10 @@ class MqttDataSource(DataSource):
         return "mqtt"
 
     def schema(self) -> str:
-        return SPARK_SCHEMA
+        # All options are checked by the reader; a writer has others.
+        given = {name.lower(): value for name, value in self.options.items()}
+        has_headers = flag(given, "includeHeaders", default=False)
+        return f"{SPARK_SCHEMA}, {HEADERS_SPARK_SCHEMA}" if has_headers else SPARK_SCHEMA
 
     def reader(self, schema: "StructType") -> "MqttReader":
         return MqttReader(Options(self.options))
@@ -80,7 +84,8 @@ def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBat
     assert isinstance(partition, MqttPartition)
     for r in partition.ranges:
         view = options.spools.view(r.collector)
-        yield from read_range(view, r.spool, r.segment, r.start, r.end, wanted=options.wanted)
+        wanted, headers = options.wanted, options.include_headers
+        yield from read_range(view, r.spool, r.segment, r.start, r.end, wanted=wanted, headers=headers)
 
 
 def _cut(tree: SpoolTree, options: Options, start: Offset, end: Offset) -> list[tuple[Range, ...]]:

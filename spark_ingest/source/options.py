@@ -38,6 +38,7 @@ OPTIONS = (
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
+    "includeHeaders",
     "retentionHours",
 )
 
@@ -72,10 +73,8 @@ class Options:
         self.max_rows_of_partition = positive(given, "maxRecordsPerPartition")
         if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
             raise UsageError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger: no micro-batch could have both")
-        loss = given.get("failondataloss", "true").lower()
-        if loss not in ("true", "false"):
-            raise UsageError(f"failOnDataLoss must be true or false, not {loss}")
-        self.fail_on_data_loss = loss == "true"
+        self.fail_on_data_loss = flag(given, "failOnDataLoss", default=True)
+        self.include_headers = flag(given, "includeHeaders", default=False)
         self.retention_hours = _retention(given)
         if self.retention_hours is not None and isinstance(self.spools, RemoteSpools) and not self.spools.may_delete:
             raise UsageError(
@@ -159,6 +158,17 @@ def file_option(given: Mapping[str, str], name: str) -> Path | None:
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from error
     return Path(given[name.lower()])
+
+
+def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Parse an option whose value is true or false.
+
+    :raises UsageError: the value is neither.
+    """
+    value = given.get(name.lower(), str(default)).lower()
+    if value not in ("true", "false"):
+        raise UsageError(f"{name} must be true or false, not {value[:50]}")
+    return value == "true"
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:

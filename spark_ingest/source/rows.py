@@ -2,7 +2,9 @@
 
 One Python loop follows the packet lengths; everything else is vectorized over a whole chunk. An Arrow binary array is
 laid over the bytes of the spool without copying them, with four consecutive elements per packet: header, topic,
-packet identifier and payload. Taking every fourth element then gives a column.
+packet identifier with properties, and payload. Taking every fourth element then gives a column.
+
+Properties are decoded one by one, and only if the columns made of them are asked for.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ import pyarrow as pa
 from ..errors import SpoolDamaged
 from ..spool.access import View
 from ..spool.blocks import BLOCK_HEADER, LATEST_MS, checked_blocks, damage_message, decode_block_header, segment_path
+from ..spool.properties import NO_PROPERTIES, Properties, decode_properties, variable_integer
 
 SPARK_SCHEMA = (
     "topic string, payload binary, received_ts timestamp, qos tinyint, retain boolean, dup boolean, "
@@ -37,6 +40,28 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 
+HEADERS_SPARK_SCHEMA = (
+    "headers array<struct<key string, value binary>>, "
+    "properties struct<payload_format_indicator smallint, message_expiry_interval bigint, content_type string, "
+    "response_topic string, correlation_data binary, subscription_identifiers array<int>, undecoded binary>"
+)
+"""The columns that ``includeHeaders`` adds: user properties as in Spark's Kafka source, and the other properties."""
+
+# Spark calls the elements of an array `element`.
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_PROPERTIES = pa.struct(
+    [
+        ("payload_format_indicator", pa.int16()),
+        ("message_expiry_interval", pa.int64()),
+        ("content_type", pa.string()),
+        ("response_topic", pa.string()),
+        ("correlation_data", pa.binary()),
+        ("subscription_identifiers", pa.list_(pa.field("element", pa.int32()))),
+        ("undecoded", pa.binary()),
+    ]
+)
+HEADERS_ARROW_SCHEMA = ARROW_SCHEMA.append(pa.field("headers", _HEADERS)).append(pa.field("properties", _PROPERTIES))
+
 # A chunk becomes one record batch. Small blocks of a live stream share a batch, because each batch has a fixed cost
 # on its way to the JVM. Larger chunks are not faster: they exceed the processor's caches and the allocator's reused
 # pages.
@@ -49,14 +74,15 @@ class _Packets(NamedTuple):
     """The packets of a chunk: its `data`, and arrays with one element per packet.
 
     `starts` has the byte offset of each packet in `data`. `before` has the end of the preceding packet, which equals
-    `starts` or is one or more block headers earlier. `last` is the end of the last packet, `end` that of the last
-    block.
+    `starts` or is one or more block headers earlier. `in_version_5` tells which packets are of MQTT 5; None if none is.
+    `last` is the end of the last packet, `end` that of the last block.
     """
 
     data: bytes
     starts: np.ndarray
     before: np.ndarray
     received_ms: np.ndarray
+    in_version_5: np.ndarray | None
     last: int
     end: int
 
@@ -69,10 +95,12 @@ def read_range(
     end: int,
     *,
     wanted: Callable[[str], bool] | None = None,
+    headers: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages in [`start`, `end`) of a segment as record batches; both are block boundaries.
 
     :param wanted: tells by the topic whether a message becomes a row; None if every message does.
+    :param headers: whether the schema is HEADERS_ARROW_SCHEMA; otherwise it is ARROW_SCHEMA.
     :raises DataLoss: the segment is gone.
     :raises SpoolDamaged: it is shorter than `end`, or a block fails its checksum.
     """
@@ -88,7 +116,7 @@ def read_range(
                 raise SpoolDamaged(damage_message(segment_path(Path(view.where), segment), position))
             want = header.end - position
             continue
-        batch = _batch(packets, parts, (view.name, spool, segment, position), wanted)
+        batch = _batch(packets, parts, (view.name, spool, segment, position), wanted, headers)
         if batch.num_rows:
             yield batch
         position, want = position + packets.end, _CHUNK_BYTES
@@ -99,6 +127,7 @@ def _packets(data: bytes, position: int) -> _Packets:
     starts: list[int] = []
     counts: list[int] = []
     received_ms: list[int] = []
+    in_version_5: list[bool] = []
     block_ends: list[int] = [0]
     for header, _body in checked_blocks(data, position):
         so_far = len(starts)
@@ -108,6 +137,7 @@ def _packets(data: bytes, position: int) -> _Packets:
             break
         counts.append(header.messages)
         received_ms.append(min(header.received_ms, LATEST_MS))
+        in_version_5.append(header.level == 5)
         block_ends.append(header.end - position)
     in_block = np.array(counts, dtype=np.int64)
     with_packets = np.flatnonzero(in_block)
@@ -121,6 +151,7 @@ def _packets(data: bytes, position: int) -> _Packets:
         begins,
         before,
         np.repeat(np.array(received_ms, dtype=np.int64), in_block),
+        np.repeat(np.array(in_version_5), in_block) if any(in_version_5) else None,
         int(ends[-1]) if len(ends) else 0,
         block_ends[-1],
     )
@@ -163,7 +194,10 @@ def _end_of_long(data: bytes, offset: int) -> int:
 
 
 def _parts(packets: _Packets) -> pa.Array | None:
-    """Return header, topic, packet identifier and payload of every packet, uncopied; None if one is malformed."""
+    """Return header, topic, packet identifier with properties, and payload of every packet, uncopied.
+
+    None if a packet is malformed.
+    """
     octets = np.frombuffer(packets.data, dtype=np.uint8)
     try:
         # The remaining length has one to four bytes; the first one without the top bit is the last.
@@ -174,14 +208,17 @@ def _parts(packets: _Packets) -> pa.Array | None:
             continued &= octets[length_at] >= 128
         topic = length_at + 3
         topic_end = topic + (octets[topic - 2].astype(np.int64) << 8 | octets[topic - 1])
+        # Only packets of QoS 1 and 2 have a packet identifier [MQTT-2.3.1-5].
+        payload = topic_end + np.where(octets[packets.starts] & 6, 2, 0)
+        if packets.in_version_5 is not None:
+            payload[packets.in_version_5] = _after_properties(octets, payload[packets.in_version_5])
     except IndexError:
         return None
     offsets = np.empty(4 * len(topic) + 1, dtype=np.int32)
     offsets[0:-1:4] = packets.before
     offsets[1::4] = topic
     offsets[2::4] = topic_end
-    # Only packets of QoS 1 and 2 have a packet identifier [MQTT-2.3.1-5].
-    offsets[3::4] = topic_end + np.where(octets[packets.starts] & 6, 2, 0)
+    offsets[3::4] = payload
     offsets[-1] = packets.last
     # Collectors never write a packet that is shorter than its topic. For such a packet, Arrow would read past the end.
     if (offsets[1:] < offsets[:-1]).any():
@@ -189,17 +226,35 @@ def _parts(packets: _Packets) -> pa.Array | None:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
 
 
+def _after_properties(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return where the properties that begin at the indices `at` end.
+
+    :raises IndexError: the length of one of them is longer than four bytes, or `octets` ends within it.
+    """
+    # `at` stays at the last octet of a length, since nothing may follow it in `octets`.
+    size = octets[at].astype(np.int64) & 127
+    continued = octets[at] >= 128
+    for shift in (7, 14, 21):
+        at = at + continued
+        size += np.where(continued, (octets[at].astype(np.int64) & 127) << shift, 0)
+        continued &= octets[at] >= 128
+    if continued.any():
+        raise IndexError
+    return at + 1 + size
+
+
 def _batch(
     packets: _Packets,
     parts: pa.Array,
     place: tuple[str, str, int, int],
     wanted: Callable[[str], bool] | None,
+    headers: bool,
 ) -> pa.RecordBatch:
-    """Return the chunk's rows, in the schema ARROW_SCHEMA.
+    """Return the chunk's rows.
 
     :param parts: the result of :func:`_parts`.
     :param place: collector, spool, segment, and the chunk's position in it.
-    :param wanted: as for :func:`read_range`.
+    :param wanted, headers: as for :func:`read_range`.
     """
     collector, spool, segment, position = place
     rows = np.arange(len(packets.starts), dtype=np.int64)
@@ -223,7 +278,50 @@ def _batch(
         pa.array(np.full(len(rows), segment, dtype=np.int64)),
         pa.array(starts + position),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+    if not headers:
+        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+    arrays += _property_columns(packets, parts, rows, flags)
+    return pa.RecordBatch.from_arrays(arrays, schema=HEADERS_ARROW_SCHEMA)
+
+
+def _property_columns(packets: _Packets, parts: pa.Array, rows: np.ndarray, flags: np.ndarray) -> list[pa.Array]:
+    """Return the columns of HEADERS_SPARK_SCHEMA for some of the chunk's packets.
+
+    :param rows: the indices of the packets, `flags` their first bytes.
+    """
+    if packets.in_version_5 is None or not len(rows):
+        return [pa.nulls(len(rows), _HEADERS), pa.nulls(len(rows), _PROPERTIES)]
+    raw = parts.take(pa.array(4 * rows + 2)).to_pylist()
+    found = [
+        _decode(part, 2 if first & 6 else 0) if is_5 else NO_PROPERTIES
+        for part, first, is_5 in zip(raw, flags.tolist(), packets.in_version_5[rows].tolist(), strict=True)
+    ]
+    keys: list[str] = []
+    values: list[bytes] = []
+    starts: list[int | None] = []
+    headers, *others = zip(*found, strict=True)
+    for pairs in headers:
+        # A list that begins at null is null.
+        starts.append(None if pairs is None else len(keys))
+        for key, value in pairs or ():
+            keys.append(key)
+            values.append(value)
+    elements = pa.StructArray.from_arrays(
+        [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(_HEADERS.value_type)
+    )
+    offsets = pa.array([*starts, len(keys)], pa.int32())
+    # The fields of _PROPERTIES are those of Properties, in the same order.
+    fields = [pa.array(column, field.type) for column, field in zip(others, _PROPERTIES, strict=True)]
+    is_null = pa.array([one[1:] == NO_PROPERTIES[1:] for one in found], pa.bool_())
+    return [
+        pa.ListArray.from_arrays(offsets, elements, type=_HEADERS),
+        pa.StructArray.from_arrays(fields, fields=list(_PROPERTIES), mask=is_null),
+    ]
+
+
+def _decode(part: bytes, at: int) -> Properties:
+    """Decode the properties in the third element of a packet, where they begin at `at` with their length."""
+    return decode_properties(part[variable_integer(part, at)[1] :])
 
 
 def _topics(topics: pa.Array) -> pa.Array:

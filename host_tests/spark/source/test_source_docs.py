@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from spark_helpers import RECEIVED_MS, publish_packet, record
+from spark_helpers import RECEIVED_MS, in_version_5, publish_packet, record
+from umqtt_testkit import encoder
 
 from spark_ingest.source.options import OPTIONS
-from spark_ingest.source.rows import ARROW_SCHEMA
+from spark_ingest.source.rows import HEADERS_ARROW_SCHEMA
 from spark_ingest.source.sink import COLUMNS, SINK_OPTIONS
 from spark_ingest.spool.writer import Spool
 
@@ -32,8 +33,13 @@ def folder(tmp_path_factory) -> Path:
         for group in range(3):
             sent = [("fleet/pump-1/telemetry", record("pump-1", "1-a", 3 * group + i)) for i in range(3)]
             sent.append(("fleet/pump-1/status", b'{"online":true}'))
-            packets = [publish_packet(topic, payload) for topic, payload in sent]
-            spool.append(b"".join(packets), len(packets), RECEIVED_MS + group)
+            packets, level = [publish_packet(topic, payload) for topic, payload in sent], 4
+            if group == 2:
+                # It came by MQTT 5, and its last message has a header and a content type.
+                site = encoder.properties(user_property=[(b"site", b"north")], content_type=b"application/json")
+                status = encoder.publish(sent[-1][0].encode(), sent[-1][1], 1, 1, properties=site)
+                packets, level = [*map(in_version_5, packets[:-1]), status], 5
+            spool.append(b"".join(packets), len(packets), RECEIVED_MS + group, level)
     return folder
 
 
@@ -67,7 +73,7 @@ def test_the_page_names_every_option_and_every_column_and_no_other():
     page = PAGE.read_text()
     tables = {title: page.split(f"## {title}\n")[1].split("\n## ")[0] for title in ("Schema", "Options", "Writing")}
     named = {title: re.findall(r"^\| `(\w+)` \|", text, re.M) for title, text in tables.items()}
-    assert named["Schema"] == ARROW_SCHEMA.names
+    assert named["Schema"] == HEADERS_ARROW_SCHEMA.names
     assert named["Options"] == list(OPTIONS)
     assert named["Writing"] == [*COLUMNS, *SINK_OPTIONS]
 
