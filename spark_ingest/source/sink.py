@@ -4,6 +4,8 @@ Each task publishes the rows of its partition over its own connection, with the 
 ``window`` messages are unacknowledged at a time. A task ends when the broker has acknowledged every message of QoS 1
 and 2, so Spark commits no micro-batch before that. If a task fails, its rows are published again.
 
+It speaks MQTT 3.1.1, or, if there is a column ``headers``, MQTT 5, which alone can carry them.
+
 The driver reads the password and the key, and executors get them with their tasks. They never appear in text that
 Spark shows.
 """
@@ -20,11 +22,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from umqtt_robust import Client
 from umqtt_robust.errors import InvalidArgument, Refused
+from umqtt_robust.policy import TOO_LARGE
 from umqtt_robust.store import MemoryStore
 from umqtt_robust.tls import TLS, CertificateRefused
 
 from ..collector.access import Access
 from ..collector.wire import CONNACK_REFUSALS
+from ..collector.wire5 import PASSING, REASONS, UNSUPPORTED_VERSION
 from ..errors import BrokerRefused, PublishFailed, UsageError
 from .options import duration, file_option, known_options, positive
 
@@ -49,6 +53,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "payload": ("binary", "string"),
     "qos": _WHOLE,
     "retain": ("boolean",),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
 """The types that each column may have, as Spark spells them."""
 
@@ -56,8 +61,12 @@ _LARGEST_WINDOW = 10_000
 _BUFFER_BYTES = 64 << 10
 _POLL_MS = 1000
 _CLOSE_MS = 10_000
-# Return codes of CONNACK for refusals that end by themselves: 3 (server unavailable).
-_TEMPORARY = frozenset((3,))
+# Codes of CONNACK for refusals that end by themselves: of MQTT 3.1.1 3 (server unavailable), and those of MQTT 5.
+_TEMPORARY = PASSING | {3}
+# Codes of a broker that does not speak MQTT 5: that of MQTT 3.1.1, and that of MQTT 5.
+_WRONG_VERSION = (1, UNSUPPORTED_VERSION)
+# Reason code of a PUBACK after which the client sends the message again on another link.
+_QUOTA_EXCEEDED = 0x97
 
 
 class SinkOptions:
@@ -88,6 +97,7 @@ class SinkOptions:
             raise UsageError(f"window must be a whole number from 1 to {_LARGEST_WINDOW}, not {self.window}")
         self.timeout_s = duration(given, "timeout", "2m")
         self.topic = given.get("topic")
+        self.has_headers = "headers" in schema.fieldNames()
         _check_columns(schema, has_topic=self.topic is not None)
 
     def transports(self) -> dict[str, Any] | None:
@@ -182,13 +192,15 @@ class _Publisher:
             tx_size=_BUFFER_BYTES,
             queue_qos0=True,
             transports=options.transports(),
+            protocol=5 if options.has_headers else 4,
             random=self._random,
             on_error=self._on_error,
             on_disconnect=self._on_error,
+            on_dropped=self._on_dropped,
         )
 
     def publish(self, payload: bytes | str | None, topic: str | None = None, qos: int | None = None,
-                retain: bool | None = None) -> None:  # fmt: skip
+                retain: bool | None = None, headers: list[dict[str, Any]] | None = None) -> None:  # fmt: skip
         """Pass a row to the client once its window has room.
 
         :raises InvalidArgument: the row is not a valid MQTT message.
@@ -198,7 +210,8 @@ class _Publisher:
         if topic is None or payload is None:
             raise InvalidArgument(f"{'topic' if topic is None else 'payload'} is null")
         self._wait(self._options.window - 1)
-        self._client.publish(topic, payload, 1 if qos is None else qos, retain is True)
+        properties = {"user_property": _user_properties(headers)} if headers else None
+        self._client.publish(topic, payload, 1 if qos is None else qos, retain is True, properties=properties)
 
     def finish(self) -> None:
         """Wait until everything is acknowledged, then disconnect."""
@@ -235,9 +248,33 @@ class _Publisher:
 
     def _on_error(self, error: Exception) -> None:
         url = self._options.urls[0]
+        self._trouble = str(error) or type(error).__name__
         if isinstance(error, CertificateRefused):
             self._refused = PublishFailed(f"{url} shows a certificate that is not trusted: {error}; see caFile")
-        elif isinstance(error, Refused) and error.args[1] not in _TEMPORARY:
-            why = CONNACK_REFUSALS.get(error.args[1], f"return code {error.args[1]}")
-            self._refused = BrokerRefused(f"{url} refused the sink: {why}", error.args[1])
-        self._trouble = str(error) or type(error).__name__
+        elif isinstance(error, Refused) and error.args[0] == "connect" and error.args[1] not in _TEMPORARY:
+            code = error.args[1]
+            why = CONNACK_REFUSALS.get(code) or REASONS.get(code, f"return code {code}")
+            if code in _WRONG_VERSION and self._options.has_headers:
+                why = "it does not speak MQTT 5, which the column headers needs: leave the column out"
+            self._refused = BrokerRefused(f"{url} refused the sink: {why}", code)
+        elif isinstance(error, Refused) and error.args[0] == "publish" and error.args[2] != _QUOTA_EXCEEDED:
+            why = REASONS.get(error.args[2], f"reason code {error.args[2]}")
+            self._refused = PublishFailed(f"{url} refused a message to {error.args[1].decode()}: {why}")
+
+    def _on_dropped(self, _packet_id: int, topic: bytes, payload: bytes, reason: int) -> None:
+        # A message that the broker refused was reported to _on_error, with the reason.
+        if reason == TOO_LARGE:
+            self._refused = PublishFailed(
+                f"{self._options.urls[0]} takes no message as large as one to {topic.decode()}, "
+                f"whose payload has {len(payload)} bytes"
+            )
+
+
+def _user_properties(headers: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
+    """Return the user properties of a row's headers.
+
+    :raises InvalidArgument: a header, its key or its value is null. The client checks that both are valid text.
+    """
+    if any(header is None or None in header.values() for header in headers):
+        raise InvalidArgument("a header, its key or its value is null")
+    return [(header["key"], header["value"]) for header in headers]

@@ -10,7 +10,7 @@ import paho.mqtt.client as paho
 import pyarrow as pa
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 from umqtt_kit.certs import Authority
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.peer import Link, ScriptedPeer
@@ -18,9 +18,13 @@ from umqtt_testkit.waiting import eventually
 from umqtt_testkit.wire import Packet, Type
 
 from spark_ingest.errors import BrokerRefused, IngestError, PublishFailed, UsageError
+from spark_ingest.source.rows import HEADERS_ARROW_SCHEMA
 from spark_ingest.source.sink import SinkOptions, _Publisher, publish_rows
 
 ROWS = StructType().add("topic", "string").add("payload", "binary").add("qos", "integer").add("retain", "boolean")
+HEADED = StructType().add("topic", "string").add("payload", "binary")
+HEADED = HEADED.add("headers", ArrayType(StructType().add("key", "string").add("value", "binary")))
+WRONG_HEADERS = StructType().add("payload", "binary").add("headers", MapType(StringType(), StringType()))
 TEXTS = StructType().add("topic", "string").add("payload", "string")
 
 
@@ -147,6 +151,7 @@ def test_a_row_that_is_no_message_stops_the_task_and_is_named(row, reason):
         ({}, StructType().add("payload", "binary"), "no column topic: add one, or give option topic"),
         ({}, StructType().add("topic", "binary").add("payload", "binary"), "column topic must be string, not binary"),
         ({}, StructType().add("topic", "string").add("payload", "long"), "payload must be binary or string"),
+        ({}, WRONG_HEADERS, "column headers must be array<struct<key:string,value:binary>>, not map<string,string>"),
         ({}, StructType().add("retian", "boolean").add("payload", "binary"), "does not publish retian: select topic"),
     ],
 )
@@ -231,6 +236,79 @@ def test_columns_arrive_as_they_are_over_tls_with_a_client_certificate_and_a_str
         ("c", b"x" * 70_000, 0, False),
         ("d", b"1", 1, False),
     ]
+
+
+def headed(*rows: tuple[str, bytes, list | None]) -> list[pa.RecordBatch]:
+    schema = pa.schema(
+        {"topic": pa.string(), "payload": pa.binary(), "headers": HEADERS_ARROW_SCHEMA.field("headers").type}
+    )
+    names = ("topic", "payload", "headers")
+    return [pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)]
+
+
+def test_headers_are_published_as_user_properties_in_their_order(tmp_path):
+    """Planted: a dictionary of headers, which keeps one of each key."""
+    pairs = [("site", b"north"), ("site", b"south"), ("", b""), ("ü", b"v")]
+    many = [(f"key {i}", b"v" * 100) for i in range(500)]
+    got: list[tuple] = []
+    subscribed: list[object] = []
+    with Mosquitto(tmp_path, "allow_anonymous true") as broker:
+        reader = paho.Client(CallbackAPIVersion.VERSION2, "reader", protocol=paho.MQTTv5)
+        reader.on_message = lambda _client, _data, m: got.append(
+            (m.topic, m.payload, [(key, value.encode()) for key, value in getattr(m.properties, "UserProperty", [])])
+        )
+        reader.on_connect = lambda client, *_: client.subscribe("#", 1)
+        reader.on_subscribe = lambda *_: subscribed.append(True)
+        reader.connect("127.0.0.1", broker.port)
+        reader.loop_start()
+        eventually(lambda: subscribed, "the subscription")
+        rows = [("a", b"1", pairs), ("b", b"2", None), ("c", b"3", []), ("d", b"4", many)]
+        publish_rows(headed(*rows), options(f"mqtt://127.0.0.1:{broker.port}", HEADED))
+        eventually(lambda: len(got) >= 4, lambda: f"four messages: {got}")
+        reader.disconnect()
+        reader.loop_stop()
+    assert got == [(topic, payload, headers or []) for topic, payload, headers in rows]
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ([("k", None)], "a header, its key or its value is null"),
+        ([(None, b"v")], "a header, its key or its value is null"),
+        ([None], "a header, its key or its value is null"),
+        ([("k", b"\xff")], "bad property user_property"),
+        ([("k\0", b"v")], "bad property user_property"),
+        ([("k", b"v" * 65536)], "bad property user_property"),
+        ([("k", b"v" * 60_000)] * 2, "larger than the broker takes"),
+    ],
+)
+def test_a_header_that_mqtt_does_not_allow_stops_the_task_and_its_row_is_named(headers, reason):
+    """Planted: a header that is left out."""
+    with ScriptedPeer() as peer, pytest.raises(PublishFailed, match=f"row 2 of a partition.*{reason}"):
+        publish_rows(headed(("a", b"x", [("k", b"v")]), ("a", b"x", headers)), options(peer.url, HEADED))
+
+
+@pytest.mark.parametrize("answer", [b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00"], ids=["3.1.1", "MQTT 5"])
+def test_a_broker_without_mqtt_5_ends_a_task_with_headers_at_once_and_says_why(answer):
+    """Planted: protocol="auto" and no error, which publishes the rows without their headers."""
+    with ScriptedPeer() as peer:
+        peer.run(lambda peer: peer.accept().send(answer))
+        with pytest.raises(BrokerRefused, match="does not speak MQTT 5, which the column headers needs: leave the col"):
+            publish_rows(headed(("a", b"x", None)), options(peer.url, HEADED))
+
+
+def test_a_message_that_a_broker_of_mqtt_5_refuses_fails_the_task(tmp_path):
+    """The client drops it, so it counts as done. Planted: a sink that looks at refused connections alone."""
+    (tmp_path / "acl").write_text("topic readwrite allowed/#\n")
+    limits = (f"acl_file {tmp_path / 'acl'}", "max_packet_size 2000")
+    with Mosquitto(tmp_path, "allow_anonymous true", *limits) as broker:
+        given = options(f"mqtt://127.0.0.1:{broker.port}", HEADED)
+        with pytest.raises(PublishFailed, match="refused a message to secret: not authorized"):
+            publish_rows(headed(("allowed/a", b"x", None), ("secret", b"x", [("k", b"v")])), given)
+        # The first row is in the outbox before the broker has said how much it takes.
+        with pytest.raises(PublishFailed, match="takes no message as large as one to allowed/b, whose payload has 5 b"):
+            publish_rows(headed(("allowed/b", b"large", [("k", b"v" * 3000)])), given)
+        publish_rows(headed(("allowed/a", b"x", [("k", b"v")])), given)
 
 
 def test_certificates_that_only_executors_could_complete_are_refused(tmp_path):
