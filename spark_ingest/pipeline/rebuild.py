@@ -9,7 +9,10 @@ Bronze is read to its end before any row is removed. An interrupted rebuild leav
 (:func:`process.unfinished`), and a pipeline refuses to run until the rebuild was repeated.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +36,7 @@ from .messages import MESSAGE_COLUMNS, part
 from .process import first_line, require_whole, unfinished
 
 _REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
+_PIECE = ["collector", "spool", "segment", "received_date"]
 _CHUNK_ROWS = 500_000
 
 
@@ -165,11 +169,81 @@ def _codes(texts: pa.ChunkedArray) -> np.ndarray:
     return texts.combine_chunks().dictionary_encode().indices.to_numpy().copy()
 
 
-def _days(bronze: Delta) -> Iterator[tuple[object, pa.Table]]:
+def _days(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
     """Yield (day, messages) for bronze in the order in which the messages were received, a day or less at a time."""
-    days = sorted(pc.call_function("unique", [bronze.scan(["received_date"])["received_date"]]).to_pylist())
-    for day in days:
-        messages = bronze.scan(MESSAGE_COLUMNS, pa_dataset.field("received_date") == day)
+    pieces = _pieces(bronze)
+    for day in sorted(set(pieces["day"].to_pylist())):
+        parts = []
+        for received in sorted(set(pieces.filter(_equal(pieces["day"], day))["received_date"].to_pylist())):
+            rows = bronze.scan(MESSAGE_COLUMNS, pa_dataset.field("received_date") == received)
+            same = pieces.filter(_equal(pieces["received_date"], received))
+            others = same.filter(pc.call_function("not_equal", [same["day"], pa.scalar(day)])).select(_PIECE[:-1])
+            parts.append(rows.join(others, others.column_names, join_type="left anti") if others.num_rows else rows)
+        messages = pa.concat_tables(parts)
         messages = messages.take(pa.array(_order_of_receipt(messages)))
         for start in range(0, messages.num_rows, _CHUNK_ROWS):
             yield day, messages.slice(start, _CHUNK_ROWS).combine_chunks()
+
+
+def _pieces(bronze: Delta) -> pa.Table:
+    """Return the pieces of bronze: the columns _PIECE, and `day`, the day on which the piece is read.
+
+    A piece is what a segment of a spool has of one date.
+    """
+    columns = [*_PIECE, "position"]
+    batches = bronze.dataset().to_batches(columns=columns)
+    found = [
+        rows.group_by(_PIECE).aggregate([("position", "min"), ("position", "max")])
+        for rows in chain(
+            [SCHEMAS["bronze"].empty_table().select(columns)], (pa.Table.from_batches([batch]) for batch in batches)
+        )
+    ]
+    pieces = pa.concat_tables(found).group_by(_PIECE).aggregate([("position_min", "min"), ("position_max", "max")])
+    pieces = pieces.rename_columns([*_PIECE, "first", "last"])
+    pieces = pieces.sort_by([(name, "ascending") for name in ("collector", "spool", "segment", "first")])
+    values = (pieces[name].to_pylist() for name in ("segment", "first", "last", "received_date"))
+    places = list(zip(*values, strict=True))
+    owners = list(zip(pieces["collector"].to_pylist(), pieces["spool"].to_pylist(), strict=True))
+    days: list[date] = []
+    for _owner, rows in groupby(range(len(owners)), owners.__getitem__):
+        days += days_of([places[row] for row in rows])
+    return pieces.select(_PIECE).append_column("day", pa.array(days, pa.date32()))
+
+
+def days_of(pieces: Sequence[tuple[int, int, int, date]]) -> list[date]:
+    """Return the day on which each piece of a spool is read, so that what came first is read first.
+
+    This is the date at which it was received, unless the collector's clock was set back, or was wrong for a while. Then
+    as few dates as possible are not believed; what has one of these is read with what came before it.
+
+    :param pieces: segment, first and last position, and date, in the order of their places. Pieces that overlap are
+        read on one day.
+    """
+    dates: list[date] = []
+    numbers: list[int] = []
+    end = (-1, -1)
+    for segment, first, last, received in pieces:
+        if not dates or (received != dates[-1] and (segment, first) > end):
+            dates.append(received)
+        numbers.append(len(dates) - 1)
+        end = max(end, (segment, last))
+    # The longest series of dates that never falls: ends[n] is the last of the best series of n + 1 dates so far.
+    ends: list[int] = []
+    before: list[int] = []
+    for number, received in enumerate(dates):
+        at = bisect_right(ends, received, key=dates.__getitem__)
+        before.append(ends[at - 1] if at else -1)
+        ends[at : at + 1] = [number]
+    believed: set[int] = set()
+    number = ends[-1] if ends else -1
+    while number >= 0:
+        believed.add(number)
+        number = before[number]
+    days = [dates[min(believed, default=0)]] if dates else []
+    for number, received in enumerate(dates):
+        days.append(received if number in believed else days[-1])
+    return [days[number + 1] for number in numbers]
+
+
+def _equal(column: pa.ChunkedArray, value: date) -> pa.ChunkedArray:
+    return pc.call_function("equal", [column, pa.scalar(value)])
