@@ -1,4 +1,4 @@
-"""Writes files so that they survive a power cut. Every file of the ingester is written by these functions."""
+"""Writes files so that they survive a power cut: every file of the ingester, and those of the kit that matter."""
 
 import fcntl
 import json
@@ -52,24 +52,33 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def replace_file(path: Location, data: bytes | memoryview, *, durable: bool = True) -> None:
+def replace_file(path: Location, data: bytes | memoryview, *, durable: bool = True, mode: int | None = None) -> None:
     """Write `data` to `path` atomically: a reader finds the old or the new content, also after a crash.
 
     :param durable: whether the new content must survive a power cut, as state must; False for files that can be made
         again, such as status files.
+    :param mode: the permissions of a file, whatever the umask; None: those that the umask leaves of 0644.
+    :raises OSError: it cannot be written; the old content stays.
     """
     if isinstance(path, StorePath):
         path.write_bytes(data)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    # Never through a link that somebody else has put there.
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644 if mode is None else 0o600)
     try:
-        write_all(fd, data)
-        if durable:
-            sync_data(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
+        try:
+            if mode is not None:
+                os.fchmod(fd, mode)
+            write_all(fd, data)
+            if durable:
+                sync_data(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     if durable:
         sync_directory(path.parent)
 

@@ -31,8 +31,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from spark_ingest.durable import replace_file
 from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.files import write_file
 from umqtt_kit.strict_json import loads
 
 BROKER = "broker"
@@ -47,6 +47,8 @@ _LONGEST_NAME = 64
 # A device's name is also a folder, a user name at the broker and a level of topics, so it must be free of characters
 # with a meaning there.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# The permissions of files with private keys, and of all others: the broker may run as another user.
+_SECRET, _PUBLIC = 0o600, 0o644
 # How far the clock of the side that checks a certificate may be behind.
 _SKEW = datetime.timedelta(hours=1)
 
@@ -119,10 +121,10 @@ class Authority:
                 .add_extension(_key_usage(signs_certificates=True), critical=True)
                 .sign(key, hashes.SHA256())
             )
-            write_file(self.folder / "ca.key", _pem(key), private=True)
-            write_file(self.folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
-            write_file(self.folder / "ca.der", certificate.public_bytes(Encoding.DER))
-            write_file(self._index, b"")
+            replace_file(self.folder / "ca.key", _pem(key), mode=_SECRET)
+            replace_file(self.folder / "ca.pem", certificate.public_bytes(Encoding.PEM), mode=_PUBLIC)
+            replace_file(self.folder / "ca.der", certificate.public_bytes(Encoding.DER), mode=_PUBLIC)
+            replace_file(self._index, b"", mode=_PUBLIC)
             self._write_crl([], 1)
 
     def issue_broker(self, hosts: Sequence[str], days: int = BROKER_DAYS, *, force: bool = False) -> Issued:
@@ -181,15 +183,15 @@ class Authority:
         certificate = builder.sign(ca_key, hashes.SHA256())
         issued = Issued(f"{certificate.serial_number:x}", kind, name, hosts, expires.isoformat())
         # The record comes first: a certificate that is not in it could never be revoked.
-        write_file(self._index, self._index.read_bytes() + json.dumps(asdict(issued)).encode() + b"\n")
+        replace_file(self._index, self._index.read_bytes() + json.dumps(asdict(issued)).encode() + b"\n", mode=_PUBLIC)
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "key.pem", _pem(key), private=True)
-        write_file(folder / "cert.pem", certificate.public_bytes(Encoding.PEM))
+        replace_file(folder / "key.pem", _pem(key), mode=_SECRET)
+        replace_file(folder / "cert.pem", certificate.public_bytes(Encoding.PEM), mode=_PUBLIC)
         if kind == DEVICE:
             der = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-            write_file(folder / "key.der", der, private=True)
-            write_file(folder / "cert.der", certificate.public_bytes(Encoding.DER))
-            write_file(folder / "ca.der", ca.public_bytes(Encoding.DER))
+            replace_file(folder / "key.der", der, mode=_SECRET)
+            replace_file(folder / "cert.der", certificate.public_bytes(Encoding.DER), mode=_PUBLIC)
+            replace_file(folder / "ca.der", ca.public_bytes(Encoding.DER), mode=_PUBLIC)
         return issued
 
     # Revoking
@@ -233,7 +235,8 @@ class Authority:
         )
         for entry in revoked:
             builder = builder.add_revoked_certificate(entry)
-        write_file(self.folder / "crl.pem", builder.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        crl = builder.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        replace_file(self.folder / "crl.pem", crl, mode=_PUBLIC)
 
     # Looking
 

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from spark_ingest.durable import replace_file
 from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.files import write_file
 from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.project import find_project
 from umqtt_kit.strict_json import loads
@@ -136,7 +136,7 @@ class Keys:
                 fcntl.flock(folder, fcntl.LOCK_EX)
                 entries = self.read()
                 yield entries
-                write_file(self.file, json.dumps(entries, indent=1).encode(), private=True)
+                replace_file(self.file, json.dumps(entries, indent=1).encode(), mode=0o600)
             finally:
                 os.close(folder)
         except OSError as error:

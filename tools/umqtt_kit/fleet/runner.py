@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import random
 import selectors
 import signal
@@ -12,8 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from spark_ingest.durable import replace_file
 from umqtt_kit.fleet.device import Device
-from umqtt_kit.fleet.status import fleet_counts, write_status
+from umqtt_kit.fleet.status import fleet_counts
 
 # Longest wait, so that the status file, the signals and the time limit are looked after in time.
 _LONGEST_WAIT_MS = 200
@@ -152,7 +154,8 @@ class Fleet:
 
     def _write_status(self) -> None:
         if self._status is not None:
-            write_status(self._status, fleet_counts(self._devices, self.state))
+            counts = json.dumps(fleet_counts(self._devices, self.state)).encode()
+            replace_file(self._status, counts + b"\n", durable=False)
 
 
 def spread(count: int, interval_ms: int) -> list[int]:

@@ -11,11 +11,8 @@ updated_ms Unix milliseconds of this state
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from umqtt_kit.fleet.device import Device
 
@@ -31,10 +28,3 @@ def fleet_counts(devices: Sequence[Device], state: str) -> dict[str, int | str]:
         "state": state,
         "updated_ms": time.time_ns() // 1_000_000,
     }
-
-
-def write_status(path: Path, counts: dict[str, int | str]) -> None:
-    """Replace the file in one step, so that a reader never sees half of it."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(counts) + "\n")
-    os.replace(temporary, path)
