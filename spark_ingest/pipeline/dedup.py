@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .columns import NEVER
+
 STATE_SCHEMA = pa.schema(
     [
         ("device_id", pa.string()),
@@ -32,8 +34,7 @@ STATE_SCHEMA = pa.schema(
 """`gaps`: first, last, first, last … in ascending order; `last_us`: newest received time, Unix microseconds."""
 
 # Names contain no U+0000 (record.py), so different pairs of names stay different when joined.
-_SEPARATOR = "\0"
-_NEVER = -(1 << 62)
+SEPARATOR = "\0"
 
 Recall = Callable[[list[tuple[str, str]]], pa.Table]
 """A function from (device_id, boot) pairs to what silver has of them: columns device_id, boot, seq."""
@@ -129,12 +130,12 @@ class Seen:
 
     def gaps_of(self, device_id: str, boot: str) -> Sequence[int]:
         """Return the missing ranges of a boot, as first, last, first, last … in ascending order."""
-        return self._gaps.get(self._index.get(device_id + _SEPARATOR + boot, -1), ())
+        return self._gaps.get(self._index.get(device_id + SEPARATOR + boot, -1), ())
 
     def gap_table(self) -> pa.Table:
         """Return all missing ranges: columns device_id, boot, first, last."""
         keys = list(self._index)
-        rows = [keys[number].split(_SEPARATOR) for number in self._gaps for _ in range(len(self._gaps[number]) // 2)]
+        rows = [keys[number].split(SEPARATOR) for number in self._gaps for _ in range(len(self._gaps[number]) // 2)]
         flat = np.frombuffer(b"".join(gaps.tobytes() for gaps in self._gaps.values()), dtype=np.int64)
         return pa.table(
             {
@@ -147,12 +148,12 @@ class Seen:
 
     def highest_of(self, device_id: str, boot: str) -> int:
         """Return the highest seq seen of a boot, or -1 if none was seen."""
-        number = self._index.get(device_id + _SEPARATOR + boot)
+        number = self._index.get(device_id + SEPARATOR + boot)
         return -1 if number is None else int(self._highest[number])
 
     def drop(self, boots: Collection[tuple[str, str]]) -> None:
         """Remove boots, (device_id, boot) each, as if nothing of them had been seen."""
-        gone = [self._index.get(device_id + _SEPARATOR + boot, -1) for device_id, boot in boots]
+        gone = [self._index.get(device_id + SEPARATOR + boot, -1) for device_id, boot in boots]
         self._keep(np.setdiff1d(np.arange(len(self._index)), gone))
 
     def shrink(self, limits: Limits) -> int:
@@ -218,7 +219,7 @@ class Seen:
         numbers = np.fromiter(boots, dtype=np.int64, count=len(boots))
         keys = list(self._index)
         joined = pa.array([keys[i] for i in boots], pa.string())
-        names = pc.call_function("split_pattern", [joined], pc.SplitPatternOptions(_SEPARATOR)).flatten()
+        names = pc.call_function("split_pattern", [joined], pc.SplitPatternOptions(SEPARATOR)).flatten()
         held = [(row, self._gaps[i]) for row, i in enumerate(boots) if i in self._gaps]
         offsets = np.zeros(len(numbers) + 1, dtype=np.int32)
         for row, flat in held:
@@ -245,27 +246,27 @@ class Seen:
         encoded = boot_keys(readings)
         keys = encoded.dictionary.to_pylist()
         if ask and self._archived and self.recall is not None:
-            self._recall([key for key in keys if key not in self._index and _hash(key) in self._archived])
+            self._recall([key for key in keys if key not in self._index and boot_hash(key) in self._archived])
         index = self._index
         codes = [index.setdefault(key, len(index)) for key in keys]
         if len(index) > len(self._highest):
             # Double the size: copying for every single new boot would take quadratic time.
             size = max(len(index), 2 * len(self._highest))
             self._highest = _grown(self._highest, size, -1)
-            self._last_us = _grown(self._last_us, size, _NEVER)
+            self._last_us = _grown(self._last_us, size, NEVER)
         return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy()]
 
     def _recall(self, keys: list[str]) -> None:
         if not keys:
             return
         assert self.recall is not None
-        pairs = [tuple(key.split(_SEPARATOR)) for key in keys]
-        self._archived.difference_update(map(_hash, keys))
+        pairs = [tuple(key.split(SEPARATOR)) for key in keys]
+        self._archived.difference_update(map(boot_hash, keys))
         self.take(self.recall([(device_id, boot) for device_id, boot in pairs]))
 
     def _archive(self, leaves: np.ndarray) -> None:
         keys = list(self._index)
-        self._archived.update(_hash(keys[i]) for i in np.flatnonzero(leaves).tolist())
+        self._archived.update(boot_hash(keys[i]) for i in np.flatnonzero(leaves).tolist())
         self._keep(np.flatnonzero(~leaves))
 
     def _keep(self, stay: np.ndarray) -> None:
@@ -316,12 +317,13 @@ class Seen:
 def boot_keys(readings: pa.Table) -> pa.DictionaryArray:
     """Return device_id, U+0000, boot of each reading as one text."""
     joined = pc.call_function(
-        "binary_join_element_wise", [readings["device_id"], readings["boot"], pa.scalar(_SEPARATOR)]
+        "binary_join_element_wise", [readings["device_id"], readings["boot"], pa.scalar(SEPARATOR)]
     )
     return joined.combine_chunks().dictionary_encode()
 
 
-def _hash(key: str) -> int:
+def boot_hash(key: str) -> int:
+    """Return the 64-bit hash of a key of :func:`boot_keys`."""
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 

@@ -38,11 +38,11 @@ from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import WRITER, Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 from .clock import AHEAD_US
-from .dedup import boot_keys
+from .dedup import SEPARATOR, boot_keys
 from .gold_alerts import Alert, alerts_table, state_alerts, verdicts_of
 from .gold_archive import archive, is_archived, put_back, returning
 from .gold_boots import heard_days
-from .gold_state import DAY_US, MINUTE_US, SEPARATOR, SILVER_COLUMNS, State, load, save
+from .gold_state import DAY_US, MINUTE_US, SILVER_COLUMNS, State, load, save
 from .gold_tables import boots_table, devices_table, gaps_table, traffic_table
 from .gold_windows import APPLICATION_ID, WINDOW_US, merge_into, windows_of
 from .metric_alerts import MetricAlerts
@@ -358,8 +358,8 @@ class Gold:
         silver = open_table(self.root / "silver", version).to_pyarrow_dataset()
         field = pa_dataset.field
         loose = silver.to_table(SILVER_COLUMNS, filter=field("device_id").isin(devices) & ~field("clock_ok"))
-        joined = pc.call_function("binary_join_element_wise", [loose["device_id"], loose["boot"], pa.scalar("\0")])
-        loose = loose.filter(pc.call_function("is_in", [joined], pc.SetLookupOptions(keys)))
+        owners = boot_keys(loose).dictionary_decode()
+        loose = loose.filter(pc.call_function("is_in", [owners], pc.SetLookupOptions(keys)))
         if not loose.num_rows:
             return empty
         now = state.placed(loose)

@@ -8,15 +8,15 @@ the state that they had.
 """
 
 from collections.abc import Iterable
-from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
 
 from ..alerts.rules import RuleSet
+from .dedup import SEPARATOR, boot_hash
 from .gold_alerts import loops
 from .gold_boots import boot_starts, follows, heard_us, in_order, newest_boots
-from .gold_state import DAY_US, MOST_RANGES, OLD_GAPS, SEPARATOR, State, as_one
+from .gold_state import DAY_US, MOST_RANGES, OLD_GAPS, State, as_one
 from .gold_tables import gap_sums, parted_gaps
 
 SILENT_US = 90 * DAY_US
@@ -137,5 +137,4 @@ def _name(key: str) -> tuple[str, str]:
 
 
 def _hashes(keys: Iterable[str]) -> np.ndarray:
-    digests = b"".join(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest() for key in keys)
-    return np.frombuffer(digests, dtype=np.uint64)
+    return np.fromiter(map(boot_hash, keys), dtype=np.uint64)

@@ -19,7 +19,7 @@ from ..tables.schemas import GOODBYES
 from ..tables.table import places
 from .clock import AHEAD_US, uptimes
 from .columns import NEVER, Columns, Counts, to_bin
-from .dedup import Seen
+from .dedup import SEPARATOR, Seen, boot_keys
 
 MINUTE_US = 60_000_000
 HOT_MINUTES = 60
@@ -46,7 +46,6 @@ boot are stored as one, from their first seq to their last.
 """
 GAP_US = 7 * DAY_US
 """How long a gap counts as a fault of the device after it was noticed, in microseconds; readings rarely come later."""
-SEPARATOR = "\0"
 BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
 BIN_ZERO = 1 << (BIN_BITS - 1)
 _FEW_TEXTS = 1000
@@ -401,8 +400,7 @@ class State:
         return self.devices.rows(device_id.combine_chunks())
 
     def _boot_rows(self, rows: pa.Table) -> np.ndarray:
-        joined = pc.call_function("binary_join_element_wise", [rows["device_id"], rows["boot"], pa.scalar(SEPARATOR)])
-        return self.boots.rows(joined.combine_chunks())
+        return self.boots.rows(boot_keys(rows))
 
     def codes_of(self, texts: list[str | None]) -> np.ndarray:
         """Return the code of each text; -1 for None."""

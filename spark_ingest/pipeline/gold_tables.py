@@ -18,6 +18,7 @@ from ..tables.schemas import (
     TRAFFIC_SCHEMA,
 )
 from .columns import NEVER, from_bin, quantiles
+from .dedup import SEPARATOR
 from .gold_boots import boot_starts, follows, heard_days, newest_boots
 from .gold_state import (
     BIN_BITS,
@@ -28,7 +29,6 @@ from .gold_state import (
     GAP_US,
     METRIC_BITS,
     MINUTE_US,
-    SEPARATOR,
     SHOWN,
     Part,
     State,
