@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from umqtt_cli.numbers import parse_bytes
+from umqtt_robust.errors import InvalidArgument
+from umqtt_robust.topics import check_topic_filter
 
 from ..errors import UsageError
 from ..spool.writer import DEFAULT_SEGMENT_BYTES
 from ..toml_file import read_toml, take_tables
 from .access import Access
-from .wire import is_field
 
 DEFAULT_TOPIC_FILTERS = ("fleet/+/telemetry", "fleet/+/status", "fleet/+/log")
 DEFAULT_NAME = "collector"
@@ -197,15 +198,13 @@ def _between(option: str, value: float, least: float, most: float, unit: str) ->
 
 def _check_filter(topic_filter: str, *, everything: bool) -> None:
     """Raise UsageError if the filter is malformed [MQTT-4.7], or selects every topic and `everything` is False."""
+    try:
+        check_topic_filter(topic_filter)
+    except InvalidArgument as error:
+        raise UsageError(
+            f"--topic {topic_filter!r} is not a topic filter: + and # are whole levels, and # is the last"
+        ) from error
     levels = topic_filter.split("/")
-    wrong = (
-        not topic_filter
-        or not is_field(topic_filter)
-        or "#" in levels[:-1]
-        or any(len(level) > 1 and ("+" in level or "#" in level) for level in levels)
-    )
-    if wrong:
-        raise UsageError(f"--topic {topic_filter!r} is not a topic filter: + and # are whole levels, and # is the last")
     # In a shared subscription, the topic filter follows $share/GROUP.
     selecting = levels[2:] if levels[0] == "$share" else levels
     if selecting[-1:] == ["#"] and set(selecting[:-1]) <= {"+"} and not everything:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from umqtt_robust.errors import InvalidArgument
+from umqtt_robust.topics import check_topic_filter, matches
+
 from ..errors import UsageError
 from ..location import located, require_path
 from ..spool import tokens
@@ -17,7 +20,6 @@ from ..spool.blocks import LATEST_MS
 from ..spool.copied import spools_at
 from ..spool.remote import RemoteSpools
 from .offsets import SpoolTree
-from .topics import matches_any, parse_filters
 
 OPTIONS = (
     "path",
@@ -219,7 +221,27 @@ def _selection(given: Mapping[str, str]) -> Callable[[str], bool] | None:
             return partial(_is_match, re.compile(pattern))
         except re.error as error:
             raise UsageError(f"subscribePattern {pattern!r} is not a regular expression: {error}") from error
-    return None if filters is None else partial(matches_any, parse_filters(filters))
+    return None if filters is None else partial(_is_selected, _parse_filters(filters))
+
+
+def _parse_filters(option: str) -> list[bytes]:
+    """Return the topic filters of the option ``topics``, which are separated by commas.
+
+    :raises UsageError: one of them is invalid.
+    """
+    filters: list[bytes] = []
+    for text in option.split(","):
+        try:
+            filters.append(check_topic_filter(text.strip()))
+        except InvalidArgument as error:
+            raise UsageError(
+                f"topics: {text.strip()!r} is not a topic filter: + stands for one whole level, # for all that follow"
+            ) from error
+    return filters
+
+
+def _is_selected(filters: list[bytes], topic_name: str) -> bool:
+    return any(matches(topic_filter, topic_name.encode()) for topic_filter in filters)
 
 
 def _is_match(pattern: re.Pattern[str], topic_name: str) -> bool:

@@ -12,7 +12,7 @@ from umqtt_testkit.encoder import publish
 
 from spark_ingest.errors import DataLoss, SpoolDamaged
 from spark_ingest.source import rows
-from spark_ingest.source.topics import matches_any, parse_filters
+from spark_ingest.source.options import Options
 from spark_ingest.spool.blocks import encode_block_header, segment_path
 from spark_ingest.spool.view import SpoolView
 
@@ -104,7 +104,7 @@ def test_every_packet_is_decoded_as_a_plain_loop_decodes_it_whatever_the_chunks(
 @given(blocks=BLOCKS)
 def test_a_topic_filter_leaves_exactly_the_rows_that_match(folder, blocks):
     end = write_segment(folder, blocks)
-    wanted = lambda topic: matches_any(parse_filters("fleet/+/log,t"), topic)  # noqa: E731
+    wanted = Options({"path": "spool", "topics": "fleet/+/log,t"}).wanted
     every = decoded(SpoolView(folder), end)
     assert decoded(SpoolView(folder), end, wanted=wanted) == [r for r in every if r[0] in ("t", "fleet/ü/log")]
 
@@ -164,6 +164,6 @@ def test_a_short_or_missing_segment_is_told(folder):
     ],
 )
 def test_topic_filters_match_as_in_mqtt(topic_filter, matching, others):
-    filters = parse_filters(topic_filter)
-    assert [matches_any(filters, topic) for topic in matching] == [True] * len(matching)
-    assert [matches_any(filters, topic) for topic in others] == [False] * len(others)
+    wanted = Options({"path": "spool", "topics": topic_filter}).wanted
+    assert list(map(wanted, matching)) == [True] * len(matching)
+    assert list(map(wanted, others)) == [False] * len(others)
