@@ -520,7 +520,7 @@ def _answering(connack: bytes, puback: bytes = b"") -> tuple[socket.socket, int]
         (b"\x20\x03\x00\x87\x00", b"", "this user may not connect"),
         (b"\x20\x03\x00\x84\x00", b"", "does not speak that version"),
         (b"\x20\x02\x00\x01", b"", "does not speak that version"),
-        (b"\x20\x08\x00\x89\x05\x1f\x00\x02\x1b[", b"", "the server is busy (\\x1b[)"),
+        (b"\x20\x08\x00\x89\x05\x1f\x00\x02\x1b[", b"", "server busy (\\x1b[)"),
         (b"\x20\x07\x00\x9d\x04\x1c\x00\x01b", b"", "server moved, which is b"),
         (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\x87", "1 of 1 messages will not be delivered"),
         (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\xab", "reason code 0xAB"),

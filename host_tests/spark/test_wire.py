@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from spark_helpers import in_version_5, publish_packet
 from umqtt_testkit import encoder
 
-from spark_ingest.collector.wire import remaining_length, split
+from spark_ingest.collector.wire import split
 from spark_ingest.collector.wire5 import parse_answer
 from spark_ingest.errors import MalformedStream
 
@@ -166,10 +166,3 @@ def test_nor_is_garbage_of_mqtt_5(garbage):
     except MalformedStream:
         return
     assert received.consumed <= len(garbage)
-
-
-@given(st.integers(0, 268_435_455))
-def test_remaining_length_is_the_specifications(value):
-    encoded = remaining_length(value)
-    assert sum((byte & 127) << 7 * i for i, byte in enumerate(encoded)) == value
-    assert all(byte & 128 for byte in encoded[:-1]) and not encoded[-1] & 128

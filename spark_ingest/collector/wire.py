@@ -1,16 +1,19 @@
 """The part of MQTT 3.1.1 and 5 that a collector needs: encodes six packets, splits the packets it receives.
 
-This module does no I/O. It uses no client library, because a collector keeps the raw PUBLISH bytes and never builds
-message objects, which makes it fast. Messages of MQTT 5 that have no properties are stored as packets of MQTT 3.1.1.
-Clause numbers are those of OASIS MQTT 3.1.1.
+This module does no I/O. It splits packets itself, because a collector keeps the raw PUBLISH bytes and never builds
+message objects, which makes it fast; what is not on that path is the client's codec. Messages of MQTT 5 that have no
+properties are stored as packets of MQTT 3.1.1. Clause numbers are those of OASIS MQTT 3.1.1.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from umqtt_robust.mqtt5 import variable, with_length
+from umqtt_robust.packets import connect, string
+
 from ..errors import MalformedStream
-from .wire5 import CONNECT_PROPERTIES, DISCONNECT, end_of_properties
+from .wire5 import CONNECT_PROPERTIES, DISCONNECT, decode_integer, end_of_properties
 
 CONNACK = 0x20
 PUBLISH = 0x30
@@ -61,16 +64,6 @@ class Received(NamedTuple):
     level: int
 
 
-def remaining_length(value: int) -> bytes:
-    """Encode a remaining length (2.2.3)."""
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def is_field(text: str) -> bool:
     """Return whether `text` is a valid MQTT string [1.5.3]; command line text may hold bytes that are not UTF-8."""
     try:
@@ -79,16 +72,8 @@ def is_field(text: str) -> bool:
         return False
 
 
-def _field(raw: bytes) -> bytes:
-    return struct.pack(">H", len(raw)) + raw
-
-
-def _string(text: str) -> bytes:
-    return _field(text.encode())
-
-
 def _packet(first: int, body: bytes) -> bytes:
-    return bytes((first,)) + remaining_length(len(body)) + body
+    return bytes((first,)) + with_length(body)
 
 
 def connect_packet(
@@ -107,25 +92,22 @@ def connect_packet(
     :param level: protocol level: 4 for MQTT 3.1.1, or 5; with either, the session never expires.
     :param clean: whether the broker forgets an older session, and this one when the connection ends.
     """
-    flags, credentials = 0x02 if clean else 0, b""
-    if username is not None:
-        flags, credentials = flags | 0x80, _string(username)
-        if password is not None:
-            flags, credentials = flags | 0x40, credentials + _field(password)
-    head = _string("MQTT") + struct.pack(">BBH", level, flags, keep_alive)
+    user = None if username is None else username.encode()
     properties = CONNECT_PROPERTIES if level == 5 else b""
-    return _packet(0x10, head + properties + _string(client_id) + credentials)
+    body = connect(client_id.encode(), keep_alive, clean, None, user, password, level, properties)
+    return _packet(0x10, body)
 
 
 def subscribe_packet(packet_id: int, topic_filters: Sequence[str], level: int = 4) -> bytes:
     """Encode SUBSCRIBE for every filter at QoS 1 (3.8)."""
-    body = b"".join(_string(topic_filter) + b"\x01" for topic_filter in topic_filters)
+    body = b"".join(string(topic_filter.encode()) + b"\x01" for topic_filter in topic_filters)
     return _packet(0x82, _packet_id(packet_id, level) + body)
 
 
 def unsubscribe_packet(packet_id: int, topic_filters: Sequence[str], level: int = 4) -> bytes:
     """Encode UNSUBSCRIBE (3.10)."""
-    return _packet(0xA2, _packet_id(packet_id, level) + b"".join(map(_string, topic_filters)))
+    body = b"".join(string(topic_filter.encode()) for topic_filter in topic_filters)
+    return _packet(0xA2, _packet_id(packet_id, level) + body)
 
 
 def _packet_id(packet_id: int, level: int) -> bytes:
@@ -159,7 +141,7 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
             if body < size and data[body] < 128:
                 length, body = length & 127 | data[body] << 7, body + 1
             else:
-                header = _long_remaining_length(data, offset, size)
+                header = decode_integer(data, offset + 1, size)
                 if header is None:
                     break
                 length, body = header
@@ -197,7 +179,7 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
                 end_of_properties(data, at, end)
                 has_properties = True
             elif not has_properties:
-                stripped += data[offset : offset + 1], remaining_length(length - 1), data[body:at], data[at + 1 : end]
+                stripped += data[offset : offset + 1], variable(length - 1), data[body:at], data[at + 1 : end]
         count += 1
         offset = end
     others = [data[a:b] for a, b in other_spans]
@@ -207,20 +189,6 @@ def split(buffer: bytes | bytearray, level: int = 4) -> Received:
     else:
         publishes = _without(data, offset, other_spans)
     return Received(offset, publishes, count, pubacks, redelivered, others, wanted, level)
-
-
-def _long_remaining_length(buffer: bytes, offset: int, size: int) -> tuple[int, int] | None:
-    """Decode a long remaining length; return (length, offset of the body), or None if more bytes are needed."""
-    length = 0
-    for index in range(4):
-        at = offset + 1 + index
-        if at >= size:
-            return None
-        byte = buffer[at]
-        length |= (byte & 127) << 7 * index
-        if not byte & 128:
-            return length, at + 1
-    raise MalformedStream("the broker sent a remaining length of more than four bytes [2.2.3]")
 
 
 def _without(data: bytes, end: int, spans: list[tuple[int, int]]) -> bytes:

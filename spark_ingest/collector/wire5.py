@@ -1,15 +1,17 @@
 """MQTT 5 as far as a collector needs it: properties, reason codes. Clause numbers are those of OASIS MQTT 5."""
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
+
+from umqtt_robust.base_errors import ProtocolError
+from umqtt_robust.mqtt5 import decode
+from umqtt_robust.packets import decode_length
 
 from ..errors import MalformedStream
 
 DISCONNECT = 0xE0
 
 _SESSION_EXPIRY_INTERVAL = 0x11
-_SERVER_KEEP_ALIVE = 0x13
-_REASON_STRING = 0x1F
 _RECEIVE_MAXIMUM = 0x21
 
 FOR_EVER = 0xFFFFFFFF
@@ -41,10 +43,13 @@ REASONS = {
     0x8D: "keep alive timeout",
     0x8E: "session taken over",
     0x8F: "topic filter not valid",
+    0x90: "topic name not valid",
     0x93: "receive maximum exceeded",
     0x95: "packet too large",
+    0x96: "message rate too high",
     0x97: "quota exceeded",
     0x98: "administrative action",
+    0x99: "payload format not valid",
     0x9C: "use another server",
     0x9D: "server moved",
     0x9E: "shared subscriptions not supported",
@@ -53,14 +58,8 @@ REASONS = {
     0xA2: "wildcard subscriptions not supported",
 }
 
-# Size in bytes of each property in CONNACK, DISCONNECT or SUBACK; 0: a string or binary data, preceded by its length.
-_SIZES = {
-    **dict.fromkeys((0x12, 0x15, 0x16, 0x1A, 0x1C, _REASON_STRING), 0),
-    **dict.fromkeys((0x24, 0x25, 0x28, 0x29, 0x2A), 1),
-    **dict.fromkeys((_SERVER_KEEP_ALIVE, _RECEIVE_MAXIMUM, 0x22), 2),
-    **dict.fromkeys((_SESSION_EXPIRY_INTERVAL, 0x27), 4),
-}
-_USER_PROPERTY = 0x26
+# The place of mqtt5.decode(): a property is accepted in whatever packet it comes.
+_ANYWHERE = 0xFF
 
 
 class Answer(NamedTuple):
@@ -76,20 +75,15 @@ class Answer(NamedTuple):
     reason: str
 
 
-def variable_integer(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a variable byte integer (1.5.5); return its value and the index after it.
+def decode_integer(data: bytes, at: int, end: int) -> tuple[int, int] | None:
+    """Decode a variable byte integer (1.5.5); return its value and the index after it, or None if it is incomplete.
 
-    :raises MalformedStream: it does not end before `end`, or within four bytes.
+    :raises MalformedStream: it has more than four bytes.
     """
-    value = 0
-    for index in range(4):
-        if at + index >= end:
-            break
-        byte = data[at + index]
-        value |= (byte & 127) << 7 * index
-        if not byte & 128:
-            return value, at + index + 1
-    raise MalformedStream("the broker sent a malformed variable byte integer [1.5.5]")
+    try:
+        return decode_length(data, at, end)
+    except ProtocolError as error:
+        raise MalformedStream("the broker sent a length of more than four bytes [1.5.5]") from error
 
 
 def end_of_properties(data: bytes, at: int, end: int) -> int:
@@ -97,7 +91,7 @@ def end_of_properties(data: bytes, at: int, end: int) -> int:
 
     :raises MalformedStream: they are longer than the packet, which ends at `end`.
     """
-    length, at = variable_integer(data, at, end)
+    length, at = decode_integer(data, at, end) or (1, end)
     if length > end - at:
         raise MalformedStream("the broker sent properties that are longer than their packet")
     return at + length
@@ -108,35 +102,12 @@ def parse_answer(data: bytes, at: int) -> Answer:
 
     :raises MalformedStream: they are malformed.
     """
-    found: dict[int, bytes] = {}
-    end = len(data) if at >= len(data) else end_of_properties(data, at, len(data))
-    at = end if at >= len(data) else variable_integer(data, at, len(data))[1]
-    while at < end:
-        identifier, at = data[at], at + 1
-        if identifier == _USER_PROPERTY:
-            at = _field(data, _field(data, at, end), end)
-            continue
-        size = _SIZES.get(identifier)
-        if size is None:
-            raise MalformedStream(f"the broker sent a property 0x{identifier:02x}, not valid here")
-        begin, at = (at, at + size) if size else (at + 2, _field(data, at, end))
-        if at > end:
-            raise MalformedStream("the broker sent a property that is cut short")
-        found[identifier] = data[begin:at]
-    keep_alive, expiry = found.get(_SERVER_KEEP_ALIVE), found.get(_SESSION_EXPIRY_INTERVAL)
-    return Answer(
-        None if keep_alive is None else int.from_bytes(keep_alive, "big"),
-        None if expiry is None else int.from_bytes(expiry, "big"),
-        found.get(_REASON_STRING, b"").decode(errors="replace"),
-    )
-
-
-def _field(data: bytes, at: int, end: int) -> int:
-    """Return the index after a string that begins at `at`."""
-    stop = at + 2 + int.from_bytes(data[at : at + 2], "big")
-    if at + 2 > end or stop > end:
-        raise MalformedStream("the broker sent a property that is cut short")
-    return stop
+    try:
+        found = cast("dict[str, Any]", decode(data, at, len(data), _ANYWHERE)[0] if at < len(data) else {})
+    except ProtocolError as error:
+        raise MalformedStream("the broker sent malformed properties") from error
+    reason = found.get("reason_string", b"").decode(errors="replace")
+    return Answer(found.get("server_keep_alive"), found.get("session_expiry_interval"), reason)
 
 
 def describe(code: int, answer: Answer) -> str:

@@ -174,23 +174,10 @@ def _follow(data: bytes, offset: int, end: int, starts: list[int]) -> int:
             elif more < 128:
                 offset += 3 + (length & 127) + (more << 7)
             else:
-                offset = _end_of_long(data, offset)
+                offset = sum(variable_integer(data, offset + 1))
     except IndexError:
         return -1
     return len(starts) - before if offset == end else -1
-
-
-def _end_of_long(data: bytes, offset: int) -> int:
-    """Return the end of a packet whose remaining length has three or four bytes."""
-    length = shift = 0
-    at = offset + 1
-    for byte in data[at : at + 4]:
-        at += 1
-        length |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-    return at + length
 
 
 def _parts(packets: _Packets) -> pa.Array | None:

@@ -7,6 +7,9 @@ is returned as bytes.
 
 from typing import NamedTuple
 
+from umqtt_robust.base_errors import ProtocolError
+from umqtt_robust.packets import decode_length
+
 _PAYLOAD_FORMAT_INDICATOR = 0x01
 _MESSAGE_EXPIRY_INTERVAL = 0x02
 _CONTENT_TYPE = 0x03
@@ -53,13 +56,13 @@ def variable_integer(data: bytes, at: int) -> tuple[int, int]:
 
     :raises IndexError: it is cut short, or longer than four bytes.
     """
-    value = 0
-    for index in range(4):
-        byte = data[at + index]
-        value |= (byte & 127) << 7 * index
-        if byte < 128:
-            return value, at + index + 1
-    raise IndexError
+    try:
+        found = decode_length(data, at, len(data))
+    except ProtocolError:
+        found = None
+    if found is None:
+        raise IndexError
+    return found
 
 
 def decode_properties(raw: bytes) -> Properties:

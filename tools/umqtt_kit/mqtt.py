@@ -63,14 +63,6 @@ _REFUSALS = {
 }
 # Reason codes of MQTT 5 (2.4) that mean the same.
 _REFUSALS |= {0x84: _REFUSALS[1], 0x85: _REFUSALS[2], 0x88: _REFUSALS[3], 0x86: _REFUSALS[4], 0x87: _REFUSALS[5]}
-# Other reason codes of MQTT 5, by their names.
-_REASONS = {
-    0x87: "not authorized", 0x89: "the server is busy", 0x8A: "banned", 0x8B: "the server is shutting down",
-    0x8D: "keep-alive timeout", 0x8E: "session taken over", 0x90: "topic name invalid",
-    0x93: "receive maximum exceeded", 0x95: "packet too large", 0x96: "message rate too high",
-    0x97: "quota exceeded", 0x98: "administrative action", 0x99: "payload format invalid",
-    0x9C: "use another server", 0x9D: "server moved", 0x9F: "connection rate exceeded",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -523,7 +515,9 @@ def _about_virtual_host(problem: BaseException, username: str | None) -> str:
 
 def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
     """Return the meaning of a reason code of MQTT 5, with the broker's reason string and server reference, if any."""
-    said = _REASONS.get(code, f"reason code 0x{code:02X}")
+    from spark_ingest.collector.wire5 import REASONS
+
+    said = REASONS.get(code, f"reason code 0x{code:02X}")
     if text:
         said += f" ({printable(text)})"
     return f"{said}, which is {printable(reference)}" if reference else said
