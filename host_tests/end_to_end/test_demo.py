@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,17 +43,13 @@ class Watched:
 
     def __init__(self, patch: pytest.MonkeyPatch, step: Callable[[State], None]) -> None:
         self._ahead_s = 0.0
-        self.update = step
-        patch.setattr("umqtt_kit.demo.view.progress", self._progress)
+        patch.setattr("umqtt_kit.commands.demo.live_display", lambda: contextlib.nullcontext(step))
+        patch.setattr("umqtt_kit.demo.view.progress", lambda state: state)
         patch.setattr("umqtt_kit.demo.run.time", SimpleNamespace(monotonic=lambda: time.monotonic() + self._ahead_s))
 
     def pass_time(self, seconds: float) -> None:
         """Advance the demo's clock at once by this many seconds."""
         self._ahead_s += seconds
-
-    @contextlib.contextmanager
-    def _progress(self) -> Iterator[Watched]:
-        yield self
 
 
 def _own_child(word: bytes) -> int:

@@ -15,7 +15,7 @@ import umqtt_kit
 from rich.console import Console
 from umqtt_kit import __main__ as kit_main
 from umqtt_kit.commands import brokers, cmd, devices, doctor, logs, spool, sub
-from umqtt_kit.console import emit, emit_json, notes, print_result, results, say
+from umqtt_kit.console import emit, emit_json, live_display, notes, print_result, progress_bar, results, say, table
 from umqtt_kit.doctor.checks import FAIL, Finding
 from umqtt_kit.logs import published
 from umqtt_kit.logs.entries import Entry
@@ -206,3 +206,29 @@ def test_a_version_is_one_printable_word_since_the_first_line_of_a_manifest_is_i
     with pytest.raises(ValueError, match="at most 40 printable ASCII characters without spaces"):
         check_version(version)
     check_version("1.0-rc.1+pump")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_live_display_is_escaped_and_lines_are_printed_above_it(monkeypatch):
+    """Planted: a line goes to a console of its own, and is mixed with the display."""
+    terminal = _Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with live_display() as show:
+        assert show is not None
+        show(table(("device",), [(HOSTILE["clears the screen"],)]))
+        say("one")
+        say("two")
+    shown = terminal.getvalue()
+    assert re.search(r"one\n.*\x1b\[2Ktwo\n", shown, re.DOTALL), shown
+    assert r"\x1b[2J\x1b[H" in shown and HOSTILE["clears the screen"] not in shown
+
+
+def test_without_a_terminal_there_is_no_live_display(capsys):
+    with live_display() as show, progress_bar("sent", 3) as add:
+        add(advance=3, description="x")
+    assert show is None and capsys.readouterr() == ("", "")

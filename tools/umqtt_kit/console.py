@@ -6,12 +6,14 @@ rich itself honours NO_COLOR and TERM=dumb.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import json
 import os
 import sys
-from collections.abc import Container, Iterable
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
@@ -20,8 +22,13 @@ from rich.segment import Segment
 from spark_ingest.escape import printable
 from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 # In columns: more than any table needs.
 _WIDEST = 10_000
+# The consoles of live displays. Lines for people go through the newest, which prints them above its display.
+_displays: list[Console] = []
 
 
 class _Console(Console):
@@ -62,7 +69,7 @@ def results() -> Console:
 
 def notes() -> Console:
     """Return the console for progress and remarks: stderr, so that stdout holds only the result."""
-    return _Console(stderr=True)
+    return _displays[-1] if _displays else _Console(stderr=True)
 
 
 def say(line: str) -> None:
@@ -75,16 +82,64 @@ def print_result(line: str) -> None:
     click.echo(printable(line))
 
 
-def print_table(titles: Iterable[str], rows: Iterable[Iterable[str]], numbers: Container[str] = ()) -> None:
-    """Print a table on stdout. numbers: titles of the columns that are aligned to the right."""
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]], numbers: Container[str] = ()) -> Table:
+    """Return a table of text. numbers: titles of the columns that are aligned to the right."""
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold")
+    made = Table(box=None, header_style="bold")
     for title in titles:
-        table.add_column(title, justify="right" if title in numbers else "left")
+        made.add_column(title, justify="right" if title in numbers else "left")
     for row in rows:
-        table.add_row(*map(printable, row))
-    results().print(table)
+        made.add_row(*map(printable, row))
+    return made
+
+
+def print_table(titles: Iterable[str], rows: Iterable[Iterable[str]], numbers: Container[str] = ()) -> None:
+    """Print a table() on stdout."""
+    results().print(table(titles, rows, numbers))
+
+
+@contextlib.contextmanager
+def live_display() -> Iterator[Callable[[RenderableType], None] | None]:
+    """Yield a function that shows something on the terminal in place of what it showed before; None without a terminal.
+
+    The terminal is redrawn a few times a second, however often the function is called. At the end nothing stays.
+    """
+    console = notes()
+    if not console.is_terminal:
+        yield None
+        return
+    from rich.live import Live
+
+    with _displayed(console), Live(console=console, transient=True) as live:
+        yield live.update
+
+
+@contextlib.contextmanager
+def progress_bar(description: str, total: int | None, *, wanted: bool = True) -> Iterator[Callable[..., object]]:
+    """Yield a function that adds bytes to a progress bar: by `advance`, with a new `description` or `total`.
+
+    total: the bytes of a full bar; None if they are not known yet. Without a terminal, or unless it is `wanted`, the
+    function does nothing.
+    """
+    console = notes()
+    if not console.is_terminal or not wanted:
+        yield lambda **_changes: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn()
+    with _displayed(console), Progress(*columns, console=console) as progress:
+        yield functools.partial(progress.update, progress.add_task(description, total=total))
+
+
+@contextlib.contextmanager
+def _displayed(console: Console) -> Iterator[None]:
+    _displays.append(console)
+    try:
+        yield
+    finally:
+        _displays.remove(console)
 
 
 def emit_json(values: object) -> bool:

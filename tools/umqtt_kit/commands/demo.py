@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import say
+from umqtt_kit.console import live_display, say
 from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.processes import interruptible
 from umqtt_kit.requirements import require_java, require_module
@@ -80,8 +80,9 @@ def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) ->
         say(f"simulated devices only: {missing}")
         plan = replace(plan, boards=0)
     with interruptible(), RunFolder(out) as folder:
-        with progress() as display:
-            result, counted = Demo(plan, folder, display).run()
+        with live_display() as display:
+            demo = Demo(plan, folder, lambda state: display and display(progress(state)))
+            result, counted = demo.run()
         if as_json:
             click.echo(json.dumps(result))
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import click
 
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_board
-from umqtt_kit.console import notes, print_result, results, say
+from umqtt_kit.console import print_result, progress_bar, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
@@ -95,8 +94,8 @@ def deploy(
             _show_plan(plan, as_json)
             return 0
         boots = _boot_count(board)
-        with _progress(plan) as on_sent:
-            apply(board, plan, on_sent)
+        with progress_bar("sending", plan.send_bytes, wanted=bool(plan.changes)) as add:
+            apply(board, plan, lambda path, size: add(advance=size, description=path))
         if not as_json:
             results().print(_summary(plan))
         if access is not None:
@@ -158,21 +157,6 @@ def _boot_count(board: Board) -> int:
     except DeviceError:
         return 0
     return count if isinstance(count, int) else 0
-
-
-@contextlib.contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[str, int], object]]:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    console = notes()
-    if not console.is_terminal or not plan.changes:
-        yield lambda path, size: None
-        return
-    with Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), console=console
-    ) as progress:
-        task = progress.add_task("sending", total=plan.send_bytes)
-        yield lambda path, size: progress.update(task, advance=size, description=path)
 
 
 def _show_plan(plan: Plan, as_json: bool) -> None:

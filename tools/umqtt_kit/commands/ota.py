@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from spark_ingest.escape import printable
 from spark_ingest.location import TablesOption
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_device_id
-from umqtt_kit.console import notes, print_result, results, say
+from umqtt_kit.console import live_display, print_result, progress_bar, results, say, table
 from umqtt_kit.mqtt import broker_options_if
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
     from spark_ingest.location import Location
     from umqtt_kit.mqtt import Access
     from umqtt_kit.ota.order import Wanted
-    from umqtt_kit.ota.release import Release
     from umqtt_kit.ota.rollout import Rollout, Row
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -131,22 +126,34 @@ def ota(
     from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
 
     devices = find_devices(access, fleet)
-    shown = _Shown()
-    rollout = Rollout(
-        access, devices, parse_stages(stages, len(devices)), wanted, healthy_s=wait_healthy,
-        stop_on_failure=stop_on_failure, on_change=shown.change,
-    )  # fmt: skip
-    return _many(rollout, shown, as_json)
+    with live_display() as show:
+
+        def on_change(row: Row) -> None:
+            if show is None:
+                say(f"stage {row.stage}: {row.device}: {row.state} {row.text}".rstrip())
+            else:
+                show(_table(rollout.rows))
+
+        rollout = Rollout(
+            access, devices, parse_stages(stages, len(devices)), wanted, healthy_s=wait_healthy,
+            stop_on_failure=stop_on_failure, on_change=on_change,
+        )  # fmt: skip
+        if show is not None:
+            show(_table(rollout.rows))
+        rollout.run()
+    return _show_end(rollout, as_json)
 
 
 def _one(access: Access, device: str, wanted: Wanted, *, rollback: bool, as_json: bool) -> int:
     from umqtt_kit.ota.order import roll_back, update
+    from umqtt_kit.ota.store import Store
 
     if rollback:
         done = roll_back(access, device, wanted.timeout_s, say)
     else:
-        with _progress(wanted) as on_sent:
-            done = update(access, device, wanted, say, on_sent)
+        # A store sends the pieces itself. The bar need not fill up: the device does not ask for what it has already.
+        with progress_bar("sent", None, wanted=not isinstance(wanted.web, Store)) as add:
+            done = update(access, device, wanted, say, lambda release, size: add(advance=size, total=release.size))
     if as_json:
         values = {"device": device, "before": done.before.get("fw"), "already": done.already, **done.result}
         click.echo(json.dumps(values))
@@ -173,9 +180,12 @@ def _export(place: Location, wanted: Wanted, as_json: bool) -> int:
     return 0
 
 
-def _many(rollout: Rollout, shown: _Shown, as_json: bool) -> int:
-    with shown.while_it_runs(rollout):
-        rollout.run()
+def _table(rows: list[Row]) -> Table:
+    cells = ((str(row.stage or "-"), row.device, row.state, row.text) for row in rows)
+    return table(("stage", "device", "state", "version or reason"), cells)
+
+
+def _show_end(rollout: Rollout, as_json: bool) -> int:
     failed = rollout.failed
     if as_json:
         click.echo(json.dumps({"ok": not failed, "devices": [row.as_dict() for row in rollout.rows]}))
@@ -187,62 +197,3 @@ def _many(rollout: Rollout, shown: _Shown, as_json: bool) -> int:
                 f"{len(failed)} of {len(rollout.rows)} devices failed, {left} were left alone; the same command goes on"
             )
     return max((row.exit_code for row in failed), default=0)
-
-
-class _Shown:
-    """The table of a rollout while it runs: redrawn on a terminal, else one line for each change."""
-
-    def __init__(self) -> None:
-        self._live: Live | None = None
-        self._rollout: Rollout | None = None
-
-    @contextlib.contextmanager
-    def while_it_runs(self, rollout: Rollout) -> Iterator[None]:
-        from rich.live import Live
-
-        self._rollout = rollout
-        console = notes()
-        if not console.is_terminal:
-            yield
-            return
-        with Live(_table(rollout.rows), console=console, transient=True) as self._live:
-            yield
-        self._live = None
-
-    def change(self, row: Row) -> None:
-        if self._live is not None and self._rollout is not None:
-            self._live.update(_table(self._rollout.rows))
-        else:
-            say(f"stage {row.stage}: {row.device}: {row.state} {row.text}".rstrip())
-
-
-def _table(rows: list[Row]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for title in ("stage", "device", "state", "version or reason"):
-        table.add_column(title)
-    for row in rows:
-        table.add_row(str(row.stage or "-"), printable(row.device), row.state, printable(row.text))
-    return table
-
-
-@contextlib.contextmanager
-def _progress(wanted: Wanted) -> Iterator[Callable[[Release, int], object]]:
-    """Yield a function that updates a progress bar; without a terminal, or if a store sends, it does nothing.
-
-    The bar need not fill up, because the device does not ask for what it has already.
-    """
-    from umqtt_kit.ota.store import Store
-
-    console = notes()
-    if not console.is_terminal or isinstance(wanted.web, Store):
-        yield lambda release, size: None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    with Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), console=console
-    ) as progress:
-        task = progress.add_task("sent", total=None)
-        yield lambda release, size: progress.update(task, advance=size, total=release.size)

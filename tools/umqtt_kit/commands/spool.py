@@ -17,7 +17,7 @@ import click
 from spark_ingest.escape import printable
 from spark_ingest.location import PathOption, TablesOption
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_result, say
+from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.groups import CommandGroup
 from umqtt_kit.properties import json_of
@@ -79,19 +79,11 @@ def show(where: str, token_file: Path | None, ca: Path | None, as_json: bool) ->
         for row in rows:
             click.echo(json.dumps(row))
         return
-    from rich.table import Table
-
-    from umqtt_kit.console import results
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("name", no_wrap=True)
-    for heading in ("segments", "bytes", "oldest", "durable to"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("spool", no_wrap=True)
-    for row in rows:
-        place = f"{row['segment']}:{row['position']}"
-        table.add_row(row["name"], f"{row['segments']}", f"{row['bytes']:,}", row["oldest"] or "", place, row["spool"])
-    results().print(table)
+    numbers = ("segments", "bytes", "oldest", "durable to")
+    print_table(("name", *numbers, "spool"), ((
+        row["name"], f"{row['segments']}", f"{row['bytes']:,}", row["oldest"] or "",
+        f"{row['segment']}:{row['position']}", row["spool"],
+    ) for row in rows), numbers)  # fmt: skip
 
 
 @spool.command()

@@ -12,7 +12,7 @@ from umqtt_kit.demo.control import Control
 from umqtt_kit.demo.count import Count, count
 from umqtt_kit.demo.parts import Chain, Network, read_status
 from umqtt_kit.demo.plan import Plan, RunFolder
-from umqtt_kit.demo.view import Progress, State
+from umqtt_kit.demo.view import State
 from umqtt_kit.errors import EXIT_LOST, KitError
 from umqtt_kit.ground_truth import GroundTruthCounter, GroundTruthError
 from umqtt_kit.processes import Child, Children
@@ -32,12 +32,15 @@ _PULSE_MS = 100
 
 
 class Demo:
-    """One run of the demo. Call run(); whatever happens, no process is left when it returns or raises."""
+    """One run of the demo. Call run(); whatever happens, no process is left when it returns or raises.
 
-    def __init__(self, plan: Plan, folder: RunFolder, progress: Progress) -> None:
+    show: called with the state whenever that changes, several times a second.
+    """
+
+    def __init__(self, plan: Plan, folder: RunFolder, show: Callable[[State], object]) -> None:
         self._plan = plan
         self._folder = folder
-        self._progress = progress
+        self._show = show
         self._state = State(devices=plan.boards + plan.devices)
         self._made = GroundTruthCounter(folder.ground_truth)
         self._children = Children(folder.logs)
@@ -184,14 +187,14 @@ class Demo:
         self._state.online = len(self._control.online)
         self._state.made = self._made.update()
         self._state.stored = self._stored()
-        self._progress.update(self._state)
+        self._show(self._state)
         self._children.check()
 
     def _phase(self, name: str) -> None:
         self._state.phase = name
         with (self._folder.logs / "demo.log").open("a") as log:
             log.write(f"{time.monotonic() - self._started:7.1f} s  {name}\n")
-        self._progress.update(self._state)
+        self._show(self._state)
 
     def _all_online(self) -> bool:
         assert self._control is not None

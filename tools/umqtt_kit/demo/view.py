@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from umqtt_kit.console import notes, results
+from umqtt_kit.console import results
 from umqtt_kit.demo.count import Count
-
-_REFRESH_S = 0.25
 
 
 @dataclass
@@ -33,42 +27,6 @@ class State:
     seconds: float = 0.0
     of_seconds: float = 0.0
     outage: bool = False
-
-
-class Progress(Protocol):
-    """A display of a State, which may skip updates that come too fast."""
-
-    def update(self, state: State) -> None: ...
-
-
-class _Silent:
-    def update(self, state: State) -> None:
-        pass
-
-
-class _Terminal:
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._next = 0.0
-        self._phase = ""
-
-    def update(self, state: State) -> None:
-        now = time.monotonic()
-        if now < self._next and state.phase == self._phase:
-            return
-        self._next, self._phase = now + _REFRESH_S, state.phase
-        self._live.update(_progress(state), refresh=True)
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Progress]:
-    """Yield a live display on a terminal, and one that shows nothing elsewhere."""
-    console = notes()
-    if not console.is_terminal:
-        yield _Silent()
-        return
-    with Live(_progress(State()), console=console, auto_refresh=False, transient=True) as live:
-        yield _Terminal(live)
 
 
 def show_result(result: dict[str, object], count: Count, tables: Path, kept: Path) -> None:
@@ -88,7 +46,8 @@ def show_result(result: dict[str, object], count: Count, tables: Path, kept: Pat
     _show_how_to_open(console, tables)
 
 
-def _progress(state: State) -> RenderableType:
+def progress(state: State) -> RenderableType:
+    """Return a picture of the state."""
     numbers = Table.grid(padding=(0, 2))
     numbers.add_row("readings made", f"{state.made:,}")
     numbers.add_row("stored in the table", f"{state.stored:,}")
