@@ -24,7 +24,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not TOML: {error}") from error
     for key, value in _values("", content):
         if isinstance(value, str) and "\0" in value:
-            raise UsageError(f"{path}: {key!a} = {value!r} holds a character that no name has")
+            # Without the value, which may be a password.
+            raise UsageError(f"{path}: {key!a} holds a character that no name has")
         if isinstance(value, int) and value not in _INTEGERS:
             raise UsageError(f"{path}: {key!a} is a whole number of more than 64 bits")
     return content

@@ -57,6 +57,8 @@ def test_every_command_is_in_the_table():
         ("broker = 5", "broker"),
         ("broker = ''", "broker"),
         ("\udcff", "not TOML"),
+        ("broker = " + "[" * 5000, "not TOML"),
+        ('password = "secret-horse\\u0000"', "holds a character"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_line_and_exit_code_2(umqtt, tmp_path, text, named):

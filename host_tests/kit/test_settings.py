@@ -27,6 +27,7 @@ def _file(folder: Path, text: str) -> Path:
     ("text", "why"),
     [
         ("[group.a", "is not TOML"),
+        ("a = " + "[" * 5000, "is not TOML"),
         ("", "group.cellar"),
         ("colour = 1\n[group.a]\ndevices = []\nsettings = {}", "'colour' is not known"),
         ("group = 1", "group.cellar"),

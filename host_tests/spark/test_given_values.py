@@ -97,4 +97,4 @@ def test_umqtt_toml_holds_no_nul_either(tmp_path, capsys, monkeypatch):
     for key in ("ca", "password_file", "fleet", "broker"):
         (tmp_path / "umqtt.toml").write_text(f"{key} = {NUL}\n")
         assert run(["pub", "t", "x"]) == 2
-        assert f"{key} holds a character that no name has" in capsys.readouterr().err
+        assert f"{key!a} holds a character that no name has" in capsys.readouterr().err

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spark_ingest.errors import UsageError
+from spark_ingest.toml_file import read_toml
 from umqtt_kit.device_commands import new_id, payload_of, refusal
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
@@ -63,11 +64,9 @@ class Row:
 def read_groups(file: Path) -> list[Group]:
     """Return the groups of a file, with settings checked as a device checks them. Raises KitError (exit code 2)."""
     try:
-        values = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
-    except ValueError as error:
-        raise KitError(f"{file} is not TOML ({error}) — correct it", EXIT_USAGE) from error
+        values = read_toml(file)
+    except UsageError as error:
+        raise KitError(f"{error} — give a file that can be read", EXIT_USAGE) from error
     groups = values.pop("group", {})
     if values:
         raise KitError(f"{file}: {next(iter(values))!r} is not known — write tables like [group.cellar]", EXIT_USAGE)

@@ -15,12 +15,13 @@ the environment override it.
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import click
 
+from spark_ingest.errors import UsageError
+from spark_ingest.toml_file import read_toml
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 FILE = "umqtt.toml"
@@ -50,11 +51,9 @@ def read_project(start: Path) -> dict[str, Any]:
         if file.stat().st_uid not in (os.getuid(), 0):
             # In a folder that others may write to, their file could send this user's password to their broker.
             raise KitError(f"{file} belongs to another user — take it over with chown, or work elsewhere", EXIT_USAGE)
-        values = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
-    except ValueError as error:
-        raise KitError(f"{file} is not TOML ({error}) — correct it", EXIT_USAGE) from error
+        values = read_toml(file)
+    except (OSError, UsageError) as error:
+        raise KitError(f"{error} — correct it", EXIT_USAGE) from error
     for key, value in values.items():
         if key == "password":
             raise KitError(f"{file}: a password does not belong into this file — give password_file", EXIT_USAGE)
@@ -64,8 +63,6 @@ def read_project(start: Path) -> dict[str, Any]:
             continue
         if not isinstance(value, str) or not value:
             raise KitError(f"{file}: {key} must be text — put it in quotes", EXIT_USAGE)
-        if "\0" in value:
-            raise KitError(f"{file}: {key} holds a character that no name has — correct it", EXIT_USAGE)
         if key in _FILES or (key == "fleet" and (file.parent / value).is_file()):
             values[key] = str(file.parent / value)
     return values
