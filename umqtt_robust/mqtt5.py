@@ -179,10 +179,11 @@ def decode(buf, i, end, place):
                 second, i = _decode_field(buf, i)
                 value = value, second
         if name in _REPEAT:
-            value = properties.pop(name, []) + [value]
-        if name in properties:
+            properties.setdefault(name, []).append(value)  # in place: a broker may send very many
+        elif name in properties:
             i = stop + 1
-        properties[name] = value
+        else:
+            properties[name] = value
     if i != stop or stop > end:
         raise ProtocolError("malformed")
     return properties, i

@@ -167,3 +167,11 @@ def test_nor_is_garbage_of_mqtt_5(garbage):
     except MalformedStream:
         return
     assert received.consumed <= len(garbage)
+
+
+def test_more_properties_than_an_answer_needs_are_refused_before_they_are_decoded():
+    """Planted: a broker that sends 256 MB of them stops the collector for a minute."""
+    most = encoder.properties(user_property=[(b"", b"")] * 13_000)
+    assert parse_answer(b"\0\0" + most, 2).reason == ""
+    with pytest.raises(MalformedStream, match="65535"):
+        parse_answer(b"\0\0" + encoder.properties(user_property=[(b"", b"")] * 14_000), 2)

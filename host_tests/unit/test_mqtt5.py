@@ -1,5 +1,7 @@
 """MQTT 5: properties, reason codes, and what a broker's limits do to the session."""
 
+import gc
+
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL, UNSUBACK, acknowledgement, connack, properties
 from umqtt_testkit.portable import Clock, equal, raises
@@ -99,6 +101,22 @@ def test_properties_are_those_of_the_standard_both_ways():
     wire = properties(message_expiry_interval=70000, subscription_identifier=[5, 300], **ALL)
     wanted = dict(ALL, message_expiry_interval=70000, subscription_identifier=[5, 300])
     equal(mqtt5.decode(b"xx" + wire + b"y", 2, len(wire) + 3, 16), (wanted, len(wire) + 2))
+
+
+def test_what_repeated_properties_cost_grows_with_their_number():
+    # Planted: each one copies the list of all before it, so a broker that sends 100,000 stops the program for minutes.
+    if not hasattr(gc, "mem_alloc"):  # CPython: shown by what MicroPython allocates
+        return
+    used = []
+    for number in (50, 400):
+        wire = properties(user_property=[(b"", b"")] * number)
+        gc.collect()
+        gc.disable()
+        before = gc.mem_alloc()
+        mqtt5.decode(wire, 0, len(wire), 16)
+        used.append(gc.mem_alloc() - before)
+        gc.enable()
+    assert used[1] < 12 * used[0], used
 
 
 def test_properties_that_are_cut_or_that_may_not_stand_there_break_the_protocol():

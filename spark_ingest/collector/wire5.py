@@ -58,6 +58,8 @@ REASONS = {
     0xA2: "wildcard subscriptions not supported",
 }
 
+# Most bytes of properties in an answer. A broker could send 256 MB of user properties, which took a minute to decode.
+_MOST_BYTES = 65_535
 # The place of mqtt5.decode(): a property is accepted in whatever packet it comes.
 _ANYWHERE = 0xFF
 
@@ -102,6 +104,8 @@ def parse_answer(data: bytes, at: int) -> Answer:
 
     :raises MalformedStream: they are malformed.
     """
+    if len(data) - at > _MOST_BYTES:
+        raise MalformedStream(f"the broker sent {len(data) - at} bytes of properties, more than {_MOST_BYTES}")
     try:
         found = cast("dict[str, Any]", decode(data, at, len(data), _ANYWHERE)[0] if at < len(data) else {})
     except ProtocolError as error:
