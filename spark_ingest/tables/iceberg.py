@@ -6,8 +6,10 @@ killed is simply run again. Delta's files have no field ids and no partition col
 in the manifests replace them, as the Iceberg specification prescribes for migrated tables.
 """
 
+import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +17,10 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestFile
 from pyiceberg.table import Table
@@ -28,7 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..durable import replace_file
 from ..errors import UsageError
-from ..location import Location
+from ..location import Location, StorePath
 from ..lock import FolderLock
 from .schemas import SCHEMAS
 from .upkeep import KEEP_HOURS, existing
@@ -45,6 +48,7 @@ _PROPERTIES = {
 }
 _MOST_MANIFESTS = 100
 _PARTITION = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
+_NUMBERED = re.compile(r"v\d+\.metadata\.json")
 _MAPPING = "schema.name-mapping.default"
 DELTA_VERSION = "delta-version"
 """Key in a snapshot's summary: the version of the Delta table that the snapshot shows."""
@@ -66,34 +70,38 @@ def register(
     :param catalog_name: a catalog of pyiceberg's configuration; None: an SQLite file below `tables`.
     :param namespace: the namespace in the catalog.
     :param keep_hours: snapshots that were replaced longer ago than this are expired.
-    :raises UsageError: `tables` is no folder with Delta tables, the catalog cannot be used, or another process is
-        registering.
+    :raises UsageError: `tables` is neither a folder nor on ``s3://``, or has no Delta tables; the catalog cannot be
+        used, or is None for ``s3://``; or another process is registering.
     """
-    if not isinstance(tables, Path):
-        raise UsageError(f"Iceberg tables are made over the files of a folder: {tables} is none")
+    if isinstance(tables, StorePath) and not str(tables).startswith("s3://"):
+        raise UsageError(f"Iceberg tables are made in a folder or on s3://, not in {tables}: register the Delta tables")
+    if isinstance(tables, StorePath) and catalog_name is None:
+        raise UsageError(f"{tables} cannot hold a catalog, which is a file of SQLite: give --catalog NAME")
     folder = _folder(tables)
     # Fails if there are no tables, before a folder is created.
     for _ in existing(tables):
         break
     folder.mkdir(exist_ok=True)
-    with FolderLock(folder, "--tables", "umqtt tables register"):
+    # An object store has no lock. Without it too, of two commits on the same snapshot one fails.
+    with FolderLock(folder, "--tables", "umqtt tables register") if isinstance(folder, Path) else nullcontext():
         catalog = _open(folder, catalog_name)
         try:
             catalog.create_namespace_if_not_exists(namespace)
             return dict(_registered(catalog, tables, namespace, keep_hours, publish=catalog_name is None))
-        except CommitFailedException as error:
+        except (CommitFailedException, TableAlreadyExistsError) as error:
             raise UsageError(f"{folder} was registered by another process too: run it again") from error
         except SQLAlchemyError as error:
             raise UsageError(f"cannot use the catalog of {folder}: {str(error).splitlines()[0]}") from error
 
 
 def _registered(
-    catalog: Catalog, tables: Path, namespace: str, keep_hours: float, *, publish: bool
+    catalog: Catalog, tables: Location, namespace: str, keep_hours: float, *, publish: bool
 ) -> Iterator[tuple[str, Registered]]:
     for delta_name in SCHEMAS:
         name = delta_name.rpartition("/")[2]
         identifier = (namespace, name)
-        location = f"file://{_folder(tables) / namespace / name}"
+        folder = _folder(tables) / namespace / name
+        location = _url(folder)
         # Read the snapshot before Delta's version: if another process commits in between, our commit fails, so the
         # table never goes back to an older version.
         held = _held(catalog, identifier, location)
@@ -111,21 +119,24 @@ def _registered(
         table = held or _create(catalog, identifier, location, delta, partition_by)
         added, removed = _follow(table, delta, tables / delta_name)
         _expire(table, keep_hours)
-        metadata = Path(table.metadata_location.removeprefix("file://"))
         if publish:
-            _publish(metadata)
-        _sweep(table, metadata.parent, keep_hours)
+            _publish(Path(table.metadata_location.removeprefix("file://")))
+        _sweep(table, folder / "metadata", keep_hours)
         yield name, Registered(delta.count(), added, removed)
 
 
-def _folder(tables: Path) -> Path:
+def _url(place: Location) -> str:
+    return f"file://{place.absolute()}" if isinstance(place, Path) else str(place)
+
+
+def _folder(tables: Location) -> Location:
     folder = tables.absolute() / FOLDER
     if any(character in str(folder) for character in "#?%"):
         raise UsageError(f"Iceberg cannot name files in {folder}: choose a path without '#', '?' and '%'")
     return folder
 
 
-def _open(folder: Path, name: str | None) -> Catalog:
+def _open(folder: Location, name: str | None) -> Catalog:
     try:
         if name is None:
             return load_catalog(
@@ -163,11 +174,11 @@ def _create(
     return catalog.load_table(identifier)
 
 
-def _follow(table: Table, delta: DeltaTable, path: Path) -> tuple[int, int]:
+def _follow(table: Table, delta: DeltaTable, path: Location) -> tuple[int, int]:
     """Commit one snapshot that makes `table` equal to `delta`; return how many files it added and removed."""
     held = {task.file.file_path: task.file for task in table.scan().plan_files()}
     actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
-    used = {f"file://{path.absolute() / unquote(action['path'])}": action for action in actions}
+    used = {f"{_url(path)}/{unquote(action['path'])}": action for action in actions}
     schema = _schema(delta)
     with table.transaction() as change:
         if {field.name for field in table.schema().fields} != set(schema.names):
@@ -237,15 +248,25 @@ def _publish(metadata: Path) -> None:
     replace_file(hint, version.encode())
 
 
-def _sweep(table: Table, folder: Path, keep_hours: float) -> None:
+def _sweep(table: Table, folder: Location, keep_hours: float) -> None:
     """Remove metadata files that nothing names any more and that are older than `keep_hours`."""
     named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     for snapshot in table.snapshots():
         named.add(snapshot.manifest_list)
         named.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
     names = {name.rpartition("/")[2] for name in named} | {"version-hint.text"}
-    newest = max(folder.glob("v*.metadata.json"), key=lambda path: path.stat().st_mtime, default=None)
-    for path in folder.iterdir():
-        unused = path.name not in names and path != newest
-        if unused and path.stat().st_mtime < time.time() - keep_hours * 3600:
-            path.unlink(missing_ok=True)
+    written = dict(_written(folder))
+    numbered = {name: at for name, at in written.items() if _NUMBERED.fullmatch(name)}
+    names.update(sorted(numbered, key=numbered.__getitem__)[-1:])
+    for name, at in written.items():
+        if name not in names and at < time.time() - keep_hours * 3600:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _written(folder: Location) -> Iterator[tuple[str, float]]:
+    """Yield the name of each file in `folder`, and when it was written, in seconds since 1970."""
+    if isinstance(folder, Path):
+        yield from ((path.name, path.stat().st_mtime) for path in folder.iterdir())
+        return
+    for info in folder.filesystem().get_file_info(pa_fs.FileSelector(folder.key, allow_not_found=True)):
+        yield info.base_name, info.mtime_ns / 1e9

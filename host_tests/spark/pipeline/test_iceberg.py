@@ -19,16 +19,19 @@ import pyarrow.dataset as pa_dataset
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from gold_fleet import QUERY, Killed, fleet, table_of, telemetry, written
+from object_store import ObjectStore, use
 from spark_helpers import RECEIVED_MS
 from umqtt_kit import __main__ as umqtt
 
 from spark_ingest.errors import UsageError
+from spark_ingest.location import OPTIONS, located, open_table
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.rebuild import rebuild, recount
 from spark_ingest.sql import FOLDERS
+from spark_ingest.tables.schemas import SCHEMAS
 from spark_ingest.tables.upkeep import compact, retain, vacuum
 
 pytest.importorskip("pyiceberg")
@@ -343,6 +346,36 @@ def test_the_command_uses_a_catalog_of_pyicebergs_configuration_and_says_what_is
     assert "choose a path without '#'" in fails(folder=moved.rename(tables.with_name("#1")))
     assert "there are no tables" in fails(folder=made_empty(tables))
     assert not (tables / "iceberg").exists()
+
+
+def test_tables_on_s3_are_shown_by_a_catalog_elsewhere(made, tmp_path, monkeypatch):
+    """Planted: the files are named as those of a folder are; metadata that nothing names stays."""
+    rows_made = DeltaTable(str(made / "bronze")).to_pyarrow_table()
+    fleet = located("s3://readings/fleet")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{tmp_path / 'lake.db'}")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__REGION", "us-east-1")
+    with ObjectStore() as store:
+        use(store, monkeypatch)
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ENDPOINT", store.endpoint)
+        monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+        bronze = fleet / "bronze"
+        monkeypatch.setattr(iceberg, "SCHEMAS", {"bronze": SCHEMAS["bronze"]})
+        stray = fleet / "iceberg" / "umqtt" / "bronze" / "metadata" / "stray.avro"
+        for number in range(3):
+            write_deltalake(
+                str(bronze), rows_made, mode="append", partition_by=["received_date"], storage_options=OPTIONS
+            )
+            if number == 1:
+                stray.write_bytes(b"of a run that was killed")
+                open_table(bronze).optimize.compact()
+            iceberg.register(fleet, "lake", keep_hours=0)
+            open_table(bronze).vacuum(0, dry_run=False, enforce_retention_duration=False)
+            shown = load_catalog("lake").load_table("umqtt.bronze").scan().to_arrow()
+            assert rows(shown) == rows(open_table(bronze).to_pyarrow_table())
+            assert shown.num_rows == (number + 1) * rows_made.num_rows
+        assert not stray.exists()
+        assert iceberg.register(fleet, "lake") == {"bronze": (shown.num_rows, 0, 0)}
 
 
 def made_empty(folder: Path) -> Path:
