@@ -36,8 +36,15 @@ OPTIONS = {
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._=-]*[A-Za-z0-9_=-])*/?")
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_OTHER_CREDENTIALS = {
+    "Generic MicrosoftAzure error": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "Generic GCS error": "set GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""What to set instead of _CREDENTIALS, by text in the error."""
 _REASONS = {
     "<Code>NoSuchBucket<": "there is no such bucket: make it",
+    "<Code>ContainerNotFound<": "there is no such container: make it",
+    "Account must be specified": "the account is not known: set AZURE_STORAGE_ACCOUNT_NAME",
     "<Code>InvalidAccessKeyId<": f"the store does not know the access key: {_CREDENTIALS}",
     "<Code>SignatureDoesNotMatch<": f"the secret key does not go with the access key: {_CREDENTIALS}",
     "<Code>ExpiredToken<": f"the credentials have expired: {_CREDENTIALS}",
@@ -51,7 +58,8 @@ _REASONS = {
     "401 Unauthorized": "the store does not allow it with these credentials",
     "redirect without LOCATION": "the bucket is in another region: set AWS_REGION",
     "<Code>AuthorizationHeaderMalformed<": "the bucket is in another region: set AWS_REGION",
-    "URL scheme is not allowed": "its endpoint is plain http: set AWS_ALLOW_HTTP=true where the network is safe",
+    "URL scheme is not allowed": "its endpoint is plain http: set AWS_ALLOW_HTTP or AZURE_ALLOW_HTTP to true where the "
+    "network is safe",
 }
 """Maps text in a store's error to a message for the user, for lasting faults; no table's URL contains such text."""
 _PASSING = {
@@ -312,7 +320,9 @@ def reason(error: BaseException) -> str:
     text = str(error)
     if said or not _FROM_A_STORE.search(text):
         return said or next(iter(text.strip().splitlines()), type(error).__name__)
-    known = next((meaning for sign, meaning in (_REASONS | _PASSING).items() if sign in text), None)
+    known = next((meaning for sign, meaning in (_REASONS | _PASSING).items() if sign in text), "")
+    for sign, credentials in _OTHER_CREDENTIALS.items():
+        known = known.replace(_CREDENTIALS, credentials) if sign in text else known
     status = _STATUS.search(text)
     return known or (f"the store answered {status[1]}" if status else "the store could not do it")
 

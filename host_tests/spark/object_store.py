@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from collections.abc import Iterable
 from subprocess import DEVNULL, PIPE, Popen
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 import pytest
@@ -24,8 +24,19 @@ CLOSES, LOSES_COMMITS = 0, -1
 _CONTROL = "/-/answer"
 
 
+class Store(Protocol):
+    """What :func:`use` needs of a store."""
+
+    def environment(self) -> dict[str, str]: ...
+
+
 class ObjectStore:
-    """A server with the bucket ``readings``, whose content is lost when it ends."""
+    """A server with the bucket ``readings``, whose content is lost when it ends.
+
+    :ivar root: the URL of the bucket.
+    """
+
+    root = "s3://readings"
 
     def __enter__(self) -> ObjectStore:
         # The store is a part of others, as mosquitto is: `make prove-steady` delays the project's own processes only.
@@ -87,7 +98,7 @@ class ObjectStore:
         urllib.request.urlopen(request).close()
 
 
-def use(store: ObjectStore, patch: pytest.MonkeyPatch) -> None:
+def use(store: Store, patch: pytest.MonkeyPatch) -> None:
     """Make this process use the store."""
     for name, value in store.environment().items():
         patch.setenv(name, value)

@@ -1,5 +1,7 @@
 """Tables on an object store: a real S3 server, which disappears, refuses keys, and has two writers at once.
 
+The laws hold on Azure too, where Azurite is on the PATH (tier 3).
+
 `make test` runs a sample: each request takes a server in Python some milliseconds. UMQTT_FULL_SWEEPS=1 runs every
 stage, command and order, and sixty kills.
 """
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from azure_store import AzureStore, needs_azurite
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, use
 from spark_helpers import Process
 from test_batch import BATCHES, QUERY, lost_and_duplicated, workload
@@ -38,17 +41,22 @@ from spark_ingest.tables.schemas import SCHEMAS
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
+STORES = [ObjectStore, pytest.param(AzureStore, marks=[pytest.mark.tier(3), needs_azurite])]
+# What a test tells the store to answer, only that of S3 can.
+on_s3 = pytest.mark.parametrize("store", [ObjectStore], indirect=True)
+
+
+@pytest.fixture(scope="module", params=STORES, ids=lambda kind: kind.root.partition(":")[0])
+def store(request: pytest.FixtureRequest) -> Iterator[ObjectStore | AzureStore]:
+    with request.param() as store:
         yield store
 
 
 @pytest.fixture
-def tables(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StorePath:
+def tables(store: ObjectStore | AzureStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StorePath:
     """Provide a location for this test alone."""
     use(store, monkeypatch)
-    found = located(f"s3://readings/{tmp_path.name}/tables")
+    found = located(f"{store.root}/{tmp_path.name}/tables")
     assert isinstance(found, StorePath)
     return found
 
@@ -130,9 +138,9 @@ class TestTwoWriters:
         newer = writer_of(tables, tmp_path / "b")
         newer.write(batches[0], 0, "b")
         newer.write(batches[1], 1, "b")
-        with pytest.raises(TablesTaken, match=r"another pipeline.*has taken over s3://.*nothing is lost"):
+        with pytest.raises(TablesTaken, match=rf"another pipeline.*has taken over {tables}.*nothing is lost"):
             older.write(batches[1], 1, "a")
-        with pytest.raises(UsageError, match=r"another pipeline has written to the tables s3://.*new --checkpoint"):
+        with pytest.raises(UsageError, match=rf"another pipeline has written to the tables {tables}.*new --checkpoint"):
             (tmp_path / "a" / "metadata").touch()  # Spark has written into it
             writer_of(tables, tmp_path / "a")
         newer.write(batches[2], 2, "b")
@@ -212,6 +220,7 @@ class TestTwoWriters:
         assert sum(devices["readings"].to_pylist()) == len(made)
 
 
+@on_s3
 def test_gold_s_state_is_kept_when_its_store_is_away_for_a_moment(store, tables, tmp_path):
     """Planted: a state that cannot be read at the moment is taken for damaged."""
     writer_of(tables, tmp_path).write(workload(seed=11)[0][0], 0, QUERY)
@@ -290,6 +299,7 @@ AWS_SAYS = (
 )
 
 
+@on_s3
 class TestBadInput:
     """Bad input gives one line, without any credentials. Planted: the store's own answer as the reason."""
 
@@ -351,7 +361,7 @@ class TestBadInput:
 
     def test_an_endpoint_of_plain_http_that_was_not_allowed(self, tables, capsys, monkeypatch):
         monkeypatch.delenv("AWS_ALLOW_HTTP")
-        assert "set AWS_ALLOW_HTTP=true where the network is safe" in self.refused(f"{tables}/other", capsys)
+        assert "set AWS_ALLOW_HTTP or AZURE_ALLOW_HTTP to true" in self.refused(f"{tables}/other", capsys)
 
     @pytest.mark.parametrize(
         ("status", "code", "wanted"),
@@ -378,15 +388,16 @@ class TestBadInput:
         assert umqtt.run(["tables", "register", "--tables", "gs://readings/tables", "--catalog", "lake"]) == 2
         assert "Iceberg tables are made in a folder or on s3://" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(
-        "url",
-        ["s3://key:secret@bucket/tables", "s3://bucket/tables?secret=1", "http://bucket/tables", "s3://", "s3:///tables",
-         "s3://bucket/a//b", "s3://bucket/a/../b", "s3://bucket/a b", "s3://bucket/%41"],
-    )  # fmt: skip
-    def test_a_url_that_is_none_of_tables(self, url):
-        with pytest.raises(UsageError) as error:
-            located(url)
-        assert "secret" not in str(error.value) and "\n" not in str(error.value)
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://key:secret@bucket/tables", "s3://bucket/tables?secret=1", "http://bucket/tables", "s3://", "s3:///tables",
+     "s3://bucket/a//b", "s3://bucket/a/../b", "s3://bucket/a b", "s3://bucket/%41"],
+)  # fmt: skip
+def test_a_url_that_is_none_of_tables(url):
+    with pytest.raises(UsageError) as error:
+        located(url)
+    assert "secret" not in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_file_that_is_being_replaced_is_read_as_it_was_or_as_it_is(tables, monkeypatch):
@@ -412,6 +423,20 @@ def test_a_file_that_is_being_replaced_is_read_as_it_was_or_as_it_is(tables, mon
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("Generic MicrosoftAzure error\nAccount must be specified", "set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("Generic MicrosoftAzure error: http://169.254.169.254/x", "no credentials: set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("Generic GCS error: http://169.254.169.254/x", "no credentials: set GOOGLE_APPLICATION_CREDENTIALS"),
+        ("Generic MicrosoftAzure error: 404 Not Found: <Code>ContainerNotFound</Code>", "there is no such container"),
+    ],
+)
+def test_azure_and_google_have_hints_of_their_own(said, wanted):
+    """The texts are those of delta-rs 1.6. Planted: the hint names Amazon's variables."""
+    assert wanted in reason(OSError(said)) and "AWS" not in reason(OSError(said))
 
 
 def test_only_what_may_pass_is_waited_for():

@@ -77,6 +77,9 @@ class UnityServer:
                     raise Refused(404, "CATALOG_NOT_FOUND", f"Catalog not found: {body['catalog_name']}")
                 self.schemas.add(full_name)
                 return body | {"full_name": full_name}
+            case "GET", "schemas", "":
+                names = [(full_name, *full_name.split(".")) for full_name in sorted(self.schemas)]
+                return {"schemas": [{"full_name": full, "catalog_name": one, "name": two} for full, one, two in names]}
             case "GET", "schemas", name:
                 if name not in self.schemas:
                     raise Refused(404, "SCHEMA_NOT_FOUND", f"Schema not found: {name}")
