@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def test_each_reading_is_in_the_table_once_and_each_value_in_its_daily_mean(tmp_path):
-    """Planted: the view counts rows of its own earlier run; the table is read without a checkpoint."""
+    """Two of these cannot run at once: Spark Connect listens on port 15002."""
     batches, made, _ = workload(seed=5)
     writer = BatchWriter(tmp_path / "lake", tmp_path / "state", format="parquet", report=lambda _line: None)
     project = Path(shutil.copytree(EXAMPLES / "pipelines", tmp_path / "project"))
