@@ -137,6 +137,12 @@ class Client(Inbox):
             raise LinkLost("not inside async with")
         await self._changed.wait()
 
+    def _handle_publish(self, head, buf, j, end):
+        # While the inbox is full, messages that were read already wait in the receive buffer. Returns False for one.
+        if self._waiting_bytes > self.inbox_size and not self.awaited:
+            return False
+        return Inbox._handle_publish(self, head, buf, j, end)
+
     def _dropped(self, packet_id, topic, payload, reason):
         if packet_id in self._awaited:
             self._awaited[packet_id] = (reason, self.mqtt5.refused) if reason == 4 else (reason,)  # REFUSED

@@ -70,7 +70,7 @@ def _run_tests(library: Path, *options: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.timeout(900 if _FULL else 180)
+@pytest.mark.timeout(2700 if _FULL else 180)
 def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
     doors = [name for name in with_imports(SMALLEST, modules(library_folder())) if name != INIT]
     bundle = Bundle(library_folder(), doors, _names_that_tests_look_at())
@@ -81,7 +81,7 @@ def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
     assert ended.returncode == 0, ended.stdout[-6000:]
 
 
-@pytest.mark.timeout(900 if _FULL else 180)
+@pytest.mark.timeout(2700 if _FULL else 180)
 def test_units_and_laws_hold_for_machine_code(tmp_path: Path):
     """Planted: an exception raised again is another one in machine code; no function becomes machine code."""
     program = [*micropython_command(), "-c", "import sys; print(sys.implementation._mpy)"]
