@@ -16,10 +16,10 @@ class MemoryInbound:
     """Keeps up to `slots` received messages in RAM until PUBREL. A store in flash has an object with these methods."""
 
     def __init__(self, slots=64):
-        self._slots = slots
+        self.slots = slots
         # Two lists, since a table that grows needs more memory in one piece, and has no order.
         self._ids = []
-        self._messages = []
+        self._waiting = []
 
     def ids(self):
         """Returns the packet ids of all messages in the order of arrival: the list itself, not a copy."""
@@ -27,21 +27,21 @@ class MemoryInbound:
 
     def room(self):
         """Returns how many more messages fit; below 0 if there are more than `slots` already."""
-        return self._slots - len(self._ids)
+        return self.slots - len(self._ids)
 
     def put(self, packet_id, flags, topic, payload):
         """Stores a message. Raises MemoryError; then the message is not stored."""
-        self._messages[len(self._ids) :] = [(flags, topic, payload)]  # instead of one whose id found no memory
+        self._waiting[len(self._ids) :] = [(flags, topic, payload)]  # instead of one whose id found no memory
         self._ids.append(packet_id)
 
     def get(self, packet_id):
         """Returns (flags, topic, payload), or None if no message has that packet id."""
-        return self._messages[self._ids.index(packet_id)] if packet_id in self._ids else None
+        return self._waiting[self._ids.index(packet_id)] if packet_id in self._ids else None
 
     def tombstone(self, packet_id):
         i = self._ids.index(packet_id)
         self._ids.pop(i)
-        self._messages.pop(i)
+        self._waiting.pop(i)
 
 
 class Qos2:
@@ -71,10 +71,11 @@ class Qos2:
             self._give_up(self._inbound.ids()[0])
         outbox = self._session.outbox
         for packet_id in outbox.released:
-            self._change(packet_id, AWAIT_PUBREC, 0)
+            self.change(packet_id, AWAIT_PUBREC, 0)
         outbox.released = []
 
-    def _change(self, packet_id, state, rank):
+    def change(self, packet_id, state, rank):
+        """Changes the state of a message of ours, first in the store. rank: its place among those released, or 0."""
         session = self._session
         outbox = session.outbox
         if rank:
@@ -133,7 +134,7 @@ class Qos2:
             return
         if packet_id not in outbox.released:
             outbox.rank += 1
-            self._change(packet_id, state, outbox.rank)  # durable before PUBREL
+            self.change(packet_id, state, outbox.rank)  # durable before PUBREL
             outbox.released.append(packet_id)
             self._send_pubrel(packet_id)
         else:
@@ -172,7 +173,7 @@ class Qos2:
             if not self.has_room() and not self._makes_room():
                 self._session.part("backpressure").refuse(head, packet_id, plain)
                 return
-            if not self._store(packet_id, head & 15, topic, payload):
+            if not self.put(packet_id, head & 15, topic, payload):
                 return
         self._session.out.put_ack(PUBREC, packet_id)
 
@@ -195,12 +196,15 @@ class Qos2:
         if self.knows(packet_id) and not head & DUP:
             self._give_up(packet_id)
         forgets = self._session.clean_session and not self.has_room()  # see _makes_room()
-        if forgets or self.knows(packet_id) or self._store(packet_id, head & 15 | _HANDED_OVER, b"", b""):
+        if forgets or self.knows(packet_id) or self.put(packet_id, head & 15 | _HANDED_OVER, b"", b""):
             self._session.out.put_ack(PUBREC, packet_id)
 
-    def _store(self, packet_id, flags, topic, payload):
-        # False: the store fails again and again. The message and all that come after it are left unacknowledged, in
-        # their order; on another link the broker sends them again.
+    def put(self, packet_id, flags, topic, payload):
+        """Stores a message of the broker. Raises StoreError, or returns False if the store fails again and again.
+
+        Then the message and all that come after it are left unacknowledged, in their order; on another link the broker
+        sends them again.
+        """
         if self.failed_at is None:
             try:
                 self._inbound.put(packet_id, flags, topic, payload)
@@ -276,9 +280,10 @@ class Qos2:
                 self._hand_over(packet_id, message)
             if (waits or session.handover_limit == BLOCKED) and not message[0] & _HANDED_OVER:
                 session.part("backpressure").keep(message)
-        self._remove(packet_id)
+        self.remove(packet_id)
 
-    def _remove(self, packet_id):
+    def remove(self, packet_id):
+        """Forgets a message of the broker, and its packet id."""
         self._inbound.tombstone(packet_id)
         for packet_ids in (self._old, self._done_with):
             while packet_id in packet_ids:
@@ -287,7 +292,7 @@ class Qos2:
     def _complete(self, packet_id):
         # Removed before PUBCOMP: after it, the broker may use the id for another message, which a stale id would
         # swallow. A power cut right here hands the message over again, flagged as redelivered.
-        self._remove(packet_id)
+        self.remove(packet_id)
         if self._session.state == UP:
             self._done.append(packet_id)
             self.pump()
