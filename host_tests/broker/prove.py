@@ -167,30 +167,25 @@ def _catch_all(folder: Path, seed: int) -> dict[str, str]:
 
 def _catch(folder: Path, mistake: str, seed: int, crew: int, level: int) -> str:
     """Return the first law that a mistake broke, "" if it was not caught."""
-    for attempt in range(_CONTROL_TRIES):
+
+    def failures(seed: int) -> list[str]:
         new = _new(folder, "control")
-        tally = kill_law.run(new, _CONTROL_KILLS, seed + attempt, mistake, crew=crew, protocol_level=level)
-        if tally.failures:
-            return _first(tally.failures)
-    return ""
+        return kill_law.run(new, _CONTROL_KILLS, seed, mistake, crew=crew, protocol_level=level).failures
+
+    return _first_of(failures, seed)
 
 
 def _catch_in_trace(folder: Path, mistake: str, seed: int, level: int) -> str:
-    for attempt in range(_CONTROL_TRIES):
-        if violations := trace_load.trace(_new(folder, "control"), seed + attempt, mistake, level).violations:
-            return _first(violations)
-    return ""
+    return _first_of(lambda seed: trace_load.trace(_new(folder, "control"), seed, mistake, level).violations, seed)
 
 
 def _catch_in_failover(folder: Path, mistake: str, faults: list[str], seed: int) -> str:
-    for attempt in range(_CONTROL_TRIES):
-        if failures := failover_law.run(_new(folder, "control"), faults, seed + attempt, mistake).failures:
-            return _first(failures)
-    return ""
+    return _first_of(lambda seed: failover_law.run(_new(folder, "control"), faults, seed, mistake).failures, seed)
 
 
-def _first(failures: list[str]) -> str:
-    return failures[0] if failures else ""
+def _first_of(run: Callable[[int], list[str]], seed: int) -> str:
+    """Return the first failure in runs with several seeds, "" if there is none."""
+    return next((failures[0] for attempt in range(_CONTROL_TRIES) if (failures := run(seed + attempt))), "")
 
 
 def _new(folder: str | Path, prefix: str) -> Path:
