@@ -74,8 +74,9 @@ def test_a_client_outlives_the_loop_that_ran_it():
 
     async def main():
         async with client:
+            before = client.discarded
             waiting = asyncio.create_task(client.publish("a", b"x"))
-            await asyncio.sleep(0.02)  # the driver and publish() wait
+            await until(lambda: client.discarded > before)  # it is counted while publish() waits
             waiting.cancel()
             try:
                 await waiting
