@@ -48,7 +48,8 @@ def plan(seed: int) -> tuple[list[str], str]:
 
 # Planted mistakes, and the fault that reveals each.
 MISTAKES = {
-    "writes without the lease": (broker_mistakes.WRITES_WITHOUT_THE_LEASE, ["stop active"]),
+    # It shows if the broker has something to write when it continues.
+    "writes without the lease": (broker_mistakes.WRITES_WITHOUT_THE_LEASE, ["stop active"] * 3),
     "acknowledges before Redis has it": (broker_mistakes.ACKNOWLEDGES_EARLY, ["kill active", "kill both"]),
 }
 
