@@ -238,6 +238,7 @@ class Peer:
             length |= (buffer[at] & 127) << shift
             shift += 7
             if buffer[at] < 128:
+                assert buffer[at] or at == 1, "a remaining length that is longer than it need be [MQTT-1.5.5-1]"
                 end = at + 1 + length
                 if len(buffer) < end:
                     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from broker_peer import BrokerProcess, BrokerThread, Peer, StartBroker
 from peer5 import Peer5
 from umqtt_broker import BrokerConfig
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import PUBACK, PUBREC, UNSUBACK
+from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL, UNSUBACK
 from umqtt_testkit.mosquitto import Mosquitto
 
 NO_LOCAL, AS_PUBLISHED, IF_NEW, NEVER = 4, 8, 0x10, 0x20
@@ -259,10 +260,11 @@ def test_a_message_waits_as_long_as_it_may_and_says_how_long_is_left(
     assert broker.call(lambda: broker.stats.dropped_expired) == 3
 
 
-def test_topic_aliases_stand_for_the_name_that_came_last_with_them(peer5: Connect5) -> None:
-    # Planted: the first name is kept; the empty name is routed.
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_topic_aliases_stand_for_the_name_that_came_last_with_them(peer5: Connect5, qos: int) -> None:
+    # Planted: the first name is kept; the empty name is routed; the packet goes on as it came, with the alias.
     sender, client = peer5(b"sender"), peer5(b"client")
-    client.subscribe5((b"#", 0))
+    client.subscribe5((b"#", qos))
     for topic_name, alias, expected in (
         (b"a", 1, b"a"),
         (b"b", 10, b"b"),
@@ -270,7 +272,7 @@ def test_topic_aliases_stand_for_the_name_that_came_last_with_them(peer5: Connec
         (b"c", 1, b"c"),
         (b"", 1, b"c"),
     ):
-        sender.publish5(topic_name, b"x", 1, topic_alias=alias)
+        sender.publish5(topic_name, b"x", qos, topic_alias=alias)
         got = client.receive_message()
         assert (got.topic_name, got.properties) == (expected, {})
 
@@ -470,6 +472,74 @@ def test_subscribers_of_every_kind_get_the_same_message_each_in_its_form(
                 extra = {"subscription_identifier": 7} if kind == _IDENTIFIED else {}
                 assert [one.properties for one in got] == [with_it | extra for _, with_it in wanted]
         assert sender.flush() == [] and all(not client.flush() for _, client in here.values())
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_message_at_qos_0_that_waits_comes_in_the_form_of_the_client_that_returns(
+    start_broker: StartBroker, version: int
+) -> None:
+    # Planted: what a publisher of MQTT 5 has sent without properties waits without their length.
+    port = start_broker(queue_qos0_messages=True).port
+    with Peer5(port) as away:
+        away.connect5(b"away", session_expiry_interval=100)
+        away.subscribe5((b"t", 0))
+        away.disconnect()
+    with Peer(port) as old, Peer5(port) as new:
+        old.connect(b"old")
+        new.connect5(b"new")
+        old.publish(b"t", b"1")
+        old.flush()
+        new.publish5(b"t", b"2")
+        new.publish5(b"t", b"3", **EVERYTHING)
+        new.flush()
+    with Peer5(port) if version == 5 else Peer(port) as back:
+        if isinstance(back, Peer5):
+            back.connect5(b"away", clean=False, session_expiry_interval=100)
+        else:
+            back.connect(b"away", clean_session=False)
+        got: list[Any] = [back.receive_message() for _ in range(3)]
+        assert version == 4 or [one.properties for one in got] == [{}, {}, EVERYTHING]
+        assert [(one.topic_name, one.payload) for one in got] == [(b"t", b"1"), (b"t", b"2"), (b"t", b"3")]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_packet_goes_on_as_it_came_only_where_the_subscriber_must_get_the_same(
+    peer5: Connect5, peer: Callable[..., Peer], qos: int, version: int
+) -> None:
+    # Planted, one by one: DUP and RETAIN are passed on; a length with more bytes than it needs is; a subscriber of the
+    # other version, or at a lower QoS, gets the bytes of the publisher.
+    subscribers: list[tuple[int, Peer]] = []
+    for granted in (0, 1, 2):
+        old, new = peer(b"old-%d" % granted), peer5(b"new-%d" % granted)
+        subscribers += (granted, old), (granted, new)
+        old.subscribe(b"t", granted)
+        new.subscribe5((b"t", granted))
+    publisher = peer(b"publisher") if version == 4 else peer5(b"publisher")
+    properties = b"" if version == 4 else b"\0"
+    for size in (1, 200, 20_000):
+        for dup, retain, padding in itertools.product((False, True), repeat=3):
+            if dup and not qos:
+                continue
+            packet_id = publisher.next_id()
+            packet = encoder.publish(b"t", bytes(size), qos, packet_id, retain=retain, dup=dup, properties=properties)
+            publisher.send(_padded(packet) if padding else packet)
+            if qos == 1:
+                publisher.expect(PUBACK, packet_id)
+            elif qos:
+                publisher.expect(PUBREC, packet_id)
+                publisher.send(encoder.acknowledgement(PUBREL, packet_id))
+                publisher.expect(PUBCOMP, packet_id)
+            for granted, subscriber in subscribers:
+                got = subscriber.receive_message()
+                assert (len(got.payload), got.qos, got.retain, got.dup) == (size, min(granted, qos), False, False)
+    assert not any(subscriber.flush() for _, subscriber in subscribers if qos < 2)
+
+
+def _padded(packet: bytes) -> bytes:
+    """Return the packet with one byte more for its remaining length."""
+    last = next(at for at in range(1, 5) if packet[at] < 128)
+    return packet[:last] + bytes((packet[last] | 128, 0)) + packet[last + 1 :]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -54,16 +54,22 @@ def process_other(
 
 
 def process_publish_qos2(
-    connection: RequestClient, session: Session, packet_id_bytes: bytes, topic_name: bytes, payload: bytes, retain: int
+    connection: RequestClient,
+    session: Session,
+    packet_id_bytes: bytes,
+    topic_name: bytes,
+    payload: bytes,
+    retain: int,
+    received: bytes | None,
 ) -> None:
-    """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
+    """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B). received: see Publish."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
     if packet_id in session.inbound:
         # No need to wait: its PUBREC cannot be sent before the first copy is safe. The acknowledgements of a connection
         # are sent in order, and the CONNACK of a new connection waited for everything recorded before it.
         check_topic_name(topic_name, connection.context.config.max_topic_levels)
         return
-    connection.publish(topic_name, payload, 2, retain)
+    connection.publish(topic_name, payload, 2, retain, received)
     take_packet_id(session, packet_id)
 
 

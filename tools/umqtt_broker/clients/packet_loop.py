@@ -82,12 +82,16 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 payload += data[body] << 8 | data[body + 1]
                 topic_name = data[body + 2 : payload]
                 qos = first_byte & 6
+                received = None
+                if first_byte & 9:
+                    if first_byte & 8 and not qos:
+                        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
+                elif data[body - 1]:  # a last byte 0 of the length adds nothing to it
+                    received = data[at : payload if qos else packet_end]
                 if qos == 0:
                     if payload > packet_end:
                         raise MalformedPacket("PUBLISH cut short")
-                    if first_byte & 8:
-                        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
-                    publish(topic_name, data[payload:packet_end], 0, first_byte & 1)
+                    publish(topic_name, data[payload:packet_end], 0, first_byte & 1, received)
                 else:
                     packet_id = data[payload : payload + 2]
                     payload += 2
@@ -96,11 +100,17 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     if packet_id == b"\0\0":
                         raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
                     if qos == 2:
-                        publish(topic_name, data[payload:packet_end], 1, first_byte & 1)
+                        publish(topic_name, data[payload:packet_end], 1, first_byte & 1, received)
                         append(b"\x40\x02" + packet_id)
                     elif qos == 4:
                         process_publish_qos2(
-                            connection, session, packet_id, topic_name, data[payload:packet_end], first_byte & 1
+                            connection,
+                            session,
+                            packet_id,
+                            topic_name,
+                            data[payload:packet_end],
+                            first_byte & 1,
+                            received,
                         )
                         append(b"\x50\x02" + packet_id)
                     else:

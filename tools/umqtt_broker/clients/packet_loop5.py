@@ -77,8 +77,14 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 properties_at = name_end + 2 if qos else name_end
                 if properties_at >= packet_end:
                     raise MalformedPacket("PUBLISH cut short")
-                if first_byte & refused_flag:
-                    raise MalformedPacket("retain flag", ReasonCode.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
+                received = None
+                if first_byte & 9:
+                    if first_byte & refused_flag:
+                        raise MalformedPacket("retain flag", ReasonCode.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
+                    if first_byte & 8 and not qos:
+                        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
+                elif data[body - 1] and not data[properties_at]:  # as in packet_loop
+                    received = data[at : name_end if qos else packet_end]
                 topic_name = data[body + 2 : name_end]
                 payload_at = properties_at + 1
                 send = publish
@@ -92,9 +98,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                         send = partial(router.publish_with, with_it, publish)
                 payload = data[payload_at:packet_end]
                 if qos == 0:
-                    if first_byte & 8:
-                        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
-                    send(topic_name, payload, 0, first_byte & 1)
+                    send(topic_name, payload, 0, first_byte & 1, received)
                 else:
                     if qos == 6:
                         raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
@@ -102,7 +106,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     if packet_id == b"\0\0":
                         raise MalformedPacket("packet identifier 0", ReasonCode.PROTOCOL_ERROR)  # [MQTT-2.2.1-3]
                     if qos == 2:
-                        reason_code = send(topic_name, payload, 1, first_byte & 1)
+                        reason_code = send(topic_name, payload, 1, first_byte & 1, received)
                         append(
                             packets5.encode_acknowledgement(PUBACK, packet_id, reason_code)
                             if reason_code
@@ -114,7 +118,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                         if number in session.inbound:
                             check_topic_name(topic_name, connection.context.config.max_topic_levels)
                         else:
-                            reason_code = send(topic_name, payload, 2, first_byte & 1)
+                            reason_code = send(topic_name, payload, 2, first_byte & 1, received)
                             if not reason_code:
                                 # A PUBREC that refuses the message frees the identifier.
                                 take_packet_id(session, number)

@@ -33,9 +33,9 @@ def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rig
     # A Rights object never changes its answers, so an allowed name is kept: the next message costs one lookup.
     allowed: set[bytes] = set()
 
-    def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
+    def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int, received: bytes | None = None) -> int:
         if topic_name in allowed:
-            return publish(topic_name, payload, qos, retain)
+            return publish(topic_name, payload, qos, retain, received)
         check_topic_name(topic_name, config.max_topic_levels)
         if not rights.may_publish(topic_name):
             stats.denied += 1
@@ -44,7 +44,7 @@ def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rig
             if len(allowed) >= _MAX_ALLOWED:
                 allowed.clear()
             allowed.add(topic_name)
-        return publish(topic_name, payload, qos, retain)
+        return publish(topic_name, payload, qos, retain, received)
 
     return permitted
 
@@ -52,18 +52,19 @@ def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rig
 def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
     most, keeps_retained = config.max_payload_size, config.retain_available
 
-    def limited(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
+    def limited(topic_name: bytes, payload: bytes, qos: int, retain: int, received: bytes | None = None) -> int:
         if most and len(payload) > most:
             check_topic_name(topic_name, config.max_topic_levels)
             stats.dropped_too_large += 1
             return ReasonCode.QUOTA_EXCEEDED
-        return publish(topic_name, payload, qos, retain if keeps_retained else 0)
+        return publish(topic_name, payload, qos, retain if keeps_retained else 0, received)
 
     return limited
 
 
 def _mounted(publish: Publish, config: BrokerConfig, mount: bytes) -> Publish:
-    def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
+    def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int, received: bytes | None = None) -> int:
+        del received  # it contains the name that the client sees
         check_topic_name(topic_name, config.max_topic_levels)
         return publish(mounted_name(mount, topic_name), payload, qos, retain)
 

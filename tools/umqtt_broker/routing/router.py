@@ -55,9 +55,13 @@ _FEW_MESSAGES = 1000
 class Publish(Protocol):
     """A function that passes a message to the router."""
 
-    def __call__(self, topic_name: bytes, payload: bytes, qos: int, retain: int, /) -> int:
+    def __call__(
+        self, topic_name: bytes, payload: bytes, qos: int, retain: int, received: bytes | None = None, /
+    ) -> int:
         """Publish a message. Returns 0, or the reason code of MQTT 5 that says why it is not published.
 
+        received: the packet, at QoS 1 and 2 only up to and including its topic name, if a subscriber at the same QoS
+        gets the same bytes: no flag is set, its length is encoded as short as possible, and it has no properties.
         Raises MalformedPacket for an invalid topic name.
         """
         ...
@@ -117,6 +121,7 @@ class Router:
         payload: bytes,
         qos: int,
         retain: int,
+        received: bytes | None = None,
         routes: _Routes | None = None,
         shown_name: bytes = b"",
     ) -> int:
@@ -125,7 +130,8 @@ class Router:
         Returns 0, or the reason code of MQTT 5 that says why it is not published.
 
         Topic name and payload are shared by all subscribers: they never contain a subscriber's QoS or packet
-        identifier. routes, shown_name: deliver only to these subscribers, under that topic name.
+        identifier. received: see Publish; of MQTT 5 if there is a `source`. To encode it anew would take 0.2 µs.
+        routes, shown_name: deliver only to these subscribers, under that topic name.
         """
         if routes is None:
             routes = self._routes.get(topic_name)
@@ -141,29 +147,40 @@ class Router:
             shown_name = topic_name
         subscribers, version5 = routes
         flags = 0
+        head = packet = head_at_1 = received5 = None
+        lacking = b""
+        if received is not None:
+            if self.source is not None:
+                received5 = received
+            elif qos:
+                head = received
+            else:
+                packet = received
         while True:
             if subscribers:
-                qos0_packet = None
-                heads: list[bytes | None] = [None, None, None]
                 for session, granted_qos in subscribers:
                     # [MQTT-3.8.4-6] the lower of the message's QoS and the subscription's.
                     if granted_qos > qos:
                         granted_qos = qos
                     if granted_qos:
-                        head = heads[granted_qos]
-                        if head is None:
-                            first_byte = PUBLISH | granted_qos << 1
-                            head = heads[granted_qos] = encode_publish_head(first_byte, shown_name, len(payload))
-                        session.deliver(granted_qos, head, topic_name, payload, flags)
+                        if granted_qos == qos:
+                            if head is None:
+                                head = encode_publish_head(PUBLISH | qos << 1, shown_name, len(payload))
+                            session.deliver(qos, head, topic_name, payload, flags)
+                            continue
+                        if head_at_1 is None:
+                            head_at_1 = encode_publish_head(PUBLISH | 1 << 1, shown_name, len(payload))
+                        session.deliver(1, head_at_1, topic_name, payload, flags)
                         continue
                     output = session.qos0_output
                     if output is None:
-                        head = encode_publish_head(PUBLISH, shown_name, len(payload))
-                        session.deliver_qos0(head, topic_name, payload, flags)
+                        content = lacking + payload
+                        head_at_0 = encode_publish_head(PUBLISH, shown_name, len(content))
+                        session.deliver_qos0(head_at_0, topic_name, content, flags)
                         continue
-                    if qos0_packet is None:
-                        qos0_packet = encode_publish_head(PUBLISH, shown_name, len(payload)) + payload
-                    output.append(qos0_packet)
+                    if packet is None:
+                        packet = encode_publish_head(PUBLISH, shown_name, len(payload)) + payload
+                    output.append(packet)
                     if not session.dirty:
                         session.dirty = True
                         self.dirty.append(session)
@@ -171,8 +188,16 @@ class Router:
                 return 0
             # Once more for the clients of MQTT 5, with the properties before the payload.
             subscribers, version5, flags = version5, (), HAS_PROPERTIES
+            head = packet = head_at_1 = None
             properties = self._properties
-            payload = NOTHING + payload if properties is NO_PROPERTIES else encode_content(payload, *properties)
+            if received5 is not None and not qos:
+                # With it, hardly anybody needs the properties and the payload in one piece.
+                packet, lacking = received5, NOTHING
+            elif properties is NO_PROPERTIES:
+                head = received5
+                payload = NOTHING + payload
+            else:
+                payload = encode_content(payload, *properties)
 
     def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         """Deliver a message to the subscribers in _Apart."""
@@ -186,7 +211,7 @@ class Router:
         if version5:
             self._publish_to_version5(version5, topic_name, payload, qos, retain)
         for mount, routes in mounted.items():
-            self.publish(topic_name, payload, qos, 0, (routes, ()), topic_name[len(mount) :])
+            self.publish(topic_name, payload, qos, 0, None, (routes, ()), topic_name[len(mount) :])
 
     def _publish_to_version5(
         self, routes: list[Route5], topic_name: bytes, payload: bytes, qos: int, retain: int
@@ -231,12 +256,15 @@ class Router:
                 session.qos0_output.append(head + content)
                 session.mark_dirty()
 
-    def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
+    def publish_from(
+        self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int, received: bytes | None = None
+    ) -> int:
         """Publish a message from a bridge. It is not sent back to the broker that it came from."""
         if is_origin(topic_name, payload):
             self.set_origin(source, payload)
             self.bridge_loops.answer(source, topic_name)
             return 0
+        del received  # which protocol version it is of, `source` would no longer tell
         before, self.source = self.source, source
         try:
             return self.publish(topic_name, payload, qos, retain)
@@ -251,8 +279,10 @@ class Router:
         payload: bytes,
         qos: int,
         retain: int,
+        received: bytes | None = None,
     ) -> int:
         """Publish a message with properties by calling `publish`. Returns its result, or QUOTA_EXCEEDED."""
+        del received  # without the properties
         most = self._config.max_payload_size
         if most and len(payload) + len(properties.passed_on) > most:
             check_topic_name(topic_name, self._config.max_topic_levels)
@@ -297,9 +327,9 @@ class Router:
             self.retained.remove(topic_name)
         self._stats.retained = len(self.retained)
         routes, (mounted, version5) = self._match(topic_name)
-        self.publish(topic_name, payload, 0, 0, routes, topic_name)
+        self.publish(topic_name, payload, 0, 0, None, routes, topic_name)
         for mount, behind in mounted.items():
-            self.publish(topic_name, payload, 0, 0, (behind, ()), topic_name[len(mount) :])
+            self.publish(topic_name, payload, 0, 0, None, (behind, ()), topic_name[len(mount) :])
         self._publish_to_version5(version5, topic_name, payload, 0, 0)
 
     def flush(self) -> None:
