@@ -69,7 +69,7 @@ _OF_BOOTS = ("silver", "quarantine", "status", "logs")
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 # The rows that are counted at once take about this much. A metric takes more than its own bytes: it becomes a window.
 _CHUNK_BYTES = 128 << 20
-_METRIC_BYTES = 100
+_METRIC_BYTES = 200
 _EPOCH = date(1970, 1, 1)
 _VACUUM_EVERY = 200
 # After a kill, at most this much is counted again: about ten seconds of work, on files that no vacuum removed yet.
@@ -535,20 +535,37 @@ def _open_by_rule(alerts: pa.Table, rules: RuleSet) -> dict[str, int]:
 
 
 def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
-    """Yield the rows of a source in tables that take about _CHUNK_BYTES."""
+    """Yield the rows of a source in tables that take at most about _CHUNK_BYTES, or are one row."""
     held: list[pa.RecordBatch] = []
-    size = 0
+    size = 0.0
     for batch in source.batches(COUNTED[name], SCHEMAS[name]):
-        held.append(batch)
-        size += batch.nbytes
-        if "metrics" in batch.schema.names:
-            ends = batch["metrics"].offsets
-            size += _METRIC_BYTES * (ends[-1].as_py() - ends[0].as_py())
-        if size >= _CHUNK_BYTES:
-            yield pa.Table.from_batches(held).combine_chunks()
-            held, size = [], 0
+        sizes = _sizes(batch)
+        start = 0
+        while start < batch.num_rows:
+            end = int(np.searchsorted(sizes, sizes[start] + _CHUNK_BYTES - size, "right")) - 1
+            if not held:
+                end = max(start + 1, end)
+            if end > start:
+                held.append(batch.slice(start, end - start))
+                size += sizes[end] - sizes[start]
+                start = end
+            if start < batch.num_rows:
+                chunk = pa.Table.from_batches(held).combine_chunks()
+                held, size = [], 0.0
+                yield chunk
+                del chunk
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _sizes(batch: pa.RecordBatch) -> np.ndarray:
+    """Return about how many bytes it takes to count the first 0, 1, 2 … rows of a batch."""
+    if "metrics" not in batch.schema.names:
+        return np.linspace(0, batch.nbytes, batch.num_rows + 1)
+    metrics = batch["metrics"]
+    ends = metrics.offsets.to_numpy()
+    each = _METRIC_BYTES + metrics.nbytes / max(1, ends[-1] - ends[0])
+    return np.linspace(0, batch.nbytes - metrics.nbytes, batch.num_rows + 1) + each * (ends - ends[0])
 
 
 def _old(state: State, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
