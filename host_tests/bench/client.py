@@ -20,7 +20,7 @@ from bench_rows import Row, print_rows
 from client_lab import Lab, LabError
 from client_links import BLACKHOLES, Blackholes, severed_rows
 from client_memory import allocation_rows, size_rows, smallest_heap_rows
-from client_plan import OURS, OURS_CPYTHON, SCENARIOS, WINDOW, Scenario, has_goal, rate_rows
+from client_plan import ALL_OURS, SCENARIOS, WINDOW, Scenario, has_goal, rate_rows
 from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing
 
@@ -67,7 +67,7 @@ def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:
                 try:
                     runs[contender.name].append(lab.rate(scenario, contender, seconds))
                 except LabError as error:
-                    if contender in (OURS, OURS_CPYTHON):
+                    if contender in ALL_OURS:
                         raise
                     # A peer is a third-party program: its row shows no figure, and this line says why.
                     print(f"bench-client: {scenario.name}: {error}", file=sys.stderr)

@@ -30,6 +30,9 @@ class Contender:
 
 OURS = Contender("ours", "ours.py", micropython=True)
 OURS_CPYTHON = Contender("ours on CPython", "ours.py", micropython=False)
+# The same program as for umqtt, with another import.
+DROP_IN = Contender("drop-in", "umqtt_peer.py", micropython=True, options=(("module", "umqtt_robust.simple"),))
+ALL_OURS = (OURS, OURS_CPYTHON, DROP_IN)
 
 
 def _pair(name: str, program: str, *, micropython: bool, peer: str | None, **options: object) -> list[Contender]:
@@ -58,6 +61,8 @@ class Scenario:
 
 
 def _scenario(kind: str, qos: int, *peers: Contender, slow: bool = False) -> Scenario:
+    if ROBUST[0] in peers:
+        peers = DROP_IN, *peers
     name = f"{kind} QoS {qos}, {'20 ms round trip' if slow else 'loopback'}"
     return Scenario(name, kind, qos, slow, (OURS, OURS_CPYTHON, *PAHO, *peers))
 
@@ -83,6 +88,7 @@ GOALS = {
     ("publish QoS 1, loopback", "ours", "paho-mqtt"): 3.0,
     ("publish QoS 2, loopback", "ours", "paho-mqtt"): 3.0,
     ("publish QoS 0, loopback", "ours", "umqtt.simple"): 1.3,
+    ("publish QoS 0, loopback", "drop-in", "umqtt.simple"): 1.3,
     ("receive QoS 0, loopback", "ours", "umqtt.simple"): 1.0,
     ("receive QoS 1, loopback", "ours", "umqtt.simple"): 1.3,
     **{(scenario.name, OURS_CPYTHON.name, "paho-mqtt"): 2.0 for scenario in SCENARIOS},
@@ -91,8 +97,7 @@ GOALS = {
 
 def has_goal(scenario: Scenario, contender: Contender) -> bool:
     """Return True for our own contenders, and for peers that a goal names."""
-    ours = (OURS, OURS_CPYTHON)
-    return contender in ours or any((scenario.name, each.name, contender.name) in GOALS for each in ours)
+    return contender in ALL_OURS or any((scenario.name, each.name, contender.name) in GOALS for each in ALL_OURS)
 
 
 def rate_rows(
@@ -104,15 +109,25 @@ def rate_rows(
     bound, if there is one.
     """
     rows = []
-    for ours in (OURS, OURS_CPYTHON):
-        opponents: dict[str, float | None] = {} if physics is None else {"physics": physics}
+    for ours in ALL_OURS:
+        if ours not in scenario.contenders:
+            continue
+        opponents: dict[str, float | None] = {}
+        if physics is not None and ours is not DROP_IN:
+            opponents["physics"] = physics
         for peer in contenders:
-            # Our client on CPython is compared with peers on CPython, ours on MicroPython with all.
-            if peer not in (OURS, OURS_CPYTHON) and (ours is OURS or not peer.micropython):
+            if peer not in ALL_OURS and _compares(ours, peer):
                 opponents[peer.name] = medians.get(peer.name)
-        case = scenario.name if ours is OURS else f"{scenario.name} (CPython)"
+        case = scenario.name if ours is OURS else f"{scenario.name} ({'drop-in' if ours is DROP_IN else 'CPython'})"
         for name, figure in opponents.items():
             least = GOALS.get((scenario.name, ours.name, name))
             goal = None if least is None else Goal(least, LEAST_RATIO)
             rows.append(Row(case, medians.get(ours.name), figure, name, goal, "messages/s"))
     return rows
+
+
+def _compares(ours: Contender, peer: Contender) -> bool:
+    """Return True if ours is compared with that peer."""
+    if ours is DROP_IN:
+        return peer.program == ours.program
+    return ours.micropython or not peer.micropython
