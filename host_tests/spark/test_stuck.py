@@ -58,3 +58,23 @@ def test_a_checkpoint_stuck_at_a_micro_batch_that_is_too_large_gets_on_with_a_sm
     assert run_pipeline(spark, *usual, "--max-bytes", "500K") == 0
     assert "micro-batch 0 was planned with 24" in capfd.readouterr().err
     assert summary(tmp_path / "tables") == (BLOCKS, BLOCKS, 0)
+
+
+@pytest.mark.parametrize("folder", ["offsets", "commits"])
+def test_a_kill_while_spark_writes_its_first_plan_or_commit_stops_nothing(spark, tmp_path: Path, capfd, folder: str):
+    """Planted: the files stay, and Spark refuses the checkpoint, which should be empty on batch 0."""
+    fill(tmp_path / "spool" / "north", [[record("pump", "1-a", seq)] for seq in range(3)])
+    usual = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+    usual += ["--once", "--no-gold"]
+    if folder == "commits":
+
+        def panic(stage: str) -> None:
+            if stage == "silver committed":
+                raise Panic("killed")
+
+        assert run_pipeline(spark, *usual, on_stage=panic) == 1
+    (tmp_path / "checkpoint" / folder).mkdir(parents=True, exist_ok=True)
+    for name in (".0.e59e53dd.tmp", "..0.e59e53dd.tmp.crc", ".0.crc"):
+        (tmp_path / "checkpoint" / folder / name).touch()
+    assert run_pipeline(spark, *usual) == 0, capfd.readouterr().err
+    assert summary(tmp_path / "tables") == (3, 3, 0)

@@ -214,7 +214,7 @@ class Pipeline:
         from ..source.data_source import MqttDataSource
         from ..source.options import Options
         from .batch import MESSAGE_COLUMNS
-        from .plan import drop_oversized_plan
+        from .plan import drop_oversized_plan, remove_first_plan_cut_short
         from .upkeep import Upkeep
 
         config = self.config
@@ -227,6 +227,7 @@ class Pipeline:
             self._upkeep = Upkeep(config, on_stage=self._on_stage)
         except (OSError, DeltaError) as error:
             raise write_failure(error, config.tables) from error
+        remove_first_plan_cut_short(config.checkpoint)
         dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
         if dropped is not None:
             remark(dropped)

@@ -15,6 +15,18 @@ from ..source.offsets import Offset, bytes_between
 from ..spool.access import Spools
 
 
+def remove_first_plan_cut_short(checkpoint: Path) -> None:
+    """Remove what a kill leaves while Spark writes its first plan; the caller holds the checkpoint's lock.
+
+    Spark writes a plan under a hidden name and then renames it. It refuses to plan micro-batch 0 while anything is in
+    the folder of plans.
+    """
+    offsets = checkpoint / "offsets"
+    if _newest(offsets) < 0:
+        for hidden in offsets.glob(".*"):
+            hidden.unlink()
+
+
 def drop_oversized_plan(
     checkpoint: Path, spools: Spools, max_bytes: int, is_written: Callable[[str, int], bool]
 ) -> str | None:
