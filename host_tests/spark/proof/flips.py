@@ -47,16 +47,15 @@ class Flips:
     def unsaid(self, said: str) -> list[str]:
         """Return descriptions of the flips that no pipeline has reported. said: what all of them have printed."""
         lines = said.splitlines()
-        wanted = [
-            flip.path
-            for flip in self._waiting
-            # Without a further micro-batch, nobody reads the set of readings seen.
-            if flip.path.suffix != ".arrow" or self._committed() > flip.committed
-        ]
+        reported = {flip for flip in self._waiting if any(f"{flip.path} is damaged" in line for line in lines)}
+        # The set of readings seen is given up at the first damaged file of it, and its other files are not read.
+        given_up = {flip.committed for flip in reported if flip.path.suffix == ".arrow"}
         return [
-            f"nothing was said of the flipped bit in {path}"
-            for path in wanted
-            if not any(f"{path} is damaged" in line for line in lines)
+            f"nothing was said of the flipped bit in {flip.path}"
+            for flip in self._waiting
+            if flip not in reported
+            # Without a further micro-batch, nobody reads the set.
+            and (flip.path.suffix != ".arrow" or flip.committed not in given_up | {self._committed()})
         ]
 
     def _files(self) -> list[Path]:
