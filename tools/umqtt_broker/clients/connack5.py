@@ -44,10 +44,6 @@ def accepted(
     """
     version5 = connect.version5
     assert version5 is not None  # it is a client of MQTT 5
-    optional = {
-        properties.MAXIMUM_PACKET_SIZE: config.max_packet_size,
-        properties.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIAS_MAXIMUM,
-    }
     said: dict[int, object] = {}
     if session_expiry != version5.session_expiry:
         said[properties.SESSION_EXPIRY_INTERVAL] = session_expiry
@@ -62,11 +58,14 @@ def accepted(
         said[properties.AUTHENTICATION_DATA] = authentication_data
     if broker_id:
         said[properties.USER_PROPERTY] = [(BRIDGE, broker_id)]
-    return _fit(
-        version5,
-        encode_connack(ReasonCode.SUCCESS, session_present, optional | said),
-        encode_connack(ReasonCode.SUCCESS, session_present, said),
-    )
+    optional = {
+        properties.MAXIMUM_PACKET_SIZE: config.max_packet_size,
+        properties.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIAS_MAXIMUM,
+    }
+    whole = encode_connack(ReasonCode.SUCCESS, session_present, optional | said)
+    if version5.max_packet_size and len(whole) > version5.max_packet_size:
+        return encode_connack(ReasonCode.SUCCESS, session_present, said)
+    return whole
 
 
 def refused(limits: Connect5, code: int, reason: str = "", server_reference: str = "") -> bytes:

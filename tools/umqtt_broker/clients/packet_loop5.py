@@ -100,8 +100,6 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 if qos == 0:
                     send(topic_name, payload, 0, first_byte & 1, received)
                 else:
-                    if qos == 6:
-                        raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
                     packet_id = data[name_end:properties_at]
                     if packet_id == b"\0\0":
                         raise MalformedPacket("packet identifier 0", ReasonCode.PROTOCOL_ERROR)  # [MQTT-2.2.1-3]
@@ -112,6 +110,8 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                             if reason_code
                             else _PUBACK + packet_id
                         )
+                    elif qos == 6:
+                        raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
                     else:
                         reason_code = 0
                         number = packet_id[0] << 8 | packet_id[1]

@@ -189,15 +189,15 @@ class Router:
             # Once more for the clients of MQTT 5, with the properties before the payload.
             subscribers, version5, flags = version5, (), HAS_PROPERTIES
             head = packet = head_at_1 = None
-            properties = self._properties
-            if received5 is not None and not qos:
-                # With it, hardly anybody needs the properties and the payload in one piece.
-                packet, lacking = received5, NOTHING
-            elif properties is NO_PROPERTIES:
+            if received5 is None:
+                properties = self._properties
+                payload = NOTHING + payload if properties is NO_PROPERTIES else encode_content(payload, *properties)
+            elif qos:
                 head = received5
                 payload = NOTHING + payload
             else:
-                payload = encode_content(payload, *properties)
+                # With it, hardly anybody needs the properties and the payload in one piece.
+                packet, lacking = received5, NOTHING
 
     def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         """Deliver a message to the subscribers in _Apart."""

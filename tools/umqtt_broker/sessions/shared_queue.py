@@ -300,7 +300,7 @@ class SharedQueue(MessageQueue):
         if member.protocol_level != 5:
             payload = payload_of(payload)
         else:
-            if expires_at:
+            if expires_at and payload[0]:
                 payload = age(payload, self._expiry.remaining(expires_at))
             if subscription is not None:
                 payload = add_properties(payload, encode_identifier(subscription.identifier))

@@ -17,7 +17,7 @@ import select
 import selectors
 import sys
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 _Callback = Callable[[], object]
 
@@ -38,7 +38,6 @@ class Readiness(Protocol):
         """Remove the callback. Safe to call again."""
 
 
-@runtime_checkable
 class Watcher(Protocol):
     """The additional interface of the broker's own event loop."""
 
