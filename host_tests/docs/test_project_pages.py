@@ -44,6 +44,12 @@ def test_the_make_targets_that_a_page_names_exist(name: str) -> None:
 # What README says, and the row of docs/figures.md that it is from: part, case, peer.
 _COMPARED = (
     ("{ratio} times umqtt.simple's rate at QoS 1", "Client", "publish QoS 1, loopback", "umqtt.simple + TCP_NODELAY"),
+    (
+        "the drop-in receives at {ratio} of umqtt.simple's rate",
+        "Client",
+        "receive QoS 0, loopback (drop-in)",
+        "umqtt.simple",
+    ),
     ("{its} bytes of heap instead of {ours}", "Client", "smallest heap: 256 B at QoS 1 both ways", "mqtt_as"),
     ("after import {its} and here {ours}", "Client", "heap after import: smallest useful set", "mqtt_as"),
     ("{ratio} times paho's rate at QoS 1", "Client", "publish QoS 1, loopback (CPython)", "paho-mqtt"),
