@@ -6,12 +6,12 @@ Everything here runs in the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Literal
 
 Direction = Literal["up", "down"]  # up: from the device to the broker
@@ -29,7 +29,7 @@ class Faults:
     stalled: set[Direction] = field(default_factory=set)
     dribble_s: float | None = None
     split: bool = False
-    random: random.Random = field(default_factory=random.Random)
+    random: Random = field(default_factory=Random)
 
 
 @dataclass
