@@ -78,7 +78,9 @@ def test_a_trace_shows_a_collector_that(tmp_path: Path, name: str) -> None:
 
 
 def test_a_flipped_bit_must_be_reported_if_anybody_reads_it(tmp_path: Path) -> None:
-    """Planted: nothing is ever unsaid; a set that was given up must name its other files too."""
+    """Planted: nothing is ever unsaid; a set that was given up must name its other files too; one
+    that is read before the damaged one need not be named.
+    """
     state, commits = tmp_path / "umqtt", tmp_path / "commits"
     for folder in (state, commits):
         folder.mkdir()
@@ -94,3 +96,5 @@ def test_a_flipped_bit_must_be_reported_if_anybody_reads_it(tmp_path: Path) -> N
     (commits / "3").touch()
     assert len(flips.unsaid("")) == 20
     assert flips.unsaid(f"no record of what was seen before micro-batch 3 ({files[0]} is damaged): rebuilt it") == []
+    # A file that is read before the damaged one must have been reported itself.
+    assert {line.split("/")[-1] for line in flips.unsaid(f"{files[1]} is damaged")} == {"progress-0.arrow"}

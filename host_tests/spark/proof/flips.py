@@ -48,19 +48,26 @@ class Flips:
         """Return descriptions of the flips that no pipeline has reported. said: what all of them have printed."""
         lines = said.splitlines()
         reported = {flip for flip in self._waiting if any(f"{flip.path} is damaged" in line for line in lines)}
-        # The set of readings seen is given up at the first damaged file of it, and its other files are not read.
-        given_up = {flip.committed for flip in reported if flip.path.suffix == ".arrow"}
         return [
             f"nothing was said of the flipped bit in {flip.path}"
             for flip in self._waiting
-            if flip not in reported
-            # Without a further micro-batch, nobody reads the set.
-            and (flip.path.suffix != ".arrow" or flip.committed not in given_up | {self._committed()})
+            if flip not in reported and self._is_read(flip, reported)
         ]
+
+    def _is_read(self, flip: _Flip, reported: set[_Flip]) -> bool:
+        """Return whether a pipeline has read the file. The set of readings seen is given up at its first damaged file.
+
+        Without a further micro-batch, nobody reads the set.
+        """
+        if flip.path.suffix != ".arrow":
+            return True
+        same_set = [each for each in reported if each.path.suffix == ".arrow" and each.committed == flip.committed]
+        damaged = min((_number(each.path) for each in same_set), default=_number(flip.path))
+        return flip.committed < self._committed() and _number(flip.path) <= damaged
 
     def _files(self) -> list[Path]:
         last = self._committed()
-        numbered = {path: int(path.stem.partition("-")[2]) for path in (self._checkpoint / "umqtt").glob("*-*.arrow")}
+        numbered = {path: _number(path) for path in (self._checkpoint / "umqtt").glob("*-*.arrow")}
         whole = max((n for path, n in numbered.items() if path.stem.startswith("progress") and n <= last), default=None)
         found = []
         if whole is not None:
@@ -71,3 +78,8 @@ class Flips:
     def _committed(self) -> int:
         commits = (self._checkpoint / "commits").glob("*")
         return max((int(path.name) for path in commits if path.name.isdecimal()), default=-1)
+
+
+def _number(path: Path) -> int:
+    """Return the micro-batch of a file of the set of readings seen: they are read in this order."""
+    return int(path.stem.partition("-")[2])
