@@ -4,8 +4,8 @@ from .errors import InvalidArgument
 from .topics import check_topic_name, check_utf8
 
 
-def connect(session, keep_alive):
-    """Checks the fields of CONNECT, and encodes user name and password. keep_alive: s. Raises InvalidArgument."""
+def connect(session, keep_alive, store):
+    """Checks the arguments of a client, and encodes user name and password. keep_alive: s. Raises InvalidArgument."""
     username = session.username
     password = session.password
     if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
@@ -15,8 +15,10 @@ def connect(session, keep_alive):
     if not session.client_id and not session.clean_session or password is not None and username is None:
         # [MQTT-3.1.3-7], [MQTT-3.1.2-22]
         raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
-    if not isinstance(session.window, int) or session.window < 1:
+    if not session.window:
         raise InvalidArgument("window must be at least 1 message")
+    if store and not hasattr(store, "slots"):
+        raise InvalidArgument("store must be a store, such as FlashStore(folder)")
     if session.will:
         try:
             session.will = will(*session.will)

@@ -1,7 +1,6 @@
 """A client whose received messages wait until the program takes them: the base of aio.py and simple.py."""
 
 from ._platform import const, load
-from .base_errors import MQTTError
 from .client import Client
 from .packets import QOS_2
 from .states import BLOCKED, PING_SENT
@@ -26,7 +25,7 @@ class Inbox(Client):
         # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2, properties], and an error that
         # take() raises
         self.inbox = []
-        self._taken = []  # the one that the program has
+        self._taken = ()  # the one that the program has
         self.inbox_size = options.pop("inbox_size", 4096)
         self._waiting_bytes = 0
         self._large = None
@@ -90,7 +89,7 @@ class Inbox(Client):
         """Returns the oldest message as (topic, payload); release() acknowledges it. Raises MessageTooLarge."""
         self.release()
         message = self.inbox.pop(0)
-        self._taken = [message]
+        self._taken = (message,)
         topic, payload = message[:2]
         self._waiting_bytes -= len(topic) + len(payload) + _COST
         self.properties = message[4]
@@ -101,10 +100,8 @@ class Inbox(Client):
     def release(self):
         """Acknowledges the message that the program took last, if it has one."""
         taken = self._taken
-        self._taken = []
-        if taken and taken[0][2]:
-            try:
+        if taken:
+            self._taken = ()
+            if taken[0][2]:
                 self.acknowledge(taken[0][2])
-            except MQTTError as error:  # it comes again on another link
-                self.broken = error
-            self.wait_ms = 0  # tick() is due
+                self.wait_ms = 0  # tick() is due

@@ -256,7 +256,10 @@ class Qos2:
         if packet_id not in self._open:
             return False
         self._open.remove(packet_id)
-        self._complete(packet_id)
+        try:
+            self._complete(packet_id)
+        except StoreError as error:  # the message comes again on another link
+            self._session.broken = error
         return True
 
     def _hand_over(self, packet_id, message):

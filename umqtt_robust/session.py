@@ -134,10 +134,11 @@ class Session:
             or username is not None
             or password is not None
             or self.ping_after
-            or not isinstance(self.window, int)
-            or self.window < 1
+            or not self.window
+            or store
+            and not hasattr(store, "slots")
         ):
-            load("checks").connect(self, keep_alive)
+            load("checks").connect(self, keep_alive, store)
         self.keep_alive_ms = keep_alive * 1000
         self.out = SendBuffer(self.tx_size)
         self.start(Outbox(store or MemoryStore(), self.window))

@@ -9,12 +9,14 @@ what umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in 
 
 from errno import ENOTCONN
 
-from ._platform import collect, load, print_exception
+from ._platform import NEVER, collect, const, load, print_exception
 from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
 from .packets import PINGREQ, decode_length
 from .states import PING_SENT
+
+_DUE = const(0x3FFFFFF0)  # 16 ms
 
 
 class MQTTException(Exception):
@@ -22,9 +24,26 @@ class MQTTException(Exception):
 
 
 class _Client(Inbox):
+    _deliver = Inbox._arrived  # there are no handlers of on()
+
+    def packets(self):
+        # Each step reads one packet. A generator, because MicroPython allocates a call on the heap if it needs more
+        # than 11 words, as `except` does. If that happens to every message, it soon takes longer than all the rest:
+        # the freed place is searched past, up to the end of the garbage. So wait_msg() is made of small functions.
+        while True:
+            try:
+                self.before_reading()
+            except BaseException as error:  # noqa: BLE001 - tick() ends the link, and raises it if it is Ctrl-C
+                self.broken = error
+            yield
+
+    def put_back(self, message):
+        self.inbox.insert(0, message)
+        self._waiting_bytes += len(message[0]) + len(message[1]) + 64  # _COST in inbox.py
+
     def before_reading(self):
         # Reads at most one packet: the others stay in the socket, where a selector sees them.
-        if Inbox.before_reading(self):
+        if self.broken or Inbox.before_reading(self):
             return True
         buf = self._rx
         while True:
@@ -33,6 +52,8 @@ class _Client(Inbox):
                 n = self.large._left
             elif end < 2:
                 n = 2
+            elif buf[1] < 128:
+                n = buf[1] + 2
             else:
                 n = sum(decode_length(buf, 1, end) or (end, 1))
             whole = min(n, len(buf)) <= end  # the packet waits for room in the send buffer
@@ -43,6 +64,9 @@ class _Client(Inbox):
                 if not n:
                     return True
                 end += n
+                if end == 2 and buf[1] and not self.large:
+                    self._rx_end = 2
+                    continue
             used = self.receive(buf, end)
             if not self.transport:  # a callback closed the link
                 return True
@@ -90,8 +114,8 @@ class MQTTClient:
         if made_of != self._made_of:
             self._client = client = _Client(
                 self.client_id,
-                ("mqtts://%s:%d" if self.ssl else "mqtt://%s:%d")
-                % ("[%s]" % self.server if ":" in self.server else self.server, self.port),
+                "mqtt%s://%s:%d"
+                % ("s" if self.ssl else "", "[%s]" % self.server if ":" in self.server else self.server, self.port),
                 self.keepalive,
                 clean_session,
                 None,
@@ -101,7 +125,6 @@ class MQTTClient:
                 transports=self.ssl and {"mqtts": self._secure()},
                 inbox_size=0,
                 keep_broker_queue=True,
-                on_connect=self._connected,
                 on_error=self._failed,
                 on_disconnect=lambda error: self._client.fetching or self._failed(error),
             )
@@ -109,15 +132,19 @@ class MQTTClient:
                 client.last_id = old.last_id
                 client.start(old.outbox)
             self._made_of = made_of
+            self._packets = client.packets()
         client.connect_timeout = int((timeout or 15) * 1000)
         client.clean_session = clean_session
+        present = []
+        client.on_connect = present.append
         client.closed = True  # a link is made now, also the first one
         client.connect()
         self._pinged = False
         self._error = None
         while not client.connected:
             self._poll(1000, False)
-        return self._present
+        client.on_connect = None
+        return present[-1]
 
     def _secure(self):
         secure = self.ssl
@@ -129,9 +156,6 @@ class MQTTClient:
         if not hasattr(secure, "wrap_socket"):
             secure = given.get("cadata")
         return TLS(secure, given.get("cert"), given.get("key"), given.get("server_hostname"))
-
-    def _connected(self, session_present):
-        self._present = session_present
 
     def _failed(self, error):
         self._error = error
@@ -174,29 +198,27 @@ class MQTTClient:
 
     def _hand_over(self):
         # Messages that came while a callback waited for an answer are handed over after it.
-        client = self._client
-        client.resting = True
+        self._client.resting = True
         try:
-            while client.inbox:
+            while self._client.inbox:
                 self._handed_over = True
-                message = client.inbox[0]
-                try:
-                    self.cb(*client.take())
-                except OSError:
-                    # The callback needed the link: up to QoS 1 it is called again on the next one.
-                    if client.closed and not message[3]:
-                        client.inbox.insert(0, message)
-                        client._waiting_bytes += len(message[0]) + len(message[1]) + 64  # _COST in inbox.py
-                    raise
-                client.release()
-                if client.out.end or client.ping or "backpressure" in client.parts or self._is_due():
-                    client.tick()
+                self._hand_over_one(self._client.inbox[0])
         finally:
-            client.resting = False
+            self._client.resting = False
 
-    def _is_due(self):
-        # tick() takes longer than handing over or publishing a message.
-        return self._client.ticks() - self._client.now & 0x3FFFFFF0  # 16 ms
+    def _hand_over_one(self, message):
+        try:
+            self.cb(*self._client.take())
+        except OSError:
+            # The callback needed the link: up to QoS 1 it is called again on the next one.
+            if self._client.closed and not message[3]:
+                self._client.put_back(message)
+            raise
+        self._client.release()
+        if self._client.ping or self._client.handover_limit < NEVER or self._client.ticks() - self._client.now & _DUE:
+            self._client.tick()
+        elif self._client.out.end:
+            self._client.out.flush()
 
     def _until_answered(self, packet_id):
         # Waits for the acknowledgement of a message, or with None of all subscriptions. In a callback, messages that
@@ -230,12 +252,13 @@ class MQTTClient:
 
     def publish(self, topic, msg, retain=False, qos=0):
         client = self._client
-        if not client or not client.connected or self._is_due():
+        if not client or client.ticks() - client.now & _DUE:
             client = self._poll(0)
-        packet_id = client.publish(topic, msg, qos, retain)
-        while packet_id is None:
-            self._poll(1000)
+        while True:
             packet_id = client.publish(topic, msg, qos, retain)
+            if packet_id is not None:
+                break
+            self._poll(1000)
         if packet_id:
             try:
                 self._wait_for(packet_id)
@@ -275,22 +298,38 @@ class MQTTClient:
 
     def _receive(self, ms):
         client = self._client or self._poll(0)
-        before = client.resting  # True: in a callback
-        client.resting = self._handed_over = False
-        if not before:
-            client.release()  # a message whose callback raised
+        if client.resting:
+            return self._receive_in_callback(ms)
+        client.release()  # a message whose callback raised
+        return self._next(ms)
+
+    def _receive_in_callback(self, ms):
+        client = self._client
+        client.resting = False
         try:
-            while True:
-                self._poll(ms)
-                if self._handed_over:
-                    return 0x30
-                if not ms:
-                    return None
-                if self._pinged and not client.ping:
-                    self._pinged = False
-                    return None
+            return self._next(ms)
         finally:
-            client.resting = before
+            client.resting = True
+
+    def _next(self, ms):
+        client = self._client
+        self._handed_over = False
+        # Most often the message is there, nothing is due, and nothing waits in backpressure.py.
+        if client.connected and not (
+            client.inbox or self._error or client.handover_limit < NEVER or client.ticks() - client.now & _DUE
+        ):
+            next(self._packets, None)
+            if client.inbox and not client.broken:
+                self._hand_over()
+        while not self._handed_over:
+            self._poll(ms)
+            if not ms:
+                break
+            if self._pinged and not (client.ping or self._handed_over):
+                self._pinged = False
+                break
+        if self._handed_over:
+            return 0x30
 
 
 collect()

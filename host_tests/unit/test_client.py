@@ -64,6 +64,9 @@ def test_bad_arguments_are_refused_at_the_call():
         {"will": ("t", b"p", 0, False)},
         {"will": (7, b"p", 0, False, None)},
         {"will": "t"},
+        {"store": 5},
+        {"store": "outbox"},
+        {"store": MemoryStore},
     ):
         raises(InvalidArgument, offline, **options)
     raises(InvalidArgument, Client, b"", "mqtt://a", clean_session=False)
