@@ -21,7 +21,20 @@ from pathlib import Path
 
 from bench_rows import Row, print_rows
 from broker_lab import Lab, LabError
-from broker_plan import CASES, FDATASYNC, OURS_311, OURS_DURABLE, PEERS, QUICK_PEERS, RATE, Case, faults, figures, rows
+from broker_plan import (
+    CASES,
+    FDATASYNC,
+    OURS,
+    OURS_311,
+    OURS_DURABLE,
+    PEERS,
+    QUICK_PEERS,
+    RATE,
+    Case,
+    faults,
+    figures,
+    rows,
+)
 
 _EXIT_USAGE, _EXIT_MISSING = 2, 6
 _PROFILE_LINES = 30
@@ -81,7 +94,7 @@ def all_rows(lab: Lab, cases: list[Case], *, quick: bool) -> Iterator[Row]:
         print(f"bench-broker: {name} is not measured: {lab.missing(name)}", file=sys.stderr)
     for case in cases:
         if case.ours not in missing:
-            yield from measure(lab, case, (*peers, OURS_DURABLE, OURS_311), quick=quick)
+            yield from measure(lab, case, (*peers, OURS, OURS_DURABLE, OURS_311), quick=quick)
 
 
 def profile(case: Case, *, quick: bool) -> None:
@@ -105,7 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--peers",
         type=Path,
         metavar="DIR",
-        help="folder with aedes in DIR/node/node_modules, iotcore (rumqttd) and amqtt in the environment DIR/venv",
+        help="folder with aedes in DIR/node/node_modules, iotcore (rumqttd) and amqtt in the environment DIR/venv, and"
+        " in DIR/compiled this broker as UMQTT_MYPYC=1 builds it",
     )
     parser.add_argument("--case", default="", metavar="NAME", help="only cases whose name contains it")
     parser.add_argument("--profile", action="store_true", help="instead: where our broker spends its time in --case")

@@ -25,6 +25,7 @@ from broker_plan import (
     MOSQUITTO,
     MOSQUITTO_DELAY,
     OURS,
+    OURS_COMPILED,
     OURS_DURABLE,
     OURS_REDIS,
     RUMQTTD,
@@ -80,7 +81,8 @@ class Shards(Running):
 class Lab:
     """The load generator and the brokers of one bench run.
 
-    peers: the folder where the user installed aedes (DIR/node or DIR itself), amqtt and rumqttd (DIR/venv), or None.
+    peers: the folder where the user installed aedes (DIR/node or DIR itself), amqtt and rumqttd (DIR/venv) and the
+    compiled broker (DIR/compiled), or None.
     Raises LabError if something is missing.
     """
 
@@ -107,6 +109,9 @@ class Lab:
             return None if _mosquitto() else "try: apt install mosquitto"
         if name == OURS_REDIS:
             return None if find_redis() else "try: apt install redis-server"
+        if name == OURS_COMPILED:
+            has_it = self._peers and any((self._peers / "compiled").glob("umqtt_broker__mypyc*"))
+            return None if has_it else "give DIR with --peers DIR: UMQTT_MYPYC=1 pip install --target DIR/compiled ."
         if name == AEDES:
             if shutil.which("node") is None:
                 return "it needs node"
@@ -197,6 +202,7 @@ class Lab:
             return Shards(name, [self._start(OURS_DURABLE) for _ in range(SHARD_COUNT)])
         starters: dict[str, Callable[[int], tuple[Sequence[str], Mapping[str, str]]]] = {
             OURS: lambda port: (self._our_command(port), {}),
+            OURS_COMPILED: lambda port: (self._our_command(port), {"PYTHONPATH": f"{self._peers}/compiled"}),
             OURS_DURABLE: lambda port: (self._our_command(port, lambda folder: f"{folder}/"), {}),
             OURS_REDIS: lambda port: (self._our_command(port, self._redis), {}),
             MOSQUITTO: lambda port: (self._mosquitto_command(port, "true"), {}),

@@ -10,6 +10,7 @@ from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goa
 OURS, OURS_DURABLE, OURS_REDIS = "umqtt_broker", "umqtt_broker, store on disk", "umqtt_broker, store in Redis"
 # The same broker, for the cases of MQTT 5; then four at the same time, each with the load of one.
 OURS_311 = "umqtt_broker, MQTT 3.1.1"
+OURS_COMPILED = "umqtt_broker, compiled"
 SHARDS = "umqtt_broker, four shards"
 SHARD_COUNT = 4
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
@@ -69,6 +70,12 @@ def _version_5(case: Case) -> Case:
     goals = {(OURS_311, measure): goal for measure, goal in _GOALS_5.items() if measure in case.measures}
     peers = (*(peer for peer in case.peers if peer in (MOSQUITTO, MOSQUITTO_DELAY)), OURS_311)
     return replace(case, name=f"MQTT 5: {case.name}", options={**case.options, "level": 5}, goals=goals, peers=peers)
+
+
+def _compiled(case: Case) -> Case:
+    """Return that case with the broker that mypyc compiled, compared with rumqttd and with the plain one."""
+    goals = {(peer, measure): goal for (peer, measure), goal in case.goals.items() if peer == RUMQTTD}
+    return replace(case, name=f"compiled: {case.name}", goals=goals, ours=OURS_COMPILED, peers=(RUMQTTD, OURS))
 
 
 _FAN_OUT = {"subscribers": 100, "flight": 40}
@@ -172,7 +179,11 @@ _CASES = (
     ),
 )
 # A store in Redis, and shards, do not depend on the version of the protocol.
-CASES = (*_CASES, *(_version_5(case) for case in _CASES if case.ours in (OURS, OURS_DURABLE)))
+CASES = (
+    *_CASES,
+    *(_compiled(case) for case in _CASES if (RUMQTTD, RATE) in case.goals),
+    *(_version_5(case) for case in _CASES if case.ours in (OURS, OURS_DURABLE)),
+)
 
 
 def figures(case: Case, result: Mapping[str, float]) -> dict[str, float]:
