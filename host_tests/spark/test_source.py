@@ -18,6 +18,8 @@ from test_offsets import numbered
 from umqtt_testkit import encoder
 
 from spark_ingest.errors import DataLoss, UsageError
+from spark_ingest.pipeline.messages import MESSAGE_COLUMNS
+from spark_ingest.pipeline.plan import planned_messages
 from spark_ingest.pipeline.session import began_too_slowly
 from spark_ingest.source import data_source
 from spark_ingest.source.data_source import MqttStreamReader
@@ -88,6 +90,24 @@ def test_available_now_with_a_limit_takes_several_micro_batches_and_stops_at_the
 def test_a_limit_in_bytes_holds_too(spark, tmp_path):
     fill(tmp_path / "spool" / "north", [[b"%d" % i] for i in range(3)])
     assert Query(spark, tmp_path, maxBytesPerTrigger=1).available_now() == [[0], [1], [2]]
+
+
+def test_the_messages_of_a_plan_are_the_rows_of_the_frame_that_spark_makes_of_it(spark, tmp_path):
+    """Planted: the end of the micro-batch before is not the start of this one; its spools in another order."""
+    for first, sizes in ((0, (3, 4)), (40, (5, 2))):
+        fill(tmp_path / "spool" / "south", numbered(100 + first, *sizes))
+        fill(tmp_path / "spool" / "north", numbered(first, *sizes))
+    options = {"path": str(tmp_path / "spool"), "maxOffsetsPerTrigger": "10"}
+    checkpoint, compared = tmp_path / "checkpoint", []
+
+    def compare(frame, batch_id: int) -> None:
+        messages = planned_messages(checkpoint, batch_id, Options(options))
+        compared.append((messages.num_rows, messages == frame.select(*MESSAGE_COLUMNS).toArrow()))
+
+    stream = spark.readStream.format("mqtt").options(**options).load()
+    read_everything(stream.writeStream.foreachBatch(compare).option("checkpointLocation", str(checkpoint)))
+    assert sum(rows for rows, _ in compared) == 44 and len(compared) > 3
+    assert all(same for _, same in compared)
 
 
 def test_a_recreated_spool_stops_the_query_unless_loss_is_allowed(spark, tmp_path):

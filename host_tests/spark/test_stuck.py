@@ -10,7 +10,7 @@ from spark_helpers import fill, record
 from spark_ingest.tables import summary
 
 pytestmark = needs_java
-BLOCKS, LIMIT = 24, 1 << 20
+BLOCKS = 24
 
 
 class Panic(BaseException):
@@ -33,27 +33,23 @@ def test_a_panic_within_a_micro_batch_ends_the_query_with_a_line_and_the_next_st
     assert summary(tmp_path / "tables") == (3, 3, 0)
 
 
-@pytest.fixture
-def small_result_limit(spark):
-    """Limit Spark's results to a megabyte, a thousandth of the default, for the same failure at less cost."""
-    conf = spark.sparkContext._jsc.sc().conf()
-    before = conf.get("spark.driver.maxResultSize")
-    conf.set("spark.driver.maxResultSize", "1m")
-    yield
-    conf.set("spark.driver.maxResultSize", before)
-
-
 def test_a_checkpoint_stuck_at_a_micro_batch_that_is_too_large_gets_on_with_a_smaller_limit(
-    spark, tmp_path: Path, capfd, small_result_limit
+    spark, tmp_path: Path, capfd, monkeypatch
 ):
     """Planted: the plan stays in the checkpoint; the error's first line instead of its cause."""
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("malloc of size 2516582400 failed")
+
     payloads = [record("pump", "1-a", seq, x="y" * 100_000) for seq in range(BLOCKS)]
     fill(tmp_path / "spool" / "north", [[payload] for payload in payloads])
     usual = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
     usual += ["--once", "--no-gold"]
-    assert run_pipeline(spark, *usual) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_ingest.pipeline.plan.planned_messages", no_memory)
+        assert run_pipeline(spark, *usual) == 1
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("pipeline: ")]
-    assert "is bigger than spark.driver.maxResultSize" in line and "give a smaller --max-bytes" in line, line
+    assert "malloc of size 2516582400 failed" in line and "give a smaller --max-bytes" in line, line
     assert summary(tmp_path / "tables").rows == 0
     assert run_pipeline(spark, *usual, "--max-bytes", "500K") == 0
     assert "micro-batch 0 was planned with 24" in capfd.readouterr().err

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from ..source.options import Options
     from ..spool.access import Spools
     from ..tables.table import Table
     from .batch import BatchWriter
@@ -101,6 +102,9 @@ class Pipeline:
         self._writer: BatchWriter | ClusterWriter | None = None
         self._upkeep: Upkeep | None = None
         self._spools: Spools | None = None
+        self._source: Options | None = None
+        # Micro-batch to its number of messages, for the newest two.
+        self._written: dict[int, int] = {}
         self._query_id: str | None = None
         self._last_batch_ms = 0
         self._rows_per_second = 0
@@ -219,7 +223,8 @@ class Pipeline:
 
         config = self.config
         options = config.source_options()
-        self._spools = Options(options).spools
+        # Two, because the main thread measures the lag while a micro-batch is read.
+        self._spools, self._source = Options(options).spools, Options(options)
         try:
             before, self._writer = self._writer, self._new_writer()
             if before is not None:
@@ -287,12 +292,18 @@ class Pipeline:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         from .batch import BatchWriter
+        from .plan import planned_messages
 
         assert self._writer is not None
         # Spark writes this file before the first micro-batch; the id is the checkpoint's, not this run's.
         query_id = self._query_id or json.loads((self.config.checkpoint / "metadata").read_bytes())["id"]
         self._query_id = query_id
-        rows = frame.toArrow() if isinstance(self._writer, BatchWriter) else frame
+        if isinstance(self._writer, BatchWriter):
+            assert self._source is not None
+            rows = planned_messages(self.config.checkpoint, batch_id, self._source)
+        else:
+            rows = frame
+        before = self._writer.totals.messages
         for delay_s in chain(_STORE_DELAYS_S, repeat(_STORE_DELAYS_S[-1])):
             try:
                 self._writer.write(rows, batch_id, query_id)
@@ -307,6 +318,8 @@ class Pipeline:
                     remark(f"{failure.args[0].partition(';')[0]}; waiting for the store, nothing is lost")
             if self._stop_requested.wait(delay_s):
                 raise StopBetweenBatches(f"stopping in micro-batch {batch_id}, which is repeated")
+        # Spark counts no rows of a frame that is not read. Its progress may be one micro-batch behind.
+        self._written = {batch_id: self._writer.totals.messages - before, **dict([*self._written.items()][:1])}
 
     def _observe(self, query: "StreamingQuery") -> None:
         """Update the status with the figures of the newest micro-batch and the lag."""
@@ -315,9 +328,9 @@ class Pipeline:
         progress = query.lastProgress
         if progress is None:
             return
-        if progress["numInputRows"]:
+        if messages := self._written.get(progress["batchId"]):
             self._last_batch_ms = int(progress["durationMs"]["triggerExecution"])
-            self._rows_per_second = round(progress["numInputRows"] * 1000 / max(1, self._last_batch_ms))
+            self._rows_per_second = round(messages * 1000 / max(1, self._last_batch_ms))
         end = progress["sources"][0]["endOffset"]
         if end is not None:
             end = json.loads(end) if isinstance(end, str) else end

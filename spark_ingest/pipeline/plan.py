@@ -9,10 +9,36 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+
 from ..durable import sync_directory
-from ..errors import UsageError
+from ..errors import IngestError, UsageError
+from ..source.data_source import read_ranges
 from ..source.offsets import Offset, bytes_between
+from ..source.options import Options
+from ..source.rows import ARROW_SCHEMA
 from ..spool.access import Spools
+from .messages import MESSAGE_COLUMNS
+
+
+def planned_messages(checkpoint: Path, batch_id: int, options: Options) -> pa.Table:
+    """Return the messages of a micro-batch whose plan Spark has written, without a job of Spark.
+
+    A job takes 90 ms however few messages there are: they pass through a task's Python process, Java's rows and a
+    socket. The rows and their order are those of the frame that Spark passes to ``foreachBatch``, since both are the
+    ranges between the same two offsets.
+
+    :param options: the options of the source, which is the query's only one.
+    :returns: MESSAGE_COLUMNS.
+    :raises IngestError: the plan is missing or has a format that is not known.
+    :raises DataLoss, SpoolDamaged: part of the data is gone or damaged.
+    """
+    end = _offset(checkpoint / "offsets" / str(batch_id))
+    start = _offset(checkpoint / "offsets" / str(batch_id - 1)) if batch_id else {}
+    if start is None or end is None:
+        raise IngestError(f"cannot read the plan of micro-batch {batch_id} in the checkpoint {checkpoint}")
+    batches = read_ranges(options, options.tree().ranges(start, end))
+    return pa.Table.from_batches(batches, ARROW_SCHEMA).select(MESSAGE_COLUMNS)
 
 
 def remove_first_plan_cut_short(checkpoint: Path) -> None:

@@ -14,7 +14,7 @@ removes segments (retentionHours) that the other still needs.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -82,7 +82,15 @@ class MqttPartition(InputPartition):
 
 def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
     assert isinstance(partition, MqttPartition)
-    for r in partition.ranges:
+    return read_ranges(options, partition.ranges)
+
+
+def read_ranges(options: Options, ranges: Iterable[Range]) -> Iterator["pa.RecordBatch"]:
+    """Yield the messages in byte ranges of the spools as record batches, in the order of `ranges`.
+
+    :raises DataLoss, SpoolDamaged: as :func:`read_range`.
+    """
+    for r in ranges:
         view = options.spools.view(r.collector)
         wanted, headers = options.wanted, options.include_headers
         yield from read_range(view, r.spool, r.segment, r.start, r.end, wanted=wanted, headers=headers)

@@ -95,7 +95,7 @@ def test_messages_wait_since_the_newest_micro_batch_that_ended_or_since_they_cam
     for at[0], (batch_id, lag) in enumerate(batches, 1):
         behind = {"north": {"lagBytes": lag}}
         monkeypatch.setattr("spark_ingest.source.offsets.lag_behind", lambda *_, behind=behind: behind)
-        progress = {"numInputRows": 0, "sources": [{"endOffset": {}}], "batchId": batch_id}
+        progress = {"sources": [{"endOffset": {}}], "batchId": batch_id}
         pipeline._observe(type("Query", (), {"lastProgress": progress})())
     assert pipeline.status()["waiting_since_ms"] == since
 
