@@ -83,7 +83,12 @@ def commit_files(
     ]
     with table.committing(*transaction) as (delta, properties):
         delta.create_write_transaction(
-            actions, "append", schema, [partition_by] if partition_by else [], commit_properties=properties
+            actions,
+            "append",
+            schema,
+            [partition_by] if partition_by else [],
+            commit_properties=properties,
+            post_commithook_properties=table.hooks(),
         )
     return True
 

@@ -10,6 +10,7 @@ micro-batch 0 again, would be taken for a replay, and its rows would be skipped 
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -17,17 +18,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, WriterProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ..errors import TablesTaken, UsageError
 from ..location import Location, StorePath, open_table, reason, storage_options
 from .table import Table, places
 
+_CHECKPOINT_EVERY = 100
 _SETTINGS = {
-    # With two commits a second, the log would hold five million files after a month without this.
-    "delta.logRetentionDuration": "interval 1 days",
-    "delta.checkpointInterval": "100",
+    # A commit lists the whole log twice: 1 ms for every 500 versions in it. Gold needs the versions of some minutes.
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
 }
 _NOT_IN_URLS = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 WRITER_ID = "umqtt/writer"
@@ -53,12 +64,17 @@ class Delta(Table):
     :raises UsageError: the place cannot be written or contains something else.
     """
 
+    # In a local log, the name of the next version shows whether there is one. It does not show that this version has
+    # left the log because another process has made hundreds, so now and then the log is listed.
+    LIST_EVERY_S = 60.0
+
     def __init__(
         self, path: Location, schema: pa.Schema, partition_by: str | None = None, then_by: str | None = None
     ) -> None:
         super().__init__(path)
         self.writer: int | None = None
         self._removed_up_to: dict[str, int] = {}
+        self._listed_at = time.monotonic()
         self._read: tuple[int, pa_dataset.Dataset] | None = None
         _require_url(path)
         self._partition_by = [name for name in (partition_by, then_by) if name] or None
@@ -83,7 +99,11 @@ class Delta(Table):
     @property
     def delta(self) -> DeltaTable:
         """The newest version of the table."""
-        self._table.update_incremental()
+        now, newest = time.monotonic(), self._table.version()
+        following = self.path / "_delta_log" / f"{newest + 1:020d}.json"
+        if isinstance(following, StorePath) or now - self._listed_at >= self.LIST_EVERY_S or following.exists():
+            self._table.update_incremental()
+            self._listed_at = now
         return self._table
 
     @property
@@ -133,8 +153,18 @@ class Delta(Table):
                 partition_by=self._partition_by,
                 writer_properties=WRITER,
                 commit_properties=properties,
+                post_commithook_properties=self.hooks(),
             )
         return True
+
+    def hooks(self) -> PostCommitHookProperties:
+        """Return what delta-rs does after a commit to the version of :attr:`delta`.
+
+        It removes old versions from the log only after a checkpoint, since none can go before. By default it looks for
+        them after each commit, which lists the log eight times more.
+        """
+        is_first_after_checkpoint = (self._table.version() + 1) % _CHECKPOINT_EVERY == 0
+        return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=is_first_after_checkpoint)
 
     @contextmanager
     def committing(self, application_id: str, batch_id: int) -> Iterator[tuple[DeltaTable, CommitProperties]]:

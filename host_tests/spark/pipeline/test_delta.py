@@ -1,5 +1,7 @@
-"""The places where a Delta table may be."""
+"""The places where a Delta table may be, and its log."""
 
+import os
+import time
 from datetime import date
 from pathlib import Path
 
@@ -28,3 +30,43 @@ def test_a_path_that_delta_takes_for_another_is_refused_before_anything_is_made(
         Delta(folder / "table", _SCHEMA, "day")
     assert f"{wrong!r} in its path; choose another --tables" in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_shows_what_another_process_has_committed_at_once(tmp_path: Path) -> None:
+    """Planted: the log is listed every minute only."""
+    mine, other = Delta(tmp_path / "table", _SCHEMA, "day"), Delta(tmp_path / "table", _SCHEMA, "day")
+    for batch_id in range(3):
+        assert not mine.has("app", batch_id)
+        assert other.append_once(_ROWS, "app", batch_id)
+        assert mine.has("app", batch_id) and not mine.append_once(_ROWS, "app", batch_id)
+        assert mine.dataset().count_rows() == batch_id + 1
+
+
+def test_a_table_finds_the_newest_version_though_the_one_after_its_own_has_left_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the log is never listed; the append then writes a version that no reader looks at."""
+    mine, other = Delta(tmp_path / "table", _SCHEMA, "day"), Delta(tmp_path / "table", _SCHEMA, "day")
+    for batch_id in range(3):
+        other.append_once(_ROWS, "app", batch_id)
+    other.delta.create_checkpoint()
+    for version in range(3):
+        (tmp_path / "table" / "_delta_log" / f"{version:020d}.json").unlink()
+    monkeypatch.setattr(Delta, "LIST_EVERY_S", 0.0)
+    assert mine.has("app", 2) and mine.append_once(_ROWS, "app", 3)
+    assert Delta(tmp_path / "table", _SCHEMA, "day").dataset().count_rows() == 4
+
+
+def test_versions_of_more_than_an_hour_ago_leave_the_log_at_a_checkpoint(tmp_path: Path) -> None:
+    """Planted: a commit that never removes them."""
+    table, log = Delta(tmp_path / "table", _SCHEMA, "day"), tmp_path / "table" / "_delta_log"
+    for batch_id in range(150):
+        assert table.append_once(_ROWS, "app", batch_id)
+    two_hours_ago = time.time() - 7200
+    for path in log.iterdir():
+        os.utime(path, (two_hours_ago, two_hours_ago))
+    for batch_id in range(150, 210):
+        assert table.append_once(_ROWS, "app", batch_id)
+    left = sorted(int(path.stem) for path in log.glob("*.json") if path.stem.isdigit())
+    assert 0 < left[0] <= 150 and left[-1] == table.delta.version() == 210
+    assert Delta(tmp_path / "table", _SCHEMA, "day").dataset().count_rows() == 210
