@@ -49,7 +49,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
               help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip
 @click.option("--once/--continuous", default=False, help="Read what is there, then end; or go on (default).")
-@click.option("--interval-ms", type=click.IntRange(0, 86_400_000), default=500, show_default=True, metavar="MS",
+@click.option("--interval-ms", type=click.IntRange(0, 86_400_000), default=250, show_default=True, metavar="MS",
               help="Between the beginnings of micro-batches.")  # fmt: skip
 @click.option("--max-rows", type=click.IntRange(1, 1_000_000_000), default=500_000, show_default=True, metavar="N",
               help="Messages a micro-batch.")  # fmt: skip

@@ -41,7 +41,7 @@ class PipelineConfig:
     tables: Location
     checkpoint: Path
     once: bool = False
-    interval_ms: int = 500
+    interval_ms: int = 250
     max_rows: int = 500_000
     max_bytes: int = 64 << 20
     cores: int = 2
