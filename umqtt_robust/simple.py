@@ -16,7 +16,7 @@ from .inbox import Inbox
 from .packets import PINGREQ, decode_length
 from .states import PING_SENT
 
-_DUE = const(0x3FFFFFF0)  # 16 ms
+_DUE = const(0x3FFFFFF0)  # tick(), which takes longer than handing over a message, is called every 16 ms
 
 
 class MQTTException(Exception):
@@ -64,7 +64,7 @@ class _Client(Inbox):
                 if not n:
                     return True
                 end += n
-                if end == 2 and buf[1] and not self.large:
+                if end == 2 and buf[1] and not self.large:  # receive() could do nothing yet
                     self._rx_end = 2
                     continue
             used = self.receive(buf, end)
