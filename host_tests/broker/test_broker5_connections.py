@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,10 +16,12 @@ from peer5 import Peer5
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.access.permission import Permission, Rights
 from umqtt_broker.clients.connection import Connection
+from umqtt_broker.protocol.properties import OVERHEAD
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, DISCONNECT, SUBACK
 
 FOR_EVER = 0xFFFFFFFF
+SEED = int(os.environ.get("UMQTT_SEED", "1"))
 
 Connect5 = Callable[..., Peer5]
 
@@ -61,6 +65,43 @@ def test_connack_says_what_differs_from_what_was_asked(start_broker: StartBroker
         }  # fmt: skip
     with Peer5(broker.port) as peer:
         assert peer.ask(b"will", will=(b"w", b"", 0, True)).reason_codes == b"\x9a"
+
+
+# For two brokers: the limits of a session's interval and of keep-alive, and of the size of a CONNECT's properties.
+LIMITS = ((0, 0, 16 * 1024), (100, 30, 200))
+
+
+def test_a_connack_is_for_its_own_client_whoever_asked_before(start_broker: StartBroker) -> None:
+    # Short properties and CONNACKs without anything of one client alone are remembered. Planted: a CONNACK remembered
+    # without session_present or keep-alive; properties remembered without the limit of their size.
+    brokers = [
+        start_broker(session_expiry=most, max_keep_alive=alive, max_connect_properties_size=size)
+        for most, alive, size in LIMITS
+    ]
+    ways = [
+        (which, interval, keep_alive, more)
+        for which in range(len(LIMITS))
+        for interval in (None, 0, 50, 150)
+        for keep_alive in (0, 20, 40)
+        for more in ({}, {"receive_maximum": 7}, {"receive_maximum": 7, "topic_alias_maximum": 3})
+    ]
+    Random(SEED).shuffle(ways)
+    for which, interval, keep_alive, more in ways:
+        most, alive, size = LIMITS[which]
+        asked = more if interval is None else {**more, "session_expiry_interval": interval}
+        client_id = f"client-{interval}-{keep_alive}-{len(more)}".encode()
+        for present in (False, True):
+            with Peer5(brokers[which].port) as peer:
+                connack = peer.ask(client_id, clean=False, keep_alive=keep_alive, **asked)
+                if len(asked) * OVERHEAD + len(encoder.properties(**asked)) - 1 > size:
+                    assert connack.reason_codes == b"\x97", (SEED, which, asked)
+                    continue
+                granted = {"maximum_packet_size": 16 * 1024 * 1024, "topic_alias_maximum": 10}
+                if most and (interval or 0) > most:
+                    granted["session_expiry_interval"] = most
+                if alive and not 0 < keep_alive <= alive:
+                    granted["server_keep_alive"] = alive
+                assert (connack.properties, connack.present) == (granted, bool(present and interval)), (SEED, asked)
 
 
 class _Refusing(Permission):

@@ -1,5 +1,7 @@
 """The packets that tell a client of MQTT 5 that it is accepted, refused or disconnected."""
 
+from functools import lru_cache
+
 from ..protocol import properties
 from ..protocol.connect import Connect
 from ..protocol.packets import (
@@ -44,28 +46,38 @@ def accepted(
     """
     version5 = connect.version5
     assert version5 is not None  # it is a client of MQTT 5
-    said: dict[int, object] = {}
+    shared: dict[int, int] = {}
     if session_expiry != version5.session_expiry:
-        said[properties.SESSION_EXPIRY_INTERVAL] = session_expiry
-    if connect.has_assigned_id:
-        said[properties.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id  # [MQTT-3.2.2-16]
+        shared[properties.SESSION_EXPIRY_INTERVAL] = session_expiry
     if keep_alive != connect.keep_alive:
-        said[properties.SERVER_KEEP_ALIVE] = keep_alive
+        shared[properties.SERVER_KEEP_ALIVE] = keep_alive
     if not config.retain_available:
-        said[properties.RETAIN_AVAILABLE] = 0
+        shared[properties.RETAIN_AVAILABLE] = 0
+    own: dict[int, object] = {}
+    if connect.has_assigned_id:
+        own[properties.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id  # [MQTT-3.2.2-16]
     if version5.authentication_method is not None:
-        said[properties.AUTHENTICATION_METHOD] = version5.authentication_method  # [MQTT-4.12.0-5]
-        said[properties.AUTHENTICATION_DATA] = authentication_data
+        own[properties.AUTHENTICATION_METHOD] = version5.authentication_method  # [MQTT-4.12.0-5]
+        own[properties.AUTHENTICATION_DATA] = authentication_data
     if broker_id:
-        said[properties.USER_PROPERTY] = [(BRIDGE, broker_id)]
+        own[properties.USER_PROPERTY] = [(BRIDGE, broker_id)]
     optional = {
         properties.MAXIMUM_PACKET_SIZE: config.max_packet_size,
         properties.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIAS_MAXIMUM,
     }
-    whole = encode_connack(ReasonCode.SUCCESS, session_present, optional | said)
+    if own:
+        whole = encode_connack(ReasonCode.SUCCESS, session_present, optional | shared | own)
+    else:
+        whole = _accepted_alike(session_present, tuple((optional | shared).items()))
     if version5.max_packet_size and len(whole) > version5.max_packet_size:
-        return encode_connack(ReasonCode.SUCCESS, session_present, said)
+        return encode_connack(ReasonCode.SUCCESS, session_present, shared | own)
     return whole
+
+
+@lru_cache(maxsize=64)
+def _accepted_alike(session_present: bool, shared: tuple[tuple[int, int], ...]) -> bytes:
+    """Return a CONNACK without anything of one client alone: encoding it takes a tenth of a connection's time."""
+    return encode_connack(ReasonCode.SUCCESS, session_present, dict(shared))
 
 
 def refused(limits: Connect5, code: int, reason: str = "", server_reference: str = "") -> bytes:
