@@ -5,6 +5,7 @@ read is processed; if anything was recorded, after its commit.
 """
 
 import struct
+from typing import Any, Final
 
 from ..errors import MalformedPacket
 from ..protocol.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -15,8 +16,8 @@ from ..sessions.session import Session
 from ..stats import Stats
 
 # Each of the four kinds takes four bytes: first byte, remaining length 2, packet identifier.
-_SIZE = 4
-_packet_ids = struct.Struct(">xxH").iter_unpack
+_SIZE: Final = 4
+_packet_ids: Final = struct.Struct(">xxH").iter_unpack
 
 
 def process_run(session: Session, stats: Stats, data: bytes, at: int, acknowledgements: list[bytes]) -> int:
@@ -40,15 +41,17 @@ def _on_pubacks(session: Session, stats: Stats, run: bytes, acknowledgements: li
     del acknowledgements
     in_flight, store = session.in_flight, session.store
     for (packet_id,) in _packet_ids(run):
-        entry = in_flight.get(packet_id)
-        if entry is None or entry[2] == 2:
-            count_unknown(stats, entry is not None, "PUBACK for a QoS 2 message")
-        elif entry[2] == SHARED:
-            session.acknowledge_shared(packet_id)
-        else:
+        # Any: compiled code would take the whole tuple apart for each of its items that is used.
+        entry: Any = in_flight.get(packet_id)
+        kind: int = entry[2] if entry is not None else 2
+        if kind == 1:
             del in_flight[packet_id]
             if store is not None:
                 store.remove_delivery(session.number, entry[0])
+        elif kind == SHARED:
+            session.acknowledge_shared(packet_id)
+        else:
+            count_unknown(stats, entry is not None, "PUBACK for a QoS 2 message")
 
 
 def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
@@ -116,9 +119,9 @@ def _on_pubcomps(session: Session, stats: Stats, run: bytes, acknowledgements: l
                 store.remove_delivery(session.number, entry[0])
 
 
-_PROCESS = {PUBACK: _on_pubacks, PUBREC: _on_pubrecs, PUBREL: _on_pubrels, PUBCOMP: _on_pubcomps}
-_KINDS = {first_byte: bytes((first_byte,)) for first_byte in _PROCESS}
-ACKNOWLEDGEMENTS = frozenset(_PROCESS)
+_PROCESS: Final = {PUBACK: _on_pubacks, PUBREC: _on_pubrecs, PUBREL: _on_pubrels, PUBCOMP: _on_pubcomps}
+_KINDS: Final = {first_byte: bytes((first_byte,)) for first_byte in _PROCESS}
+ACKNOWLEDGEMENTS: Final = frozenset(_PROCESS)
 
 
 def _answer(session: Session, run: bytes, first_byte: int, unknown: list[int]) -> bytes:

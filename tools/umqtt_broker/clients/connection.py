@@ -238,7 +238,11 @@ class Connection(asyncio.Protocol):
             self._rest.append(data)
             return
         self._until, self._latest = now + SLICE, now + LONGEST
-        self._receive(data)
+        if self._pending is None and self.backpressure is not None:
+            # The usual way through _receive() of a client whose rate is limited.
+            self.backpressure.feed(data)
+        else:
+            self._receive(data)
 
     # Input
 
@@ -386,9 +390,10 @@ class Connection(asyncio.Protocol):
         if not is_open:
             self.close()
             return
-        size = len(data) - (len(self._rest[-1]) if self._rest else 0)
-        if store.recorded != self._recorded and store.took(size, store.recorded - self._recorded):
-            self._apply_backpressure().wait_for_store(store)
+        if store.recorded != self._recorded:
+            size = len(data) - (len(self._rest[-1]) if self._rest else 0)
+            if store.took(size, store.recorded - self._recorded):
+                self._apply_backpressure().wait_for_store(store)
         if limits is not None and limits.hits:
             self._apply_backpressure().wait_for_room(limits)
 

@@ -1,11 +1,13 @@
 """Finds packets in received data, and limits how many bytes are processed between two reads of the clock."""
 
+from typing import Final
+
 from ..errors import MalformedPacket
 
 # Bytes after which the packet loop reads the clock: at first, and at most. Some packets cost a thousand times as much
 # as others.
-FIRST_STEP = 128
-LONGEST_STEP = 4096
+FIRST_STEP: Final = 128
+LONGEST_STEP: Final = 4096
 
 
 def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -133,7 +133,8 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     return True
             at = packet_end
     finally:
-        connection.count_in(messages)
+        if messages:
+            connection.count_in(messages)
     if at < end:
         # How many bytes there must be before it is worth parsing again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1

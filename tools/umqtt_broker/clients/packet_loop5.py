@@ -5,6 +5,7 @@ generator of packets would add 0.05 µs to each packet; a message at QoS 0 takes
 """
 
 from functools import partial
+from typing import Final
 
 from ..errors import MalformedPacket
 from ..protocol import packets5, properties
@@ -19,10 +20,11 @@ from .handlers import process_other, take_packet_id
 from .ports import PacketClient
 
 # First two bytes of the answers to a message that is accepted; the packet identifier follows.
-_PUBACK, _PUBREC = bytes((PUBACK, 2)), bytes((PUBREC, 2))
+_PUBACK: Final = bytes((PUBACK, 2))
+_PUBREC: Final = bytes((PUBREC, 2))
 
 # Reason codes that a client may send in DISCONNECT (3.14.2.1).
-_DISCONNECT_REASONS = frozenset({0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99})
+_DISCONNECT_REASONS: Final = frozenset({0x00, 0x04, *range(0x80, 0x84), 0x90, *range(0x93, 0x9A)})
 
 
 def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
@@ -147,7 +149,8 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
             at = packet_end
     finally:
         router.source = None
-        connection.count_in(messages)
+        if messages:
+            connection.count_in(messages)
     if at < end:
         # How many bytes there must be before it is worth parsing again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1

@@ -5,7 +5,7 @@ Only a broker with a limit has a QueueLimits: without limits a message needs no 
 
 import logging
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..settings.broker import BrokerConfig
 from ..stats import Stats
@@ -13,7 +13,7 @@ from ..stats import Stats
 _log = logging.getLogger(__name__)
 
 # Seconds between two warnings about full queues.
-_WARN_EVERY = 60.0
+_WARN_EVERY: Final = 60.0
 
 
 class Queue(Protocol):

@@ -1,6 +1,6 @@
 """Messages that outlast their PUBLISH: retained messages and wills."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class MessageProperties(NamedTuple):
@@ -14,7 +14,7 @@ class MessageProperties(NamedTuple):
     passed_on: bytes = b""
 
 
-NO_PROPERTIES = MessageProperties()
+NO_PROPERTIES: Final = MessageProperties()
 
 
 class RetainedMessage(NamedTuple):

@@ -5,39 +5,40 @@ PUBLISH and its acknowledgements are the fast path: clients.packet_loop and clie
 
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 from ..errors import MalformedPacket
 from .topics import is_too_deep, is_topic_filter
 
 # First bytes of packets on the wire, fixed flags included (table 2.2).
-CONNECT = 0x10
-CONNACK = 0x20
-PUBLISH = 0x30
-PUBACK = 0x40
-PUBREC = 0x50
-PUBREL = 0x62
-PUBCOMP = 0x70
-SUBSCRIBE = 0x82
-SUBACK = 0x90
-UNSUBSCRIBE = 0xA2
-UNSUBACK = 0xB0
-PINGREQ = 0xC0
-DISCONNECT = 0xE0
-AUTH = 0xF0
+CONNECT: Final = 0x10
+CONNACK: Final = 0x20
+PUBLISH: Final = 0x30
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
+SUBSCRIBE: Final = 0x82
+SUBACK: Final = 0x90
+UNSUBSCRIBE: Final = 0xA2
+UNSUBACK: Final = 0xB0
+PINGREQ: Final = 0xC0
+DISCONNECT: Final = 0xE0
+AUTH: Final = 0xF0
 
-DUP = 0x08
-PINGRESP = b"\xd0\x00"
+DUP: Final = 0x08
+PINGRESP: Final = b"\xd0\x00"
 
 # CONNACK return codes (table 3.1).
-ACCEPTED = 0
-UNACCEPTABLE_PROTOCOL_VERSION = 1
-IDENTIFIER_REJECTED = 2
-SERVER_UNAVAILABLE = 3
-BAD_USER_NAME_OR_PASSWORD = 4
-NOT_AUTHORIZED = 5
+ACCEPTED: Final = 0
+UNACCEPTABLE_PROTOCOL_VERSION: Final = 1
+IDENTIFIER_REJECTED: Final = 2
+SERVER_UNAVAILABLE: Final = 3
+BAD_USER_NAME_OR_PASSWORD: Final = 4
+NOT_AUTHORIZED: Final = 5
 
 # The texts of the return codes in the log.
-RETURN_CODES = {
+RETURN_CODES: Final = {
     UNACCEPTABLE_PROTOCOL_VERSION: "return code 1, it may not be a bridge (allow_bridge)",
     IDENTIFIER_REJECTED: "return code 2, its identifier is not allowed",
     SERVER_UNAVAILABLE: "return code 3, it may come again later",
@@ -45,12 +46,12 @@ RETURN_CODES = {
     NOT_AUTHORIZED: "return code 5, it is not allowed",
 }
 
-SUBSCRIPTION_FAILURE = 0x80
+SUBSCRIPTION_FAILURE: Final = 0x80
 
 # Every 16-bit number in wire order: an index is cheaper than packing it again for each message.
-UINT16 = [struct.pack(">H", number) for number in range(65536)]
+UINT16: Final = [struct.pack(">H", number) for number in range(65536)]
 # The same for a byte: the first of a packet, and a remaining length below 128.
-UINT8 = [bytes((number,)) for number in range(256)]
+UINT8: Final = [bytes((number,)) for number in range(256)]
 
 
 def encode_remaining_length(length: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..errors import MalformedPacket
 from . import properties
@@ -21,22 +21,22 @@ from .packets import (
 from .properties import NONE, Properties
 from .reason_codes import ReasonCode
 
-SUCCESS = ReasonCode.SUCCESS
+SUCCESS: Final = ReasonCode.SUCCESS
 
 # Topic aliases in each direction of a connection. For each the broker keeps a topic name, which may be long.
-TOPIC_ALIAS_MAXIMUM = 10
+TOPIC_ALIAS_MAXIMUM: Final = 10
 
 # The Session Expiry Interval of a session that never expires (3.1.2.11.2).
-FOR_EVER = 0xFFFFFFFF
+FOR_EVER: Final = 0xFFFFFFFF
 
 # Subscription Options (3.8.3.1), whose two lowest bits are the QoS. RETAIN_HANDLING is the mask of the three values
 # before it, which say when retained messages are sent.
-NO_LOCAL = 0x04
-RETAIN_AS_PUBLISHED = 0x08
-RETAIN_ALWAYS = 0x00
-RETAIN_IF_NEW = 0x10
-RETAIN_NEVER = 0x20
-RETAIN_HANDLING = 0x30
+NO_LOCAL: Final = 0x04
+RETAIN_AS_PUBLISHED: Final = 0x08
+RETAIN_ALWAYS: Final = 0x00
+RETAIN_IF_NEW: Final = 0x10
+RETAIN_NEVER: Final = 0x20
+RETAIN_HANDLING: Final = 0x30
 
 
 class Connect5(NamedTuple):
@@ -59,10 +59,10 @@ class Connect5(NamedTuple):
 
 
 # Bytes of the properties of a CONNECT that are remembered with what they mean: three numbers and their length.
-_MOST_REMEMBERED = 16
+_MOST_REMEMBERED: Final = 16
 
 # The user property of CONNECT and CONNACK by which bridge and broker tell each other who they are.
-BRIDGE = b"bridge"
+BRIDGE: Final = b"bridge"
 
 
 def decode_connect_properties(packet: bytes, at: int, most: int) -> tuple[Connect5, int]:
@@ -95,7 +95,7 @@ def _decode_connect_properties(encoded: bytes, most: int) -> Connect5:
 
 
 # A fleet's clients send the same few bytes: decoding them once saves a tenth of a connection's time.
-_decode_short_connect_properties = lru_cache(maxsize=64)(_decode_connect_properties)
+_decode_short_connect_properties: Final = lru_cache(maxsize=64)(_decode_connect_properties)
 
 
 def decode_will_properties(packet: bytes, at: int, most: int) -> tuple[int, MessageProperties, int]:
@@ -145,9 +145,9 @@ def decode_publish_properties(data: bytes, at: int, end: int, most: int) -> tupl
 # The content of a PUBLISH is what follows the packet identifier: the properties and the payload. A queue of MQTT 5
 # holds contents where a queue of MQTT 3.1.1 holds payloads. HAS_PROPERTIES in a message's flags says that it has a
 # content; the other flag, 1, is the retain flag.
-HAS_PROPERTIES = 2
+HAS_PROPERTIES: Final = 2
 # The first byte of a content without properties: their length, 0.
-NOTHING = b"\0"
+NOTHING: Final = b"\0"
 
 
 def encode_content(
@@ -268,9 +268,9 @@ def decode_acknowledgement(packet: bytes, kind: int, most: int) -> tuple[bytes, 
 
 # The reason codes that a client may send, by the type of the packet (sections 3.4.2.1 to 3.7.2.1). Those of DISCONNECT
 # (3.14.2.1) are in clients.packet_loop5.
-_RECEIVED = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
-_RELEASED = frozenset({0x00, 0x92})
-_REASONS = {
+_RECEIVED: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+_RELEASED: Final = frozenset({0x00, 0x92})
+_REASONS: Final = {
     properties.PUBACK: _RECEIVED,
     properties.PUBREC: _RECEIVED,
     properties.PUBREL: _RELEASED,

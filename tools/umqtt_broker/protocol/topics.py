@@ -1,13 +1,15 @@
 """Topic names and topic filters as UTF-8 bytes: validation and matching (MQTT 3.1.1, 4.7)."""
 
+from typing import Final
+
 from ..errors import MalformedPacket
 
 # Bytes of the longest topic name [MQTT-4.7.3-3].
-MAX_LENGTH = 65535
+MAX_LENGTH: Final = 65535
 
 # Bytes of the longest topic name that caches keep: a client that invents a new long name for every message must not
 # fill the memory.
-MAX_REMEMBERED = 256
+MAX_REMEMBERED: Final = 256
 
 
 def is_utf8(text: bytes) -> bool:
@@ -60,7 +62,7 @@ def is_topic_filter(topic_filter: bytes) -> bool:
     return True
 
 
-_SHARE = b"$share/"
+_SHARE: Final = b"$share/"
 
 
 def split_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:

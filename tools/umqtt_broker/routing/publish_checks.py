@@ -1,6 +1,7 @@
 """Checks between a client's PUBLISH and the router, chosen once per connection; most clients need none."""
 
 from functools import partial
+from typing import Final
 
 from ..access.permission import Rights
 from ..protocol.reason_codes import ReasonCode
@@ -11,7 +12,7 @@ from ..stats import Stats
 from .router import Publish, Router
 
 # Allowed topic names that are kept for one connection.
-_MAX_ALLOWED = 256
+_MAX_ALLOWED: Final = 256
 
 
 def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 from ..core.context import BrokerContext
 from ..core.due_times import DueTimes
@@ -28,28 +28,31 @@ from .subscriptions import SubscriptionTrie
 _MOST_ROUTES_SIZE = 6_000_000
 # Approximate bytes in that cache: of a topic name without subscribers, beside the name itself; of the lists of its
 # subscribers; of each subscriber in them; of a Route5, and of an _Apart.
-_NAME_SIZE, _ROUTES_SIZE, _ROUTE_SIZE, _APART_SIZE = 140, 90, 70, 240
+_NAME_SIZE: Final = 140
+_ROUTES_SIZE: Final = 90
+_ROUTE_SIZE: Final = 70
+_APART_SIZE: Final = 240
 # Expiry times of retained messages that may be kept in addition to two for each message, before outdated ones are
 # removed.
-_FEW_ENDS = 1000
+_FEW_ENDS: Final = 1000
 # Most retained messages that expire in one call of expire_retained().
-_MOST_ENDS = 1000
+_MOST_ENDS: Final = 1000
 
 
 # A session or group with the QoS of its subscription.
 _Route = tuple[MessageQueue, int]
 
 
-# Two lists of subscribers: those that get the payload alone, and the clients of MQTT 5 that get the properties and the
+# Two groups of subscribers: those that get the payload alone, and the clients of MQTT 5 that get the properties and the
 # payload, and need no other check. A plain tuple: a NamedTuple takes three times as long to unpack.
-_Routes = tuple[Sequence[_Route], Sequence[_Route]]
-_NOBODY: _Routes = ((), ())
+_Routes = tuple[tuple[_Route, ...], tuple[_Route, ...]]
+_NOBODY: Final[_Routes] = ((), ())
 
 # Most subscriptions that are removed at once when their session ends, in about half a millisecond; more are removed in
 # slices.
-_FEW = 100
+_FEW: Final = 100
 # Most waiting messages whose memory is released at once.
-_FEW_MESSAGES = 1000
+_FEW_MESSAGES: Final = 1000
 
 
 class Publish(Protocol):
@@ -73,7 +76,7 @@ class _Apart(NamedTuple):
     mounted: by mount point, the subscribers behind it, which see another topic name. version5: see Route5.
     """
 
-    mounted: dict[bytes, list[_Route]]
+    mounted: dict[bytes, tuple[_Route, ...]]
     version5: list[Route5]
 
     def size(self) -> int:
@@ -82,8 +85,8 @@ class _Apart(NamedTuple):
 
 
 # Topics that only the broker itself publishes to; and those among them to which bridges publish their state.
-_OWN = b"$SYS/"
-_BRIDGES = b"$SYS/broker/connection/"
+_OWN: Final = b"$SYS/"
+_BRIDGES: Final = b"$SYS/broker/connection/"
 
 
 class Router:
@@ -391,8 +394,8 @@ class Router:
                 apart.append(route5(session, found))
         if len(apart) > 1:
             apart = self.bridge_loops.choose(apart)
-        routes = (version3, plain or ()) if version3 or plain else _NOBODY
-        return routes, _Apart(mounted, apart)
+        routes = (tuple(version3), tuple(plain)) if version3 or plain else _NOBODY
+        return routes, _Apart({mount: tuple(found) for mount, found in mounted.items()}, apart)
 
     def forget_routes(self) -> None:
         """Forget all routes, because the rights of sessions have changed."""

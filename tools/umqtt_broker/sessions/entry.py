@@ -1,5 +1,7 @@
 """The tuple that represents a message in a queue, and its special values."""
 
+from typing import Final
+
 from ..protocol.packets import encode_publish_head, topic_name_in
 from ..protocol.packets5 import encode_content, payload_of
 
@@ -11,11 +13,11 @@ Entry = tuple[int, int, int, bytes | None, bytes, int, int]
 
 # Gates: what the store must have committed before a message may be sent. OPEN: nothing. A positive gate: the batch with
 # this number. The remaining gate is durable._NEEDS_SENT_LIMIT.
-OPEN = 0
+OPEN: Final = 0
 
 # Takes the place of the QoS of a message in flight that is sent at QoS 1 for a shared subscription: until it is
 # acknowledged, it belongs to the group and not to the session.
-SHARED = 3
+SHARED: Final = 3
 
 
 def converted(entry: Entry, is_version5: bool) -> Entry:

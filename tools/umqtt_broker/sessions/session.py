@@ -20,7 +20,7 @@ whose queue must outlive the process is a DurableSession, which does the same an
 
 from collections import OrderedDict, deque
 from collections.abc import MutableSet
-from typing import cast
+from typing import Final, cast
 
 from ..access.permission import Rights
 from ..compiled import mypyc_attr
@@ -34,11 +34,11 @@ from .ports import ClientConnection, Group, PendingRetained
 from .queue import MessageQueue
 from .topic_aliases import TopicAliases
 
-_NONE_INBOUND = cast("MutableSet[int]", frozenset())
-_NO_OPTIONS: dict[bytes, "Subscription"] = {}
+_NONE_INBOUND: Final = cast("MutableSet[int]", frozenset())
+_NO_OPTIONS: Final[dict[bytes, "Subscription"]] = {}
 # These, too, are replaced on demand: most sessions need none.
-_NO_GROUPS: dict[Group, None] = {}
-NO_WAITING_GROUPS: OrderedDict[Group, None] = OrderedDict()
+_NO_GROUPS: Final[dict[Group, None]] = {}
+NO_WAITING_GROUPS: Final[OrderedDict[Group, None]] = OrderedDict()
 
 
 class Subscription:

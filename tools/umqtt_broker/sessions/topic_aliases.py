@@ -1,11 +1,13 @@
 """Topic aliases from the broker to a client of MQTT 5 (its section 3.3.2.3.4)."""
 
+from typing import Final
+
 from ..protocol.packets import encode_publish_head, split_publish
 from ..protocol.packets5 import add_properties
 from ..protocol.properties import TOPIC_ALIAS, encode_one
 
 # Bytes. The alias of a topic name takes 3 bytes, so it saves nothing for a name up to this length.
-_SHORT = 3
+_SHORT: Final = 3
 
 
 class TopicAliases:

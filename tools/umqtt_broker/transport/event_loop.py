@@ -57,6 +57,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 if sys.platform == "linux":
+    # The event of nearly every connection, compared with each: an attribute of the module would take a tenth of a call.
+    _READ = select.EPOLLIN
 
     class BrokerLoop(asyncio.SelectorEventLoop):
         """asyncio's event loop with a selector that serves plain connections. streams: that selector, a Readiness."""
@@ -133,7 +135,9 @@ if sys.platform == "linux":
             others: list[tuple[selectors.SelectorKey, int]] = []
             for fd, event in ready:
                 try:
-                    if fd in readers:
+                    if event == _READ and fd in readers:  # nearly always
+                        readers[fd]()
+                    elif fd in readers:
                         if event != select.EPOLLOUT:
                             readers[fd]()
                         # The reader may have removed the writer.
