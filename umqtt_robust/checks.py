@@ -17,9 +17,9 @@ def connect(session, keep_alive, store):
         raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
     if not session.window:
         raise InvalidArgument("window must be at least 1 message")
-    if store and not hasattr(store, "slots"):
+    if not hasattr(store, "slots"):
         raise InvalidArgument("store must be a store, such as FlashStore(folder)")
-    if session.will:
+    if session.will is not None:
         try:
             session.will = will(*session.will)
         except TypeError:

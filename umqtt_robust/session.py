@@ -125,23 +125,23 @@ class Session:
         self.subscriptions = Subscriptions(self)
         self.now = self.ticks() & TICKS_MASK
         self.client_id = client_id = checked(client_id, "check_utf8")
-        self.keep_alive_ms = keep_alive
+        if store is None:
+            store = MemoryStore()
         if (
             not client_id
             or not isinstance(keep_alive, int)
             or keep_alive >> 16
-            or will
+            or will is not None
             or username is not None
             or password is not None
             or self.ping_after
             or not self.window
-            or store
-            and not hasattr(store, "slots")
+            or not hasattr(store, "slots")
         ):
             load("checks").connect(self, keep_alive, store)
         self.keep_alive_ms = keep_alive * 1000
         self.out = SendBuffer(self.tx_size)
-        self.start(Outbox(store or MemoryStore(), self.window))
+        self.start(Outbox(store, self.window))
 
     def start(self, outbox):
         """Uses an outbox from now on, with the messages in it."""

@@ -64,9 +64,16 @@ def test_bad_arguments_are_refused_at_the_call():
         {"will": ("t", b"p", 0, False)},
         {"will": (7, b"p", 0, False, None)},
         {"will": "t"},
+        {"will": ""},
+        {"will": {}},
+        {"will": 0},
         {"store": 5},
         {"store": "outbox"},
         {"store": MemoryStore},
+        {"store": ""},
+        {"store": {}},
+        {"store": 0},
+        {"store": False},
     ):
         raises(InvalidArgument, offline, **options)
     raises(InvalidArgument, Client, b"", "mqtt://a", clean_session=False)
@@ -75,6 +82,15 @@ def test_bad_arguments_are_refused_at_the_call():
     raises(InvalidArgument, Client, b"c", "mqtts://a")
     raises(InvalidArgument, Client, b"c\0", "mqtt://a")
     raises(InvalidArgument, Client, "\ud800", "mqtt://a")
+
+
+def test_a_store_that_is_false_while_it_is_empty_is_used():
+    class Counted(MemoryStore):
+        def __len__(self):
+            return 0
+
+    store = Counted()
+    equal(offline(store=store).outbox.store is store, True)
 
 
 def test_no_silent_downgrade_from_tls():
