@@ -176,19 +176,36 @@ class poll:
         return self._poll.poll(ms)
 
 
-class watch:
-    """Sets the event `wake` when a socket is readable, or with `writing` also writable, until cancel(); for aio.py."""
+async def rest(tasks, ms):
+    """Waits until wake(tasks), for `ms` at most; for aio.py."""
+    woken = asyncio.get_running_loop().create_future()
+    tasks.append(woken)
+    try:
+        await asyncio.wait((woken,), timeout=ms / 1000)
+    finally:
+        tasks.remove(woken)
 
-    def __init__(self, sock, writing, wake):
+
+def wake(tasks):
+    """Ends the rest() of all these tasks."""
+    for woken in tasks:
+        if not woken.done():
+            woken.set_result(None)
+
+
+class watch:
+    """Calls wake(tasks) when a socket is readable, or with `writing` also writable, until cancel(); for aio.py."""
+
+    def __init__(self, sock, writing, tasks):
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         wants = getattr(sock, "wants", 0)
         if wants != select.POLLOUT:
-            self._loop.add_reader(sock, wake.set)
+            self._loop.add_reader(sock, wake, tasks)
         if writing and wants != select.POLLIN:
-            self._loop.add_writer(sock, wake.set)
+            self._loop.add_writer(sock, wake, tasks)
         if isinstance(sock, _SecureSocket) and sock.pending():
-            wake.set()
+            self._loop.call_soon(wake, tasks)  # the caller does not rest yet
 
     def __iter__(self):
         return iter((self,))

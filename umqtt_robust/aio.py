@@ -21,22 +21,39 @@ from .inbox import Inbox
 from .session import checked
 
 _GRANTED = const(0x20)  # of subscriptions.py
+_LONGEST = const(3600000)  # ms of one wait
 
 try:
     from asyncio import core  # MicroPython's
 
-    async def _ready(sock, writing, wake):
-        yield (core._io_queue.queue_write if writing else core._io_queue.queue_read)(sock)
-        wake.set()
+    # What asyncio.Event and wait_for() do, without the heap for their modules and without two more tasks for each wait.
 
-    def watch(sock, writing, wake):
-        watches = [asyncio.create_task(_ready(sock, False, wake))]
+    async def rest(tasks, ms):
+        task = core.cur_task
+        tasks.append(task)
+        try:
+            await core.sleep_ms(ms)
+        finally:
+            tasks.remove(task)
+
+    def wake(tasks):
+        for task in tasks:
+            if not task.data:  # else it is cancelled, which push() would undo
+                core._task_queue.remove(task)
+                core._task_queue.push(task)
+
+    async def _ready(sock, writing, tasks):
+        yield (core._io_queue.queue_write if writing else core._io_queue.queue_read)(sock)
+        wake(tasks)
+
+    def watch(sock, writing, tasks):
+        watches = [asyncio.create_task(_ready(sock, False, tasks))]
         if writing:
-            watches.append(asyncio.create_task(_ready(sock, True, wake)))
+            watches.append(asyncio.create_task(_ready(sock, True, tasks)))
         return watches
 
 except ImportError:
-    from ._host import watch
+    from ._host import rest, wake, watch
 
 
 class Dropped(MQTTError):
@@ -63,8 +80,8 @@ class Client(Inbox):
     def __init__(self, *arguments, **options):
         self._quiesce = options.pop("quiesce_ms", 2000)
         self._awaited = {}  # packet id: the arguments of Dropped, or None
-        self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._resting = []  # for rest(): the task that drives this client
+        self._waiting = []  # the tasks that wait for what it does
         self._driver = self._failure = None
         self._running = False
         Inbox.__init__(self, *arguments, on_dropped=self._dropped, **options)
@@ -74,9 +91,6 @@ class Client(Inbox):
             raise load("errors").InvalidArgument("already inside async with")
         self.connect()  # after an earlier `async with` too
         self._failure = None
-        # CPython binds an event to the loop that first waits for it, and the end of an earlier block has set this one.
-        self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
         self._running = True
         self._driver = asyncio.create_task(self._drive())
         return self
@@ -85,7 +99,7 @@ class Client(Inbox):
         if not kind:
             self.release()  # a loop that ended is done with its last message
         self.disconnect(0 if kind else self._quiesce)
-        self._wake.set()
+        wake(self._resting)
         await self._driver
         if self._failure:
             raise self._failure
@@ -99,43 +113,33 @@ class Client(Inbox):
     async def _drive(self):
         try:
             while True:
-                self._wake.clear()
                 ms = self.tick()
-                if "policy" in self.parts:  # messages expire by the second, also while there is no link
-                    ms = min(ms, 1000)
-                self._changed.set()  # wakes every _change()
-                self._changed.clear()
+                wake(self._waiting)
                 if self.closed:
                     return
-                await self._rest(ms)
+                watches = ()
+                try:
+                    if ms > 0 and self.socket and (self.waits() or not self.before_reading()):
+                        watches = watch(self.socket, self.waits(), self._resting)
+                    # Messages expire by the second, also while there is no link. A board's asyncio takes less than
+                    # 2**29 ms from its earliest task to its latest.
+                    await rest(self._resting, min(ms, 1000 if "policy" in self.parts else _LONGEST))
+                except MemoryError:
+                    await asyncio.sleep(0)  # needs no memory, and other tasks may free some
+                finally:
+                    for one in watches:
+                        one.cancel()
         except Exception as error:  # noqa: BLE001 - from a callback: `async with` raises it
             self._failure = error
         finally:
             self._running = False
             self._drop()
-            self._changed.set()
-
-    async def _rest(self, ms):
-        if ms <= 0:
-            return await asyncio.sleep(0)
-        watches = ()
-        try:
-            if self.socket and (self.waits() or not self.before_reading()):
-                watches = watch(self.socket, self.waits(), self._wake)
-            # At most an hour: a board's asyncio takes less than 2**29 ms, and its 32-bit float rounds NEVER up to that.
-            await asyncio.wait_for(self._wake.wait(), min(ms, 3600000) / 1000)
-        except asyncio.TimeoutError:
-            pass
-        except MemoryError:
-            await asyncio.sleep(0)  # needs no memory, and other tasks may free some
-        finally:
-            for one in watches:
-                one.cancel()
+            wake(self._waiting)
 
     async def _change(self):
         if not self._running:
             raise LinkLost("not inside async with")
-        await self._changed.wait()
+        await rest(self._waiting, _LONGEST)
 
     def _handle_publish(self, head, buf, j, end):
         # While the inbox is full, messages that were read already wait in the receive buffer. Returns False for one.
@@ -162,11 +166,11 @@ class Client(Inbox):
                 if not self.pending:
                     raise
             if self.broken:
-                self._wake.set()  # while the inbox is full, nobody looks at the socket
+                wake(self._resting)  # while the inbox is full, nobody looks at the socket
             await self._change()
             self.discarded -= 1  # not dropped: it is tried again
         if packet_id or self.out.end:
-            self._wake.set()  # to send the rest
+            wake(self._resting)  # to send the rest
         if packet_id:
             self._awaited[packet_id] = None
             try:
@@ -185,7 +189,7 @@ class Client(Inbox):
         """
         answers = []
         self.part("request").send(topic, payload, answers.append, timeout_ms, qos)
-        self._wake.set()
+        wake(self._resting)
         while not answers:
             await self._change()
         if answers[0] is None:
@@ -194,7 +198,7 @@ class Client(Inbox):
 
     def acknowledge(self, packet_id):
         """Acknowledges a message that a handler of on() got. Returns False if no message with that packet id waits."""
-        self._wake.set()  # to send it now
+        wake(self._resting)  # to send it now
         return Inbox.acknowledge(self, packet_id)
 
     async def subscribe(self, topic_filter, qos=0):
@@ -216,7 +220,7 @@ class Client(Inbox):
         await self._answered()
 
     async def _answered(self):
-        self._wake.set()
+        wake(self._resting)
         while not self.subscribed:
             await self._change()
 
@@ -225,7 +229,7 @@ class Client(Inbox):
 
     async def __anext__(self):
         self.release()
-        self._wake.set()
+        wake(self._resting)
         while not self.inbox:
             await self._change()
         return self.take()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 from umqtt_testkit.encoder import acknowledgement, connack, suback
 from umqtt_testkit.peer import ScriptedPeer
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from umqtt_testkit.wire import Type
 from web_relay import WebRelay
+
+from umqtt_robust import _host
 
 
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
@@ -59,3 +63,32 @@ def test_a_handshake_without_answer_is_waited_for_and_not_polled(program, certif
             event = running.finish()[-1]
             assert event["ticks"] < 60, (url, event)
             assert event["error"] == "LinkLost"
+
+
+class _Decrypted(_host._SecureSocket):
+    """A socket whose kernel has nothing to read, while TLS has decrypted a byte already."""
+
+    _sslobj = None
+
+    def __new__(cls) -> _Decrypted:
+        made = super().__new__(cls)
+        socket.socket.__init__(made, socket.AF_INET, socket.SOCK_DGRAM)
+        return made
+
+    def __init__(self) -> None:
+        pass
+
+    def pending(self) -> int:
+        return 1
+
+
+def test_what_tls_has_decrypted_already_ends_the_wait_that_follows() -> None:
+    # Planted: the task is woken before it rests, and waits for the next byte from the network.
+    async def main() -> None:
+        tasks: list[object] = []
+        watch = _host.watch(sock, False, tasks)
+        await _host.rest(tasks, 1000 * 2 * WAIT_LIMIT_S)
+        watch.cancel()
+
+    with _Decrypted() as sock:
+        asyncio.run(asyncio.wait_for(main(), WAIT_LIMIT_S))

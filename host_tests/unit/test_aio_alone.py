@@ -19,22 +19,38 @@ def offline(**options):
     return aio.Client(b"c", "mqtt://h", transports={"mqtt": refused}, quiesce_ms=0, **options)
 
 
+class Recorder(list):
+    """The tasks that rest; before one is appended, `called` is called."""
+
+    def __init__(self, called):
+        super().__init__()
+        self._called = called
+
+    def append(self, task):
+        self._called()
+        super().append(task)
+
+
 def test_no_wait_is_longer_than_a_board_can_count():
-    # asyncio converts the seconds to ms, and a float there has 24 bits: 2**29 - 1 becomes 2**29, which ticks_add
-    # refuses.
+    # Planted: the client rests for 2**29 - 1 ms, and a board's asyncio takes it for earlier than what is overdue.
     waited = []
+    rest = aio.rest
 
-    async def wait_for(awaited, seconds):
-        awaited.close()
-        waited.append(seconds)
+    async def short(tasks, ms):
+        waited.append(ms)
+        await rest(tasks, 0)
 
-    saved = asyncio.wait_for
-    asyncio.wait_for = wait_for
+    async def main():
+        async with on([Wire()]) as client:
+            await until(lambda: client.connected and client.wait_ms > 3600000)
+            await until(lambda: waited[-1] > 0)
+
+    aio.rest = short
     try:
-        asyncio.run(offline(keep_alive=0)._rest(0x1FFFFFFF))
+        asyncio.run(main())
     finally:
-        asyncio.wait_for = saved
-    assert 1 < waited[0] < 500000, waited
+        aio.rest = rest
+    assert 1000 < max(waited) <= 3600000, waited
 
 
 def test_a_message_at_qos_0_that_is_given_up_before_there_is_a_link_is_counted():
@@ -69,7 +85,7 @@ def test_entered_again_inside_it_is_an_error_and_afterwards_a_new_life():
 
 
 def test_a_client_outlives_the_loop_that_ran_it():
-    # Planted: its events stay bound to the first loop, and every wait raises RuntimeError on CPython.
+    # Planted: it waits for what the first loop has made, and every wait raises RuntimeError on CPython.
     client = offline()
 
     async def main():
@@ -104,8 +120,7 @@ def test_a_message_that_the_broker_refuses_raises_its_reason_code():
             await asyncio.sleep(0)
             reason = bytes((0x87 + i,)) + encoder.properties(reason_string=b"no")
             give(encoder.acknowledgement(encoder.PUBACK, i + 1, reason))
-            client._changed.set()
-            client._changed.clear()
+            aio.wake(client._waiting)
             try:
                 await waiting
                 raise AssertionError("accepted")
@@ -226,22 +241,45 @@ def test_a_message_that_is_acknowledged_later_is_acknowledged_at_once():
 def test_a_wait_that_finds_no_memory_does_not_end_the_client():
     # Planted: it ends the task that drives the client, and with it every call.
     failures = [MemoryError("planted")]
-    wait_for = asyncio.wait_for
 
-    async def poor(awaited, seconds):
+    def poor():
         if failures:
-            awaited.close()
             raise failures.pop()
-        return await wait_for(awaited, seconds)
 
     async def main():
-        async with offline():
+        client = offline()
+        client._resting = Recorder(poor)
+        async with client:
             while failures:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
+            assert client._running
 
-    asyncio.wait_for = poor
-    try:
-        asyncio.run(main())
-    finally:
-        asyncio.wait_for = wait_for
+    asyncio.run(main())
+
+
+def test_a_wait_ends_when_it_is_woken_when_its_time_is_over_and_when_it_is_cancelled():
+    # Planted: a task that was cancelled is woken again, or one that was woken stays among those that wait.
+    tasks = []
+    ended = []
+
+    async def one(ms):
+        try:
+            await aio.rest(tasks, ms)
+            ended.append(ms)
+        except asyncio.CancelledError:
+            ended.append(-ms)
+
+    async def main():
+        made = [asyncio.create_task(one(ms)) for ms in (70000, 80000, 90000, 1)]
+        await until(lambda: ended)
+        equal((ended, len(tasks)), ([1], 3))
+        made[1].cancel()
+        aio.wake(tasks)
+        aio.wake(tasks)
+        await until(lambda: len(ended) == 4)
+        equal((sorted(ended), len(tasks)), ([-80000, 1, 70000, 90000], 0))
+        aio.wake(tasks)
+        await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_LIMIT_S))
