@@ -121,7 +121,9 @@ class Bundle:
         if architecture is not None:
             _mark_native(core)
         optional = {
-            name: _FromCore(self.joined, shared).visit(tree) for name, tree in trees.items() if name not in self.joined
+            name: minify.with_empty_classes_by_call(_FromCore(self.joined, shared).visit(tree))
+            for name, tree in trees.items()
+            if name not in self.joined
         }
         still_there = _top_level(core)  # by the old names
         everything: dict[str, ast.Module] = {INIT: core, **optional}
@@ -132,7 +134,8 @@ class Bundle:
             names = sorted(key for key, module in home.items() if module == name and key in still_there & offered)
             values = {key: value for key, value in numbers[name].items() if key in offered}
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], values)
-        minify.without_class_names(everything[INIT])
+        for tree in everything.values():
+            minify.without_class_names(tree)
         _make_global(_BUILTINS_OF_BUSIEST, everything[INIT])
         self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
