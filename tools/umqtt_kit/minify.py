@@ -312,7 +312,7 @@ def made_globals(tree: ast.Module) -> set[str]:
     """Return the names that a module defines at its top level, except those it imports under their own names."""
     made: set[str] = set()
     for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             made.add(node.name)
         elif isinstance(node, ast.Assign):
             made |= targets_of(node)
