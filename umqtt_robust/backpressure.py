@@ -108,19 +108,14 @@ class Backpressure:
             return
         if head != PUBREL:
             if not head & QOS or self._session.clean_session:
-                if self._is_full():
-                    self._drop(head, packet_id, topic)
-                    return
+                if self._bytes > self._most:
+                    if not self.has_plenty():
+                        self._drop(head, packet_id, topic)
+                        return
+                    self._most = self._bytes + LIMIT
             elif (self.skipped or self._bytes > LIMIT) and self.leaves(head, packet_id):
                 return
         self._insert(len(self._waiting), (head, packet_id, topic, payload))
-
-    def _is_full(self):
-        if self._bytes > self._most:
-            if not self.has_plenty():
-                return True
-            self._most = self._bytes + LIMIT
-        return False
 
     def has_plenty(self):
         """Returns True if the heap has plenty of room."""
@@ -198,13 +193,9 @@ class Backpressure:
         else:
             if session.manual_ack:
                 session.part("manual_ack").let_go(packet_id)
-            self.skip()
+            self.skipped = True
+            self._update()
         return True
-
-    def skip(self):
-        """Records that a message was not kept, and so not acknowledged."""
-        self.skipped = True
-        self._update()
 
     def pump(self):
         """Hands over the messages that there is room for. Returns False if acknowledgements must be sent first."""
