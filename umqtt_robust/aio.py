@@ -206,6 +206,7 @@ class Client(Inbox):
 
         Raises Refused, InvalidArgument and LinkLost.
         """
+        load("backpressure")  # see inbox.py
         topic_filter = checked(topic_filter, "check_topic_filter")
         Inbox.subscribe(self, topic_filter, qos)
         await self._answered()

@@ -32,7 +32,10 @@ class Inbox(Client):
         options.update(manual_ack=True, on_message=self._arrived, on_large=self._piece)
         Client.__init__(self, *arguments, **options)
         self.reads = 1  # so inbox_size is exceeded by one read at most
-        load("backpressure")  # when it is needed, the heap may be full
+        # When it is needed, the heap may be full. In a session that the broker has forgotten, no message comes before a
+        # subscribe(), which loads it then.
+        if not self.clean_session:
+            load("backpressure")
 
     def before_reading(self):
         """Returns True if the socket is not to be read now."""

@@ -135,6 +135,7 @@ class MQTTClient:
             self._packets = client.packets()
         client.connect_timeout = int((timeout or 15) * 1000)
         client.clean_session = clean_session
+        load("backpressure")  # when it is needed, the heap may be full
         present = []
         client.on_connect = present.append
         client.closed = True  # a link is made now, also the first one

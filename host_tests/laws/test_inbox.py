@@ -1,11 +1,13 @@
 """Messages wait in the inbox until the program takes them: each once at QoS 2 and acknowledged, despite cuts."""
 
+import asyncio
 import sys
 
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import equal, raises
 from world import Broker, Flash, World, every, publish
 
-from umqtt_robust import aio
+from umqtt_robust import aio, simple
+from umqtt_robust.errors import LinkLost
 from umqtt_robust.inbox import Inbox
 
 HEAP = "4M"
@@ -247,6 +249,10 @@ def test_messages_that_wait_come_into_the_inbox_as_far_as_it_has_room():
     assert 200 < most < 500, most
 
 
+def refused(host, port, path):
+    raise OSError(111)
+
+
 def test_what_receiving_needs_is_loaded_before_the_heap_may_be_full():
     """Planted: it is loaded when messages wait already. With 48 KB free in small pieces it never could be.
 
@@ -257,4 +263,17 @@ def test_what_receiving_needs_is_loaded_before_the_heap_may_be_full():
     before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     Inbox("c", "mqtt://b", clean_session=False)
     equal([name for name in names if name not in sys.modules], [])
+    # Nothing comes before the program subscribes if the broker forgets the session with the link.
+    flow_control = names[0]
+    del sys.modules[flow_control]
+    client = aio.Client("c", "mqtt://b")
+    equal(flow_control in sys.modules, False)
+    try:
+        asyncio.run(client.subscribe("t"))
+    except LinkLost:
+        pass  # not inside async with
+    equal(flow_control in sys.modules, True)
+    del sys.modules[flow_control]
+    raises(OSError, simple.MQTTClient("c", "b", ssl=refused).connect)  # the next connect() may keep the session
+    equal(flow_control in sys.modules, True)
     sys.modules.update(before)
