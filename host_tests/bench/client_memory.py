@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench_rows import MOST_OF_OURS, Goal, Row
+from bench_rows import MOST_OF_OURS, MOST_RATIO, Goal, Row
 from client_lab import Lab, LabError
-from client_plan import MQTT_AS, OURS, SIMPLE, Contender
+from client_plan import MQTT_AS, OURS, OURS_ASYNCIO, SIMPLE, Contender
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.sizes import BUDGETS, heap_after_import, measure
@@ -66,11 +66,19 @@ def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
     step = _COARSE_STEP if quick else _HEAP_STEP
     library = folder / "ours"
     Bundle(library_folder()).compile(library)
+
+    def of_peer(contender: Contender) -> int | None:
+        return smallest_heap(lab, contender, folder / contender.name, step) if lab.has(contender) else None
+
+    title = "smallest heap: 256 B at QoS 1 both ways"
     ours = smallest_heap(lab, OURS, library, step)
-    for contender in SIMPLE[:1] if quick else (SIMPLE[0], MQTT_AS[0]):
-        peer = smallest_heap(lab, contender, folder / contender.name, step) if lab.has(contender) else None
-        goal = Goal(24576, MOST_OF_OURS)
-        yield Row("smallest heap: 256 B at QoS 1 both ways", ours, peer, contender.name, goal, "bytes")
+    goal = Goal(24576, MOST_OF_OURS)
+    yield Row(title, ours, of_peer(SIMPLE[0]), SIMPLE[0].name, goal, "bytes")
+    if not quick:
+        mqtt_as = of_peer(MQTT_AS[0])
+        yield Row(title, ours, mqtt_as, MQTT_AS[0].name, goal, "bytes")
+        ours = smallest_heap(lab, OURS_ASYNCIO, library, step)
+        yield Row(f"{title}, with asyncio", ours, mqtt_as, MQTT_AS[0].name, Goal(1, MOST_RATIO), "bytes")
 
 
 def smallest_heap(lab: Lab, contender: Contender, search: Path, step: int) -> int:

@@ -30,6 +30,8 @@ class Contender:
 
 OURS = Contender("ours", "ours.py", micropython=True)
 OURS_CPYTHON = Contender("ours on CPython", "ours.py", micropython=False)
+# Only its smallest heap is measured.
+OURS_ASYNCIO = Contender("ours with asyncio", "ours_asyncio.py", micropython=True)
 # The same program as for umqtt, with another import.
 DROP_IN = Contender("drop-in", "umqtt_peer.py", micropython=True, options=(("module", "umqtt_robust.simple"),))
 ALL_OURS = (OURS, OURS_CPYTHON, DROP_IN)
