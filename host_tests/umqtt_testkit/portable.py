@@ -18,6 +18,7 @@ WAIT_LIMIT_S = 300.0 if _getenv and _getenv("UMQTT_DELAYS") else 60.0
 
 TICKS_PERIOD = 1 << 30  # ticks_ms() of a 32-bit board wraps here
 _TICKS_HALF = TICKS_PERIOD >> 1
+_TICKS_MASK = TICKS_PERIOD - 1  # the largest small int there: to calculate with the period itself would allocate
 
 
 class Skip(Exception):
@@ -140,17 +141,17 @@ class Clock:
     """
 
     def __init__(self, now_ms=0):
-        self._now = now_ms % TICKS_PERIOD
+        self._now = now_ms & _TICKS_MASK
 
     def ticks_ms(self):
         return self._now
 
     def set(self, now_ms):
-        self._now = now_ms % TICKS_PERIOD
+        self._now = now_ms & _TICKS_MASK
 
     def advance(self, ms):
         """Advance by `ms` and return the new reading."""
-        self._now = (self._now + ms) % TICKS_PERIOD
+        self._now = self._now + ms & _TICKS_MASK
         return self._now
 
     sleep_ms = advance
