@@ -61,22 +61,8 @@ class Inbox(Client):
         if self._waiting_bytes > self.inbox_size and self.awaited:  # no more from among those that wait
             self.part("backpressure").set_full(True)
 
-    def _piece(self, topic, offset, size, chunk):
-        self.packet_id = self.flags = 0
-        try:
-            if not offset:
-                self._large = bytearray(size)
-            if self._large is not None:
-                end = offset + len(chunk)
-                self._large[offset:end] = chunk
-                if end == size:
-                    self._arrived(topic, bytes(self._large))
-                    self._large = None
-        except MemoryError:
-            self._large = None
-            self.too_large += 1
-            self._arrived(topic, b"")
-            self.inbox[-1].append(load("large").MessageTooLarge(topic, size))
+    def _piece(self, *arguments):
+        load("large").put_together(self, *arguments)
 
     def forget(self, session, unsure=True):
         Client.forget(self, session, unsure)

@@ -5,7 +5,7 @@ handle it now, it is left unacknowledged, to come again on the next link (backpr
 """
 
 from ._platform import const, print_exception
-from .errors import MQTTError, ProtocolError
+from .base_errors import MQTTError, ProtocolError
 from .packets import DUP, PUBACK, QOS, QOS_2, decode_length
 
 _SHOWN = const(64)  # bytes kept of a topic name for which there is no memory
@@ -14,6 +14,25 @@ _MOST_PROPERTIES = const(65535)  # bytes
 
 class MessageTooLarge(MQTTError):
     """An inbound message was skipped. args[0]: its topic name, or the beginning of it; args[1]: bytes of payload."""
+
+
+def put_together(inbox, topic, offset, size, chunk):
+    """Takes a piece of a message for an Inbox, which gets the whole message with the last one."""
+    inbox.packet_id = inbox.flags = 0
+    try:
+        if not offset:
+            inbox._large = bytearray(size)
+        if inbox._large is not None:
+            end = offset + len(chunk)
+            inbox._large[offset:end] = chunk
+            if end == size:
+                inbox._arrived(topic, bytes(inbox._large))
+                inbox._large = None
+    except MemoryError:
+        inbox._large = None
+        inbox.too_large += 1
+        inbox._arrived(topic, b"")
+        inbox.inbox[-1].append(MessageTooLarge(topic, size))
 
 
 class LargeMessages:

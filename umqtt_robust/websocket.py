@@ -11,7 +11,7 @@ from binascii import b2a_base64
 from hashlib import sha1
 
 from ._platform import const
-from .errors import LinkLost, ProtocolError
+from .base_errors import LinkLost, ProtocolError
 from .transport import TCP
 
 _BINARY = const(0x02)

@@ -46,8 +46,8 @@ _BUSIEST = {
     "Client": ("publish", "_send", "_pump", "tick", "_tick", "advance", "receive", "handle_puback", "remove", "work",
                "keep_alive"),
 }  # fmt: skip
-# Builtins that these functions use.
-_BUILTINS_OF_BUSIEST = ("len", "min", "max", "bytes")
+# Builtins that these functions use, and those that the drop-in uses for each message, by module.
+_BUSIEST_BUILTINS = {INIT: ("len", "min", "max", "bytes"), "inbox": ("len",), "simple": ("len",)}
 
 
 def library_folder() -> Path:
@@ -136,7 +136,9 @@ class Bundle:
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], values)
         for tree in everything.values():
             minify.without_class_names(tree)
-        _make_global(_BUILTINS_OF_BUSIEST, everything[INIT])
+        for name, functions in _BUSIEST_BUILTINS.items():
+            if name in everything:
+                _make_global(functions, everything[name])
         self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
     def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:
@@ -163,7 +165,7 @@ class Bundle:
                 source = Path(scratch) / f"{name}.py"
                 source.write_text(text)
                 # A traceback of the bundle has no line numbers, so the package's name says as much as a file's.
-                file_name = PACKAGE if name == INIT else f"{name}.py"
+                file_name = PACKAGE if name == INIT else name
                 target = search / PACKAGE / f"{name}.mpy"
                 sizes[name] = compile_file(source, target, file_name, architecture=self.architecture)
         return sizes
@@ -223,14 +225,15 @@ def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> No
             return
 
 
-def _make_global(names: Iterable[str], core: ast.Module) -> None:
+def _make_global(names: Iterable[str], module: ast.Module) -> None:
     """Make builtins variables of the module.
 
     A builtin is searched for in the module's table first, in vain, and that takes long if the table is full: on an
     RP2040 a tenth of publish() and its PUBACK.
     """
-    first = next(number for number, node in enumerate(core.body) if not isinstance(node, (ast.Import, ast.ImportFrom)))
-    core.body[first:first] = [ast.parse(f"{name} = {name}").body[0] for name in names]
+    body = module.body
+    first = next(number for number, node in enumerate(body) if not isinstance(node, (ast.Import, ast.ImportFrom)))
+    body[first:first] = [ast.parse(f"{name} = {name}").body[0] for name in names]
 
 
 def _mark_native(core: ast.Module) -> None:
@@ -335,6 +338,15 @@ class _FromCore(ast.NodeTransformer):
     def __init__(self, joined: Iterable[str], constants: Iterable[str]) -> None:
         self._joined = set(joined)
         self._left_out = {*constants, "const"}
+
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        self.generic_visit(node)
+        # One import of all of them: each statement takes 7 bytes of .mpy.
+        together = [one for one in node.body if isinstance(one, ast.ImportFrom) and one.module == PACKAGE]
+        for one in together[1:]:
+            together[0].names += one.names
+            node.body.remove(one)
+        return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | None:
         if not node.level:
