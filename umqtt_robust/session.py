@@ -294,7 +294,7 @@ class Session:
             self._topic_bytes = checked(topic, "check_topic_name")
             self._topic = topic
         topic = self._topic_bytes
-        if type(payload) is not bytes:
+        if payload.__class__ is not bytes:
             payload = payload.encode() if isinstance(payload, str) else load("checks").copy(payload)
         if properties or self.mqtt5:
             topic = self.part("mqtt5").publish(topic, payload, qos, expires_in, properties)

@@ -13,7 +13,7 @@ from ._platform import NEVER, collect, const, load, print_exception
 from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
-from .packets import PINGREQ, decode_length
+from .packets import PINGREQ, PUBLISH, decode_length
 from .states import PING_SENT
 
 _DUE = const(0x3FFFFFF0)  # tick(), which takes longer than handing over a message, is called every 16 ms
@@ -24,12 +24,14 @@ class MQTTException(Exception):
 
 
 class _Client(Inbox):
+    keep_broker_queue = True
     _deliver = Inbox._arrived  # there are no handlers of on()
 
     def packets(self):
         # Each step reads one packet. A generator, because MicroPython allocates a call on the heap if it needs more
         # than 11 words, as `except` does. If that happens to every message, it soon takes longer than all the rest:
-        # the freed place is searched past, up to the end of the garbage. So wait_msg() is made of small functions.
+        # the freed place is searched past, up to the end of the garbage. So wait_msg() and publish() are made of small
+        # functions.
         while True:
             try:
                 self.before_reading()
@@ -56,7 +58,7 @@ class _Client(Inbox):
                 n = buf[1] + 2
             else:
                 n = sum(decode_length(buf, 1, end) or (end, 1))
-            whole = min(n, len(buf)) <= end  # the packet waits for room in the send buffer
+            whole = n <= end or len(buf) <= end  # the packet waits for room in the send buffer
             if not whole:
                 n = self.transport.read(memoryview(buf)[:n], end)
                 if n == 0:
@@ -68,7 +70,7 @@ class _Client(Inbox):
                     self._rx_end = 2
                     continue
             used = self.receive(buf, end)
-            if not self.transport:  # a callback closed the link
+            if self.transport is None:  # a callback closed the link
                 return True
             end -= used
             if used and end:
@@ -114,17 +116,16 @@ class MQTTClient:
         if made_of != self._made_of:
             self._client = client = _Client(
                 self.client_id,
-                "mqtt%s://%s:%d"
-                % ("s" if self.ssl else "", "[%s]" % self.server if ":" in self.server else self.server, self.port),
+                "mqtt://%s:%d" % ("[%s]" % self.server if ":" in self.server else self.server, self.port),
                 self.keepalive,
                 clean_session,
                 None,
                 self._will,
                 self.user or None,
                 self.pswd if self.user else None,
-                transports=self.ssl and {"mqtts": self._secure()},
+                transports=self.ssl
+                and {"mqtt": self.ssl if callable(self.ssl) else load("tls").with_arguments(self.ssl, self.ssl_params)},
                 inbox_size=0,
-                keep_broker_queue=True,
                 on_error=self._failed,
                 on_disconnect=lambda error: self._client.fetching or self._failed(error),
             )
@@ -147,17 +148,6 @@ class MQTTClient:
         client.on_connect = None
         return present[-1]
 
-    def _secure(self):
-        secure = self.ssl
-        if callable(secure):
-            return secure
-        from .tls import TLS
-
-        given = self.ssl_params
-        if not hasattr(secure, "wrap_socket"):
-            secure = given.get("cadata")
-        return TLS(secure, given.get("cert"), given.get("key"), given.get("server_hostname"))
-
     def _failed(self, error):
         self._error = error
         if not self._client.connected:
@@ -173,7 +163,7 @@ class MQTTClient:
     def _poll(self, ms, hands_over=True):
         # As in umqtt.simple, calls that read hand over messages; in a callback only wait_msg() and check_msg() do.
         client = self._client
-        if not client or client.closed and not self._error and not client.inbox:
+        if client is None or client.closed and not self._error and not client.inbox:
             raise OSError(ENOTCONN)
         hands_over = hands_over and not client.resting
         if not self._error and not (hands_over and client.inbox):
@@ -248,12 +238,54 @@ class MQTTClient:
         self._flush()
 
     def _flush(self):
-        while self._client.waits():
+        try:
+            self._client.out.flush()
+        except OSError:
+            self._client._drop()
+            self._close()
+            raise
+        while self._client.out.end:
             self._poll(1000)
 
     def publish(self, topic, msg, retain=False, qos=0):
+        if qos or retain or not self._put(topic, msg):
+            self._publish(topic, msg, retain, qos)
+        if self._client.out.end:
+            self._flush()
+
+    def _put(self, topic, msg):
+        # Puts a message into the send buffer as Session.publish() does, if it is a small one to the topic of the one
+        # before, and nothing is due or waits. Returns False otherwise. With a heap of 192 KB, MicroPython's search for
+        # the attributes and the frames of the longer way takes more time than umqtt.simple does for a whole message.
         client = self._client
-        if not client or client.ticks() - client.now & _DUE:
+        if (
+            client is None
+            or topic is not client._topic
+            or msg.__class__ is not bytes
+            or client.out.end
+            or not client.connected
+            or not client.subscribed
+            or client.ticks() - client.out.now & _DUE
+        ):
+            return False
+        tx = client.out._front
+        i = len(client._topic_bytes) + 4
+        n = i + len(msg)
+        if n > 129:  # the remaining length takes more than one byte
+            return False
+        tx[0] = PUBLISH
+        tx[1] = n - 2
+        tx[2] = 0
+        tx[3] = i - 4
+        tx[4:i] = client._topic_bytes
+        tx[i:n] = msg
+        client.out.end = n
+        client.sent += 1
+        return True
+
+    def _publish(self, topic, msg, retain, qos):
+        client = self._client
+        if client is None or client.ticks() - client.now & _DUE:
             client = self._poll(0)
         while True:
             packet_id = client.publish(topic, msg, qos, retain)
@@ -267,8 +299,6 @@ class MQTTClient:
                 if client.closed and client.is_pending(packet_id):
                     client.remove(packet_id)  # the program decides whether it goes again
                 raise
-        elif client.out.end:
-            self._flush()
 
     def _wait_for(self, packet_id):
         self._until_answered(packet_id)
@@ -277,13 +307,11 @@ class MQTTClient:
     def subscribe(self, topic, qos=0):
         if not self.cb:
             raise load("errors").InvalidArgument("set_callback() comes first")
-        client = self._poll(0)
-        client.subscribe(topic, qos)
+        self._poll(0).subscribe(topic, qos)
         self._until_answered(None)
 
     def unsubscribe(self, topic):
-        client = self._poll(0)
-        client.unsubscribe(topic)
+        self._poll(0).unsubscribe(topic)
         self._until_answered(None)
 
     def wait_msg(self):
@@ -298,7 +326,9 @@ class MQTTClient:
         return self._receive(0)
 
     def _receive(self, ms):
-        client = self._client or self._poll(0)
+        client = self._client
+        if client is None:
+            self._poll(0)
         if client.resting:
             return self._receive_in_callback(ms)
         client.release()  # a message whose callback raised

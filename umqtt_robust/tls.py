@@ -62,6 +62,14 @@ def TLS(ca, cert=None, key=None, server_name=None):
     return lambda host, port, path: _Secure(context, server_name or host, host, port)
 
 
+def with_arguments(context, arguments):
+    # Returns TLS() of umqtt.simple's ssl and ssl_params.
+    get = arguments.get
+    if not hasattr(context, "wrap_socket"):
+        context = get("cadata")
+    return TLS(context, get("cert"), get("key"), get("server_hostname"))
+
+
 def _der(source):
     # Returns the blocks as DER, because not every port reads PEM. A private key is the last block of its file.
     if isinstance(source, str):

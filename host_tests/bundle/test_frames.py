@@ -1,4 +1,4 @@
-"""What wait_msg() of the drop-in calls for each message fits MicroPython's stack, so that no call is allocated.
+"""What wait_msg() and publish() of the drop-in call for each message fits MicroPython's stack: no call is allocated.
 
 A call that is freed low in the heap makes every later allocation search through the garbage above it: with a heap of
 1 MB, receiving then takes three times as long.
@@ -18,8 +18,12 @@ _MOST_WORDS = 11
 _WORDS_OF_TRY = 3
 # Not here: packets(), a generator, whose memory stays. What they call is freed before anything low is.
 _FOR_EACH_MESSAGE = {
-    "simple": {"wait_msg", "check_msg", "_receive", "_next", "_hand_over", "_hand_over_one", "before_reading"},
+    "simple": {
+        *("wait_msg", "check_msg", "_receive", "_next", "_hand_over", "_hand_over_one", "before_reading"),
+        *("publish", "_put", "_flush"),
+    },
     "inbox": {"before_reading", "take", "release"},
+    "packets": {"flush"},
 }
 
 
@@ -89,7 +93,7 @@ class _Mpy:
 
 @pytest.mark.parametrize("module", _FOR_EACH_MESSAGE)
 def test_no_call_for_a_message_is_allocated(module: str, tmp_path: Path) -> None:
-    """Planted: another local variable in _hand_over_one(); a `try` in _receive(); a `try` in release()."""
+    """Planted: another local variable in _hand_over_one() or _put(); a `try` in _receive(), release() or publish()."""
     target = tmp_path / "x.mpy"
     compile_file(library_folder() / f"{module}.py", target)
     words = dict(_Mpy(target.read_bytes()).words())

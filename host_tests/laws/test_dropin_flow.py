@@ -385,6 +385,89 @@ def test_what_simple_could_not_publish_is_left_to_the_program():
         equal(world.broker.faults, [])
 
 
+def test_a_publish_at_qos_0_is_one_packet_of_its_flags_topic_and_payload():
+    # publish() puts a small message to the topic of the one before into the send buffer itself. Planted: it does so
+    # with a remaining length of 128; another topic is taken for the one before; a retained message loses its flag.
+    world = World(simple.MQTTClient, True)
+    expected = world.broker.seen[:]
+    for topic in (b"t", b"t" * 100, "s" * 99):
+        plain = topic if isinstance(topic, bytes) else topic.encode()
+        for size in (0, 1, 124 - len(topic), 125 - len(topic), 126 - len(topic), 300, 5000):
+            for payload in (b"x" * size, "y" * size, bytearray(size)):
+                for retain in (False, False, True, False):
+                    world.client.publish(topic, payload, retain)
+                    content = payload.encode() if isinstance(payload, str) else bytes(payload)
+                    expected.append((0x31 if retain else 0x30, bytes((0, len(topic))) + plain + content))
+    equal(world.broker.seen, expected)
+    equal(world.broker.faults, [])
+
+
+def test_a_publish_goes_after_a_subscription_that_was_asked_for_before_it():
+    # A callback or Ctrl-C may end subscribe() before it has sent anything. Planted: publish() does not look at that.
+    topic = b"out"
+    world = World(simple.MQTTClient, True)
+    world.client.publish(topic, b"x")
+    world.core.subscribe(b"in/#")
+    world.client.publish(topic, b"x")
+    equal([head for head, _ in world.broker.seen[1:]], [0x30, 0x82, 0x30])
+
+
+def test_a_publish_at_qos_0_that_the_link_takes_in_parts_or_late_is_whole():
+    # Planted: publish() returns while bytes wait.
+    topic = b"out"
+    world = World(simple.MQTTClient, True)
+    wire = world.wires[0]
+    for at in range(1, 16):
+        world.client.publish(topic, b"before")
+        wire.split_up = wire.up + at
+        world.client.publish(topic, b"0123456789")
+        equal((world.core.out.end, world.published()[-1]), (0, b"0123456789"), at)
+    equal(len(world.published()), 30)
+    equal(world.broker.faults, [])
+
+
+def test_a_write_that_fails_in_publish_ends_the_link_with_its_error():
+    # Planted: the error is kept for the next call; the client stays connected.
+    topic = b"out"
+    for before in range(3):
+        world = World(simple.MQTTClient, True)
+        for _ in range(before):
+            world.client.publish(topic, b"x")
+        world.wires[0].break_now()
+        try:
+            world.client.publish(topic, b"lost")
+            raise AssertionError("no error")
+        except OSError as error:
+            equal(error.args[0], 104)
+        equal((world.client.sock, world.wires[0].closed), (None, True))
+        raises(OSError, world.client.publish, topic, b"lost")
+        world.client.connect()
+        world.client.publish(topic, b"next")
+        equal(world.published(), [b"x"] * before + [b"next"])
+        equal(world.broker.faults, [])
+
+
+def test_ctrl_c_while_publish_writes_leaves_no_half_packet():
+    # Planted: the packet is put into the send buffer again at the next publish().
+    topic = b"out"
+    for before in range(3):
+        world = World(simple.MQTTClient, True)
+        for _ in range(before):
+            world.client.publish(topic, b"x")
+        out = world.core.out
+        write = out._write
+
+        def interrupted(buf, offset, size, out=out, write=write):
+            out._write = write
+            raise KeyboardInterrupt
+
+        out._write = interrupted
+        raises(KeyboardInterrupt, world.client.publish, topic, b"1")
+        world.client.publish(topic, b"2")
+        equal(world.published(), [b"x"] * before + [b"1", b"2"])
+        equal(world.broker.faults, [])
+
+
 def test_an_acknowledgement_that_finds_no_room_holds_its_packet_up_and_nothing_else():
     # Planted: the bytes of a large message that wait for that room are lost.
     for size in (10, 5000):
