@@ -302,6 +302,31 @@ def test_the_quick_path_says_exactly_what_the_strict_parser_says(payloads):
     assert repr(quickly(payloads)) == repr(strictly(payloads))
 
 
+SENT = st.tuples(
+    st.sampled_from(["fleet/a/telemetry", "fleet/a/b/telemetry", "fleet/b/telemetry", "fleet/a/x", "fleet/a", "a"]),
+    st.sampled_from(
+        [
+            *(record(device, "1-x", 0) for device in ("a", "b", "a/b", "/")),
+            *(record("a", "1-x", 1, unknown=1), record("b", "1-x", 1, m={"t": "warm", "x": 1})),
+            *(b"", b"{", record("", "1-x", 2)),
+        ]
+    ),
+)
+
+
+@given(st.lists(SENT, max_size=12), st.booleans())
+def test_messages_that_are_decoded_together_become_what_each_becomes_alone(sent, trust_ids):
+    """Planted: an id with a slash is accepted on the topic that it completes, or one row is dropped for another."""
+    table = pa.concat_tables([messages([payload], topic) for topic, payload in sent] or [messages([])])
+    together = decode(table, trust_ids=trust_ids)
+    alone = [decode(table.slice(row, 1), trust_ids=trust_ids) for row in range(len(sent))]
+    for name in ("readings", "quarantined"):
+        assert getattr(together, name).to_pylist() == [row for one in alone for row in getattr(one, name).to_pylist()]
+    if not trust_ids:
+        for row in together.readings.to_pylist():
+            assert row["topic"].split("/")[:2] == ["fleet", row["device_id"]]
+
+
 def test_every_known_refusal_is_the_same_on_the_quick_path():
     refused = [*BAD, *REFUSED_METRICS]
     assert quickly(refused) == strictly(refused)

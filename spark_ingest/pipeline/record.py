@@ -80,20 +80,24 @@ def _decode(messages: pa.Table, trust_ids: bool) -> Decoded:
         else:
             if record.refused:
                 reasons[index] = record.refused
-    if not trust_ids:
-        devices = _devices_of_topics(messages["topic"])
-        for index, (record, device) in enumerate(zip(records, devices, strict=True)):
-            if record is not None and record[0] != device:
-                reasons[index] = _foreign(record[0], device)
-                records[index] = None
-    if not reasons:
-        return Decoded(readings_table(records, payloads, messages), QUARANTINE_SCHEMA.empty_table())
     good = [index for index, record in enumerate(records) if record is not None]
-    readings = readings_table(
-        [records[index] for index in good],
-        [payloads[index] for index in good],
-        messages.take(pa.array(good, pa.int64())),
-    )
+    if len(good) == len(records):
+        readings = readings_table(records, payloads, messages)
+    else:
+        readings = readings_table(
+            [records[index] for index in good],
+            [payloads[index] for index in good],
+            messages.take(pa.array(good, pa.int64())),
+        )
+    if not trust_ids:
+        stays = np.ones(len(good), dtype=bool)
+        for row, device in _on_other_topics(readings):
+            index, stays[row] = good[row], False
+            reasons[index] = _foreign(records[index][0], device)
+            records[index] = None
+        readings = readings if stays.all() else readings.filter(pa.array(stays))
+    if not reasons:
+        return Decoded(readings, QUARANTINE_SCHEMA.empty_table())
     refused = messages.take(pa.array(sorted(reasons), pa.int64()))
     why = [reasons[index] for index in sorted(reasons)]
     kept = [records[index] is not None for index in sorted(reasons)]
@@ -107,10 +111,22 @@ def _foreign(device_id: str, device: str | None) -> str:
     return f"id {shown(device_id)} is not the topic's device {shown(device)}: see --trust-ids"
 
 
-def _devices_of_topics(topics: pa.ChunkedArray) -> list[str | None]:
-    encoded = topics.combine_chunks().dictionary_encode()
+def _on_other_topics(readings: pa.Table) -> list[tuple[int, str | None]]:
+    """Return the row of each reading that came on a topic of another device or of none, and the topic's device."""
+    ids, topics = readings["device_id"].combine_chunks(), readings["topic"].combine_chunks()
+    # Nearly every topic is fleet/DEVICE/telemetry. Arrow compares those, so a device costs no step in Python.
+    parts = [pa.scalar("fleet"), ids, pa.scalar("telemetry"), pa.scalar("/")]
+    usual = pc.call_function("equal", [pc.call_function("binary_join_element_wise", parts), topics])
+    # A level of a topic has no slash, so no topic names a device whose id has one.
+    has_slash = pc.call_function("match_substring", [ids], pc.MatchSubstringOptions("/"))
+    is_own = pc.call_function("and_not", [usual, has_slash])
+    if not is_own.false_count:
+        return []
+    rows = np.flatnonzero(~is_own.to_numpy(zero_copy_only=False))
+    names, encoded = ids.take(pa.array(rows)).to_pylist(), topics.take(pa.array(rows)).dictionary_encode()
     known = [device_of_topic(topic) for topic in encoded.dictionary.to_pylist()]
-    return [known[code] for code in encoded.indices.to_pylist()]
+    devices = [known[code] for code in encoded.indices.to_pylist()]
+    return [(row, device) for row, name, device in zip(rows.tolist(), names, devices, strict=True) if name != device]
 
 
 def readings_table(records: Sequence[tuple], payloads: list[bytes], messages: pa.Table) -> pa.Table:
