@@ -26,20 +26,46 @@ def missing_ranges(identities: set[tuple[str, str, int]]) -> int:
     return sum(seq > 0 and (device, boot, seq - 1) not in identities for device, boot, seq in identities)
 
 
-@given(st.lists(st.lists(IDENTITY | FAR_IDENTITY, max_size=40), max_size=8))
+@given(st.lists(st.tuples(st.lists(IDENTITY | FAR_IDENTITY, max_size=40), st.booleans()), max_size=8))
 def test_any_batching_order_and_duplication_keeps_each_identity_exactly_once(batches):
     seen, kept, union = Seen(), [], set()
-    for batch in batches:
+    for batch, is_restarted in batches:
         before = set(union)
         union |= set(batch)
         new = take(seen, batch)
         assert set(new) == union - before, "no reading is new that was seen before, and none is lost"
         kept += new
         assert seen.open_gaps == missing_ranges(union), "bounded by what is really missing"
-        # Save and load again, as after every restart.
-        seen = Seen.from_table(seen.to_table())
+        if is_restarted:
+            seen = Seen.from_table(seen.to_table())
     assert sorted(kept) == sorted(union)
     assert len(seen) == len({identity[:2] for identity in union})
+
+
+@given(st.lists(st.tuples(st.lists(IDENTITY, max_size=40), st.lists(IDENTITY, max_size=2)), max_size=8))
+def test_boots_that_are_dropped_come_back_as_new_and_the_others_stay(batches):
+    """Planted: the boots of the readings before keep their numbers after others were dropped."""
+    seen, union = Seen(), set()
+    for batch, gone in batches:
+        assert set(take(seen, batch)) == set(batch) - union
+        boots = {identity[:2] for identity in gone}
+        seen.drop(boots)
+        union = {identity for identity in union | set(batch) if identity[:2] not in boots}
+        assert len(seen) == len({identity[:2] for identity in union})
+        assert seen.open_gaps == missing_ranges(union)
+
+
+@given(st.lists(st.lists(IDENTITY, max_size=40), max_size=8))
+def test_the_changes_of_each_batch_make_the_whole_set(batches):
+    """Planted: a boot whose readings are all duplicates, or that came first in an earlier batch, is no change."""
+    seen, copy = Seen(), Seen()
+    for batch in batches:
+        take(seen, batch)
+        changes = seen.take_changes()
+        boots = list(zip(changes["device_id"].to_pylist(), changes["boot"].to_pylist(), strict=True))
+        assert sorted(boots) == sorted({identity[:2] for identity in batch})
+        copy.apply(changes)
+        assert copy.to_table() == seen.to_table()
 
 
 @given(st.permutations(range(40)), st.integers(1, 40))

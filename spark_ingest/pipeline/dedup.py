@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -84,7 +85,9 @@ class Seen:
         self._last_us = np.empty(0, dtype=np.int64)
         self._gaps: dict[int, array[int]] = {}
         self._archived: set[int] = set()
-        self._changed: set[int] = set()
+        self._is_changed = np.empty(0, dtype=bool)
+        self._keys = pa.array([], pa.string())
+        self._recent = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return the number of boots in the set."""
@@ -120,10 +123,13 @@ class Seen:
         self._raise_highest(sorted_boots[first & above], sorted_seqs[first & above])
         if "received_ts" in readings.column_names:
             np.maximum.at(self._last_us, boots, readings["received_ts"].cast(pa.int64()).to_numpy())
-        rows = np.sort(order[new])
+        is_new = np.zeros(len(order), dtype=bool)
+        is_new[order[new]] = True
+        rows = np.flatnonzero(is_new)
         begins = np.ones(len(order), dtype=bool)
         begins[1:] = sorted_boots[1:] != sorted_boots[:-1]
-        self._changed.update(sorted_boots[begins].tolist())
+        self._recent = sorted_boots[begins]
+        self._is_changed[self._recent] = True
         firsts = np.empty(len(order), dtype=np.int64)
         firsts[order] = order[first][np.cumsum(first) - 1]
         return Filtered(rows, boots[rows], firsts)
@@ -182,12 +188,13 @@ class Seen:
 
     def take_changes(self) -> pa.Table:
         """Return the boots that changed since the last call, with all their data, in STATE_SCHEMA."""
-        changed, self._changed = sorted(self._changed), set()
+        changed = np.flatnonzero(self._is_changed)
+        self._is_changed[:] = False
         return self._rows(changed)
 
     def to_table(self) -> pa.Table:
         """Return the whole set, in STATE_SCHEMA."""
-        return self._rows(range(len(self._index)))
+        return self._rows(np.arange(len(self._index)))
 
     def apply(self, changes: pa.Table, archived: np.ndarray | None = None) -> None:
         """Replace the boots in `changes` with their data there.
@@ -215,25 +222,23 @@ class Seen:
         seen.apply(table)
         return seen
 
-    def _rows(self, boots: Sequence[int]) -> pa.Table:
-        numbers = np.fromiter(boots, dtype=np.int64, count=len(boots))
-        keys = list(self._index)
-        joined = pa.array([keys[i] for i in boots], pa.string())
+    def _rows(self, boots: np.ndarray) -> pa.Table:
+        joined = self._known_keys(boots)
         names = pc.call_function("split_pattern", [joined], pc.SplitPatternOptions(SEPARATOR)).flatten()
-        held = [(row, self._gaps[i]) for row, i in enumerate(boots) if i in self._gaps]
-        offsets = np.zeros(len(numbers) + 1, dtype=np.int32)
+        held = [(row, self._gaps[i]) for row, i in enumerate(boots.tolist()) if i in self._gaps]
+        offsets = np.zeros(len(boots) + 1, dtype=np.int32)
         for row, flat in held:
             offsets[row + 1] = len(flat)
         np.cumsum(offsets, out=offsets)
         flat = np.frombuffer(b"".join(flat.tobytes() for _, flat in held), dtype=np.int64)
-        first = np.arange(0, 2 * len(numbers), 2)
+        first = np.arange(0, 2 * len(boots), 2)
         return pa.table(
             [
                 names.take(pa.array(first)),
                 names.take(pa.array(first + 1)),
-                pa.array(self._highest[numbers]),
+                pa.array(self._highest[boots]),
                 pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.int64())),
-                pa.array(self._last_us[numbers]),
+                pa.array(self._last_us[boots]),
             ],
             schema=STATE_SCHEMA,
         )
@@ -243,18 +248,39 @@ class Seen:
 
         :param ask: recall boots that have left the set.
         """
-        encoded = boot_keys(readings)
-        keys = encoded.dictionary.to_pylist()
+        keys = joined_keys(readings)
+        # Arrow looks keys up three times as fast as Python, but hashes those that it compares them with each time.
+        # So it gets the boots of the readings before, which most of the next ones are of.
+        found = pc.call_function("index_in", [keys], pc.SetLookupOptions(self._known_keys(self._recent)))
+        boots = np.empty(len(keys), dtype=np.int64)
+        is_recent = found.is_valid().to_numpy(zero_copy_only=False)
+        boots[is_recent] = self._recent[found.drop_null().to_numpy()]
+        if found.null_count:
+            boots[~is_recent] = self._look_up(keys.filter(pa.array(~is_recent)), ask=ask)
+        return boots
+
+    def _look_up(self, keys: pa.Array, *, ask: bool) -> np.ndarray:
+        encoded = keys.dictionary_encode()
+        distinct = encoded.dictionary.to_pylist()
         if ask and self._archived and self.recall is not None:
-            self._recall([key for key in keys if key not in self._index and boot_hash(key) in self._archived])
+            self._recall([key for key in distinct if key not in self._index and boot_hash(key) in self._archived])
         index = self._index
-        codes = [index.setdefault(key, len(index)) for key in keys]
+        codes = [index.setdefault(key, len(index)) for key in distinct]
         if len(index) > len(self._highest):
             # Double the size: copying for every single new boot would take quadratic time.
             size = max(len(index), 2 * len(self._highest))
             self._highest = _grown(self._highest, size, -1)
             self._last_us = _grown(self._last_us, size, NEVER)
+            self._is_changed = _grown(self._is_changed, size, False)
         return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy()]
+
+    def _known_keys(self, boots: np.ndarray) -> pa.Array:
+        """Return the keys of these boots."""
+        missing = len(self._index) - len(self._keys)
+        if missing:
+            newest = list(islice(reversed(self._index), missing))
+            self._keys = pa.concat_arrays([self._keys, pa.array(newest[::-1], pa.string())])
+        return self._keys.take(pa.array(boots))
 
     def _recall(self, keys: list[str]) -> None:
         if not keys:
@@ -270,12 +296,12 @@ class Seen:
         self._keep(np.flatnonzero(~leaves))
 
     def _keep(self, stay: np.ndarray) -> None:
-        keys = list(self._index)
-        moved = {old: new for new, old in enumerate(stay.tolist())}
-        self._index = {keys[old]: new for old, new in moved.items()}
+        self._keys, self._recent = self._known_keys(stay), np.empty(0, dtype=np.int64)
+        self._index = {key: number for number, key in enumerate(self._keys.to_pylist())}
         self._highest, self._last_us = self._highest[stay], self._last_us[stay]
+        self._is_changed = self._is_changed[stay]
+        moved = {old: new for new, old in enumerate(stay.tolist())}
         self._gaps = {moved[old]: gaps for old, gaps in self._gaps.items() if old in moved}
-        self._changed = {moved[old] for old in self._changed if old in moved}
 
     def _fill_gap(self, boot: int, seq: int) -> bool:
         """Remove `seq` from the boot's gaps; return False if it is in no gap, because it was seen before."""
@@ -316,10 +342,13 @@ class Seen:
 
 def boot_keys(readings: pa.Table) -> pa.DictionaryArray:
     """Return device_id, U+0000, boot of each reading as one text."""
-    joined = pc.call_function(
-        "binary_join_element_wise", [readings["device_id"], readings["boot"], pa.scalar(SEPARATOR)]
-    )
-    return joined.combine_chunks().dictionary_encode()
+    return joined_keys(readings).dictionary_encode()
+
+
+def joined_keys(readings: pa.Table) -> pa.Array:
+    """Return device_id, U+0000, boot of each reading."""
+    parts = [readings["device_id"], readings["boot"], pa.scalar(SEPARATOR)]
+    return pc.call_function("binary_join_element_wise", parts).combine_chunks()
 
 
 def boot_hash(key: str) -> int:
@@ -328,6 +357,6 @@ def boot_hash(key: str) -> int:
 
 
 def _grown(column: np.ndarray, size: int, fill: int) -> np.ndarray:
-    grown = np.full(size, fill, dtype=np.int64)
+    grown = np.full(size, fill, dtype=column.dtype)
     grown[: len(column)] = column
     return grown

@@ -55,7 +55,7 @@ def test_another_payload_under_a_known_identity_is_quarantined_and_the_same_one_
 
 
 @settings(max_examples=60 if FULL else 25, deadline=None)
-@given(st.lists(st.lists(IDENTITY, max_size=25), max_size=8))
+@given(st.lists(st.tuples(st.lists(IDENTITY, max_size=25), st.booleans()), max_size=8))
 def test_boots_that_have_left_the_set_are_asked_for_in_silver_and_never_guessed(tmp_path_factory, batches):
     folder = tmp_path_factory.mktemp("state")
     silver: list[tuple[str, str, int]] = []
@@ -65,7 +65,7 @@ def test_boots_that_have_left_the_set_are_asked_for_in_silver_and_never_guessed(
 
     progress = Progress(folder, TINY, whole_every=2)
     seen, union = Seen(), set()
-    for batch_id, batch in enumerate(batches):
+    for batch_id, (batch, is_restarted) in enumerate(batches):
         seen.recall = recall
         new = [batch[row] for row in seen.take(readings(batch)).rows.tolist()]
         assert set(new) == set(batch) - union and len(new) == len(set(new))
@@ -73,9 +73,9 @@ def test_boots_that_have_left_the_set_are_asked_for_in_silver_and_never_guessed(
         silver += new
         progress.save(batch_id, seen)
         progress.remove_before(batch_id - 1)
-        # Save and load again, as after every restart.
-        seen = progress.load(batch_id)
-        assert seen is not None
+        if is_restarted:
+            seen = progress.load(batch_id)
+            assert seen is not None
 
 
 def test_the_set_stays_within_its_limits_however_many_boots_there_were(tmp_path):
