@@ -144,6 +144,7 @@ def readings_table(records: Sequence[tuple], payloads: list[bytes], messages: pa
         extra = pa.repeat(pa.scalar([], EXTRA), len(records))
     else:
         extra = pa.array([list(one[6].items()) if len(one) > 6 else () for one in records], EXTRA)
+    sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
     arrays = {
         "device_id": pa.array(device_id, pa.string()),
         "boot": pa.array(boot, pa.string()),
@@ -152,7 +153,7 @@ def readings_table(records: Sequence[tuple], payloads: list[bytes], messages: pa
         "up_ms": pa.array(up, pa.int64()),
         "metrics": _metric_maps(metrics),
         "extra": extra,
-        "payload_crc": pa.array([len(payload) << 32 | crc32(payload) for payload in payloads], pa.int64()),
+        "payload_crc": pa.array(sizes << 32 | np.fromiter(map(crc32, payloads), np.int64, len(payloads))),
     }
     taken = {name: messages[name].cast(READING_SCHEMA.field(name).type) for name in _FROM_MESSAGE}
     return pa.table([(arrays | taken)[name] for name in READING_SCHEMA.names], schema=READING_SCHEMA)

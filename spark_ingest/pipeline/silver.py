@@ -42,7 +42,9 @@ def silver_rows(readings: pa.Table, new: Filtered) -> pa.Table:
     :param readings: READING_SCHEMA.
     :param new: which of the readings are new, from :meth:`Seen.take`.
     """
-    kept = readings.take(pa.array(new.rows)).combine_chunks()
+    # Usually every reading is new, and none needs to be copied.
+    kept = readings if len(new.rows) == readings.num_rows else readings.take(pa.array(new.rows))
+    kept = kept.combine_chunks()
     columns = {name: kept[name] for name in kept.column_names}
     ts, up_ms, received_ts = (_array(kept[name]) for name in ("ts", "up_ms", "received_ts"))
     columns |= event_times(new.boots, ts, up_ms, received_ts)._asdict()
