@@ -426,13 +426,18 @@ def test_a_publish_at_qos_0_that_the_link_takes_in_parts_or_late_is_whole():
     equal(world.broker.faults, [])
 
 
+def world_after(messages, topic):
+    world = World(simple.MQTTClient, True)
+    for _ in range(messages):
+        world.client.publish(topic, b"x")
+    return world
+
+
 def test_a_write_that_fails_in_publish_ends_the_link_with_its_error():
     # Planted: the error is kept for the next call; the client stays connected.
     topic = b"out"
     for before in range(3):
-        world = World(simple.MQTTClient, True)
-        for _ in range(before):
-            world.client.publish(topic, b"x")
+        world = world_after(before, topic)
         world.wires[0].break_now()
         try:
             world.client.publish(topic, b"lost")
@@ -451,9 +456,7 @@ def test_ctrl_c_while_publish_writes_leaves_no_half_packet():
     # Planted: the packet is put into the send buffer again at the next publish().
     topic = b"out"
     for before in range(3):
-        world = World(simple.MQTTClient, True)
-        for _ in range(before):
-            world.client.publish(topic, b"x")
+        world = world_after(before, topic)
         out = world.core.out
         write = out._write
 
