@@ -1,6 +1,7 @@
 """Checks the arguments that the client does not recognise as valid at a glance; loaded only for those."""
 
 from .errors import InvalidArgument
+from .packets import string
 from .topics import check_topic_name, check_utf8
 
 
@@ -19,12 +20,11 @@ def connect(session, keep_alive, store):
         raise InvalidArgument("window must be at least 1 message")
     if not hasattr(store, "slots"):
         raise InvalidArgument("store must be a store, such as FlashStore(folder)")
-    if session.will is not None:
-        try:
-            session.will = will(*session.will)
-        except TypeError:
+    will = session.will
+    if will is not None:
+        if type(will) is not tuple or len(will) != 3 or type(will[0]) is not int or type(will[1]) is not bytes:
             raise InvalidArgument("will must be a Will")
-        if session.will[-1] and session.protocol == 4:
+        if will[2] and session.protocol == 4:
             raise InvalidArgument("properties of a will need protocol=5")
     if username is not None:
         username = check_utf8(username, "username")
@@ -37,12 +37,14 @@ def connect(session, keep_alive, store):
 
 
 def will(topic, payload, qos, retain, properties):
-    """Returns the checked fields of a will as the tuple for packets.connect(). Raises InvalidArgument."""
-    topic = check_topic_name(topic)
+    """Returns a will as the client keeps it: its flags in CONNECT, its topic and payload encoded, its properties.
+
+    Raises InvalidArgument.
+    """
     payload = payload.encode() if isinstance(payload, str) else copy(payload)
     if qos not in (0, 1, 2) or len(payload) > 65535:
         raise InvalidArgument("a will has qos 0, 1 or 2 and a payload of at most 65535 bytes")
-    return topic, payload, qos, retain, properties
+    return 4 | qos << 3 | (32 if retain else 0), string(check_topic_name(topic)) + string(payload), properties
 
 
 def copy(payload):

@@ -1,6 +1,7 @@
 """The client that programs use: a Session that connects to its brokers, and reconnects when a link is lost."""
 
 import os
+from time import sleep
 
 from ._platform import NEVER, TICKS_MASK, collect, const, load, ticks_diff
 from .base_errors import LinkLost, MQTTError
@@ -158,8 +159,6 @@ class Client(Session):
                 except OSError as error:
                     self.broken = error
             else:
-                from time import sleep
-
                 sleep(left / 1000)
         return self.tick()
 
@@ -237,7 +236,8 @@ class Client(Session):
             self.socket = self.transport.socket  # another one at the next address of a name
             if ready:
                 self._begin(self.connect_timeout)
-                self.open(self.transport.write, self.servers[self._server][2])
+                accepted = getattr(self.transport, "accepted", None)
+                self.open(self.transport.write, self.servers[self._server][2], accepted)
         if self.state != CLOSED and (n or not self.before_reading or not self.before_reading()):
             # Not a function of its own: an RP2040 would take longer for its call than for a whole idle tick.
             buf = self._rx
@@ -274,13 +274,6 @@ class Client(Session):
         # Sets the deadline of a connection phase, or the wait for the next one, in ms.
         self._deadline = self.now + limit & TICKS_MASK
         self.wait_ms = limit
-
-    def handle_connack(self, session_present, return_code):
-        """Handles CONNACK like Session, and tells the transport if the broker has accepted the client."""
-        accepted = getattr(self.transport, "accepted", None)
-        if accepted and not return_code:
-            accepted()
-        Session.handle_connack(self, session_present, return_code)
 
     def _handle_loss(self, error):
         connected = self.connected

@@ -232,12 +232,16 @@ class Mqtt5:
     # Sending
 
     def open(self):
-        """Chooses the protocol version of a new link, before CONNECT."""
+        """Chooses the protocol version of a new link.
+
+        Returns what connect_properties() returns, or None for a link of MQTT 3.1.1. Raises InvalidArgument.
+        """
         session = self._session
         session.window, session.keep_alive_ms, session.ping_after = self._configured
         session.level = min(session.level, 4) if session.broker in self._old else 5
         session.mqtt5 = self if session.level == 5 else None
         session.connack_properties = {}
+        return session.mqtt5 and self.connect_properties()
 
     def connect_properties(self):
         """Returns the properties of CONNECT and those of its will, encoded. Raises InvalidArgument."""

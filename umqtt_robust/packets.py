@@ -31,7 +31,7 @@ QOS_2 = const(0x04)
 DUP = const(0x08)
 
 # Other packets leave this many bytes of the send buffer to acknowledgements and PINGREQ.
-_RESERVE = const(16)
+RESERVE = const(16)
 _FIXED_HEADER = const(5)  # bytes at most (2.2)
 _LEAST = const(32)  # bytes of the send buffer, so that the beginning of every packet fits
 _FRONT = const(256)  # bytes of the send buffer, see _front
@@ -52,9 +52,8 @@ def connect(client_id, keep_alive, clean_session, will=None, username=None, pass
     flags = 2 if clean_session else 0
     fields = properties + string(client_id)
     if will:
-        topic, message, qos, retain = will[:4]
-        flags |= 4 | qos << 3 | (32 if retain else 0)
-        fields += will_properties + string(topic) + string(message)
+        flags |= will[0]
+        fields += will_properties + will[1]
     if username is not None:
         flags |= 128
         fields += string(username)
@@ -121,7 +120,7 @@ class SendBuffer:
         k = len(payload)
         j = len(topic) + (4 if packet_id else 2) + len(properties) if topic or properties else 0
         n = k + j
-        room = len(tx) - i - j - _FIXED_HEADER - _RESERVE
+        room = len(tx) - i - j - _FIXED_HEADER - RESERVE
         if room < k and (room < 0 or self.body is not None):
             if i or self.body is not None or not j:
                 return False

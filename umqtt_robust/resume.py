@@ -18,7 +18,7 @@ case. True never does: the client accepts the session as it is and asks nothing.
 sessions: with servers={name: URLs} they have one name, so a failover among them meets no other broker.
 """
 
-from ._platform import NEVER, const, load, ticks_diff
+from ._platform import const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
 from .packets import DUP, PUBREL, QOS
 from .states import AWAIT_PUBCOMP, STATE
@@ -51,20 +51,6 @@ def restore(outbox, found, window):
             outbox.lifetimes[packet_id] = lifetime
     for outbox.rank in sorted(ranks):
         outbox.released.append(ranks[outbox.rank])
-
-
-def refuse(session, return_code):
-    """Handles a CONNACK that refuses the connection: chooses the next attempt and raises Refused.
-
-    Code 1, unacceptable protocol version: the next attempt uses MQTT 3.1, if that is allowed. Codes 2, 4 and 5 are
-    unlikely to change: the next attempt comes after the longest wait, if no other broker is left to try.
-    """
-    if return_code == 1 and session.allow_mqtt31 and session.level == 4:
-        session.level = 3
-        session.retry_delay = 0
-    elif return_code in (2, 4, 5):
-        session.retry_delay = NEVER  # the client takes its longest wait
-    raise load("errors").Refused("connect", return_code)
 
 
 class Resume:

@@ -24,6 +24,7 @@ from .packets import (
     PUBLISH,
     QOS,
     QOS_2,
+    RESERVE,
     RETAIN,
     SUBACK,
     UNSUBACK,
@@ -65,7 +66,7 @@ class Session:
     # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
     # attribute that only the class has costs several times as much to read.
     tx_size = 1024
-    ping_timeout = policy = handler_retries = downgraded = too_large = 0
+    ping_timeout = policy = handler_retries = downgraded = too_large = dead_letters = 0
     max_bytes = keep_broker_queue = connect_properties = None
     protocol = level = 4  # MQTT 3.1.1; level: of this link, or of the next one; 3: MQTT 3.1
     allow_mqtt31 = False
@@ -75,9 +76,9 @@ class Session:
 
     def __init__(self, client_id, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
-        # Define all attributes now, so the attribute table never has to be reallocated on a fragmented heap. And a
-        # call of a method searches this table first, which takes long if it is nearly full: test_allocation.py
-        # watches it.
+        # Define all attributes now, so the attribute table never has to be reallocated on a fragmented heap; those of
+        # a link are defined by close(), at the end. And a call of a method searches this table first, which takes long
+        # if it is nearly full: test_allocation.py watches it.
         self.ticks = ticks_ms
         self.window = 8
         self.ack_timeout = 30000
@@ -98,20 +99,15 @@ class Session:
         self.username = username
         self.password = password
         self.state = CLOSED
-        self.connected = False
-        self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
-        self.packet_id = self.flags = self.pending = self.in_flight = self.last_id = 0
-        self.wait_ms = self.up_since = self.ping = self.heard_at = self._look_at = self.ping_at = 0
+        self.sent = self.received = self.discarded = self.unhandled = self.unexpected = 0
+        self.packet_id = self.flags = self.last_id = 0
+        self.wait_ms = self.up_since = self.heard_at = self._look_at = self.ping_at = 0
         self.broker = ""  # the name of the broker of this link
         self.retry_delay = None  # ms until the next link; None: whoever makes links decides
-        self._left = 0  # bytes that receive() left with the caller
-        self.handover_limit = NEVER  # an inbound message is handed over while at most so many outbound ones are pending
         self.redelivered = self.slept = False
-        # The last tick left nothing to do before wait_ms, and nothing has happened since.
-        self.idle = False
         # "~" and the broker's name, once its half of the session was taken over; see resume.py.
         self.taken_over = False
-        self.large = self.broken = None
+        self._accepted = None
         self._topic = self  # what publish() checked last; at first no topic is this object
         self._topic_bytes = None
         # The topic that was received last, its handlers; matches() of topics.py, if a filter needs it.
@@ -178,37 +174,38 @@ class Session:
 
     # The link
 
-    def open(self, write, broker=""):
+    def open(self, write, broker="", accepted=None):
         """Begins a link: sends CONNECT [MQTT-3.1.0-1].
 
         write(buf, offset, size) returns how many bytes it took, 0 or None if it takes none now; it raises OSError.
-        broker: the name of the broker at the other end, to which the packet ids in the store belong.
+        broker: the name of the broker at the other end, to which the packet ids in the store belong. accepted(): called
+        when that broker has accepted the client.
         """
         self.state = AWAIT_CONNACK
         self.broker = broker
+        self._accepted = accepted
+        properties = ()
         if self.protocol != 4:
-            self.part("mqtt5").open()
+            properties = self.part("mqtt5").open() or properties
         self.out.open(write)
         self.heard_at = self._look_at = self.now
-        self.out.put(CONNECT, self.connect_packet())
-        self.out.flush()
-
-    def connect_packet(self):
-        """Returns CONNECT without its fixed header, as open() sends it."""
         purge = self.purge  # without a will: the broker would publish it
-        more = self.mqtt5.connect_properties() if self.mqtt5 else ()
-        return connect(self.client_id, self.keep_alive_ms // 1000, purge or self.clean_session,
-                       None if purge else self.will, self.username, self.password, self.level, *more)  # fmt: skip
+        self.out.put(CONNECT, connect(self.client_id, self.keep_alive_ms // 1000, purge or self.clean_session,
+                                      None if purge else self.will, self.username, self.password, self.level,
+                                      *properties))  # fmt: skip
+        self.out.flush()
 
     def close(self):
         """Handles the end of the link: unacknowledged messages are sent again on the next one."""
         # A broker that took CONNECT may have begun a new session, even where its CONNACK was lost.
         unsure = self.state == AWAIT_CONNACK
         self.state = CLOSED
-        self.connected = self.idle = False
+        self.connected = False
+        self.idle = False  # whether the last tick left nothing to do before wait_ms, and nothing has happened since
         self.large = self.broken = None
         self.out.open(None)
-        self.ping = self._left = 0
+        self.ping = 0
+        self._left = 0  # bytes that receive() left with the caller
         self.forget(False, unsure)
 
     def forget(self, session, unsure=True):
@@ -219,14 +216,18 @@ class Session:
         self.outbox.rewind(session)
         self.in_flight = 0
         self.subscriptions.forget(unsure)
-        self.handover_limit = NEVER  # a message that was to be put back comes again; backpressure.py keeps others
+        # An inbound message is handed over while at most so many outbound ones are pending. One that was to be put back
+        # comes again; backpressure.py keeps others.
+        self.handover_limit = NEVER
         for part in self._loaded:
             part.forget(session)
 
     def handle_connack(self, session_present, return_code):
         """Handles CONNACK: continues the broker's session, or begins a new one. Raises Refused and LinkLost."""
         if return_code:
-            load("resume").refuse(self, return_code)
+            load("refusal").connect(self, return_code)
+        if self._accepted:
+            self._accepted()
         if self.purge:
             self.part("resume").handle_purged()
         # MQTT 3.1 does not say whether a session is present: it is resumed as if it were.
@@ -290,6 +291,13 @@ class Session:
         a message at QoS 0 was passed to the link, which no broker confirms; None if the message was dropped, which
         `discarded` counts. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
         """
+        if qos == 0 and not retain and not properties and self.put(topic, payload):
+            try:
+                self.out.flush()
+                self.sent += 1
+                return 0
+            except OSError:
+                pass  # the longer way fails too, and says so
         if topic is not self._topic:
             self._topic_bytes = checked(topic, "check_topic_name")
             self._topic = topic
@@ -335,6 +343,38 @@ class Session:
         if qos and up and self.in_flight < self.window and outbox.next == len(outbox.queue) - 1:
             self._send(head, topic, packet_id, payload)
         return packet_id
+
+    def put(self, topic, payload):
+        """Puts a small message at QoS 0 into the send buffer, as _send() does, if nothing is due or waits before it.
+
+        topic: the one of the message before. Returns False if there is more to do. MicroPython's search for attributes,
+        and the frames of larger functions, would take longer than all else that a message needs.
+        """
+        out = self.out
+        if (
+            topic is not self._topic
+            or payload.__class__ is not bytes
+            or out.end
+            or not self.connected
+            or not self.subscribed
+            or self.queue_qos0
+            or self.mqtt5
+        ):
+            return False
+        tx = out._front
+        topic = self._topic_bytes
+        i = len(topic) + 4
+        n = i + len(payload)
+        if n > 129 or n + RESERVE > len(tx):  # 129: the remaining length takes one byte
+            return False
+        tx[0] = PUBLISH
+        tx[1] = n - 2
+        tx[2] = 0
+        tx[3] = i - 4
+        tx[4:i] = topic
+        tx[i:n] = payload
+        out.end = n
+        return True
 
     def new_packet_id(self):
         """Returns a packet id that is not in use, 1 to 65535. Raises OutboxFull if there is none."""
@@ -524,7 +564,7 @@ class Session:
             if length is None:
                 return True
         if self.state << 8 | head not in LINK or length != (3 if head == SUBACK else 0 if head == PINGRESP else 2):
-            raise ProtocolError("malformed or unexpected packet %d" % (head >> 4))
+            raise ProtocolError("unexpected packet %d" % (head >> 4))
         if head == PINGRESP:
             self.ping = 0
             return True
@@ -656,7 +696,7 @@ class Session:
         self.wait_ms -= elapsed
         if elapsed > self.ack_timeout:  # nobody has read the acknowledgements that may wait in the socket
             self.restart_ack_timer()
-            if elapsed > NEVER:  # at least 2**29 ms
+            if elapsed >> 29:  # ms: more than ticks_diff() can tell
                 self.slept = True
 
     def restart_ack_timer(self):

@@ -13,7 +13,7 @@ from ._platform import NEVER, collect, const, load, print_exception
 from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
-from .packets import PINGREQ, PUBLISH, decode_length
+from .packets import PINGREQ, decode_length
 from .states import PING_SENT
 
 _DUE = const(0x3FFFFFF0)  # tick(), which takes longer than handing over a message, is called every 16 ms
@@ -248,40 +248,18 @@ class MQTTClient:
             self._poll(1000)
 
     def publish(self, topic, msg, retain=False, qos=0):
-        if qos or retain or not self._put(topic, msg):
+        if (
+            qos
+            or retain
+            or self._client is None
+            or self._client.ticks() - self._client.out.now & _DUE
+            or not self._client.put(topic, msg)
+        ):
             self._publish(topic, msg, retain, qos)
+        else:
+            self._client.sent += 1
         if self._client.out.end:
             self._flush()
-
-    def _put(self, topic, msg):
-        # Puts a message into the send buffer as Session.publish() does, if it is a small one to the topic of the one
-        # before, and nothing is due or waits. Returns False otherwise. With a heap of 192 KB, MicroPython's search for
-        # the attributes and the frames of the longer way takes more time than umqtt.simple does for a whole message.
-        client = self._client
-        if (
-            client is None
-            or topic is not client._topic
-            or msg.__class__ is not bytes
-            or client.out.end
-            or not client.connected
-            or not client.subscribed
-            or client.ticks() - client.out.now & _DUE
-        ):
-            return False
-        tx = client.out._front
-        i = len(client._topic_bytes) + 4
-        n = i + len(msg)
-        if n > 129:  # the remaining length takes more than one byte
-            return False
-        tx[0] = PUBLISH
-        tx[1] = n - 2
-        tx[2] = 0
-        tx[3] = i - 4
-        tx[4:i] = client._topic_bytes
-        tx[i:n] = msg
-        client.out.end = n
-        client.sent += 1
-        return True
 
     def _publish(self, topic, msg, retain, qos):
         client = self._client

@@ -1,7 +1,6 @@
 """The client's subscriptions, and its requests that the broker has not answered yet."""
 
 from ._platform import const, load
-from .base_errors import ProtocolError
 from .packets import SUBSCRIBE, UNSUBSCRIBE, string
 
 # Flags in filters[topic_filter], beside the QoS.
@@ -78,19 +77,10 @@ class Subscriptions:
         state = self.filters.get(topic_filter, 0)
         if not topic_filter:
             session.unexpected += topic_filter == b""  # no request has this id; None: a later request replaced it
-        elif state & LEAVING or return_code == 0x80 or session.mqtt5 and return_code > 0x80:
-            leaving = state & LEAVING
-            if return_code:
-                what = "unsubscribe" if leaving else "subscribe"
-                refused = load("errors").Refused(what, topic_filter, return_code, *told)
-                session.report(refused)
-            if leaving:
-                del self.filters[topic_filter]
-            else:
-                # Asked for again later: rights change, and a cluster that holds elections refuses what it grants then.
-                self.refused = refused
-        elif return_code > 2:  # [MQTT-3.9.3-2]
-            raise ProtocolError("malformed SUBACK")
+        elif return_code > 2:
+            load("refusal").subscribe(session, topic_filter, return_code, told)
+        elif state & LEAVING:
+            del self.filters[topic_filter]
         else:
             self.filters[topic_filter] |= _GRANTED
         session.subscribed = not self.must_send and not self.requests

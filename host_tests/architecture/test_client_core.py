@@ -16,6 +16,7 @@ from umqtt_testkit.portable import Clock
 import umqtt_robust
 from umqtt_robust import Client
 from umqtt_robust.flash import FlashStore
+from umqtt_robust.session import Session
 
 _LIBRARY = Path(umqtt_robust.__file__).resolve().parent
 _PAGE = _LIBRARY.parent / "docs" / "architecture.md"
@@ -113,8 +114,9 @@ def test_the_core_uses_no_name_that_is_made_above_it(planted: bool) -> None:
     source = (_LIBRARY / "session.py").read_text()
     if planted:
         source = source.replace("        if self.broken:", "        if self.broken and self.transport:")
-    used, made = uses_and_makes(source, "Session")
+    used, made = uses_and_makes(source, "Session", ("__init__", "start", "close", "forget"))
     assert used - made == ({"transport"} if planted else set())
+    assert planted or [name for name in used if not hasattr(Session("c"), name)] == []
 
 
 def test_the_client_is_the_core_and_links() -> None:

@@ -46,7 +46,7 @@ _EXCEPTIONS = (
         "mqtt5 is None only on a link of MQTT 3.1.1; the checker takes it for None always",
     ),
     Allowed(
-        r"umqtt_robust/simple\.py",
+        r"umqtt_robust/(session|simple)\.py",
         r'"MethodType" is not assignable to "None"|No overloads for "__setitem__"',
         "on_connect is None until connect() sets it; and a message's topic is bytes once it is encoded",
     ),

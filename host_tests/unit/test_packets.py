@@ -28,9 +28,12 @@ def test_connect_as_mqtt_3_1():
 
 def test_connect_to_make_the_broker_forget_carries_no_will():
     client = Client("i", "mqtt://h", 0, False, will=Will("w", "x"))
-    assert b"\x00\x01x" in client.connect_packet()
-    client.purge = True
-    equal(client.connect_packet(), b"\x00\x04MQTT\x04\x02\x00\x00\x00\x01i")
+    sent = []
+    for client.purge in (False, True):
+        client.open(lambda buf, i, n: sent.append(bytes(buf[i : i + n])) or n)
+        client.close()
+    assert b"\x00\x01x" in sent[0]
+    equal(sent[1], b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01i")
 
 
 def test_remaining_length_at_every_border():

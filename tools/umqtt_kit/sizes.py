@@ -45,8 +45,8 @@ BUDGETS = {
     "smallest_mpy_bytes": Budget(limit=13_262, goal=8_192),
     # 52,224 until messages that no broker sends again were told when there is no room for them, on_connect was called
     # again, and options and properties of MQTT 5 were checked. 53,952 until the drop-in received in calls that fit the
-    # stack: three times as fast.
-    "everything_mpy_bytes": Budget(limit=54_304, goal=20_480),
+    # stack: three times as fast. 54,304 until the smallest client left refusals to a module that is loaded for them.
+    "everything_mpy_bytes": Budget(limit=54_528, goal=20_480),
     "smallest_heap_bytes": Budget(limit=24_576, goal=14_336),
     # The smallest client with the names that `umqtt deploy` leaves readable, which tracebacks show.
     "deployed_heap_bytes": Budget(limit=26_880, goal=24_576),

@@ -1,6 +1,6 @@
 """The remote end of a bridge: umqtt_robust's client with the additions for bridges."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from umqtt_robust import Client, Will
@@ -121,10 +121,15 @@ class BridgeClient(Client):
             on_large=owner.large_message,
         )
 
-    def connect_packet(self) -> bytes:
-        """Return CONNECT with the configured protocol level, and the bit of a bridge if the remote broker takes it."""
+    def open(
+        self,
+        write: Callable[[bytes | bytearray, int, int], int | None],
+        broker: str = "",
+        accepted: Callable[[], object] | None = None,
+    ) -> None:
+        """Begin a link with the configured protocol level, and the bit of a bridge if the remote broker takes it."""
         self.level = self._bridge.config.protocol_level | (_PRIVATE if self._bridge.remote_private else 0)
-        return super().connect_packet()
+        super().open(write, broker, accepted)
 
     def publish_qos0(self, topic_name: bytes, payload: bytes, retain: bool, encoded: bytes) -> bool:
         """Publish at QoS 0. encoded: properties as on the wire. Returns True if the message was sent."""
