@@ -1,7 +1,11 @@
 """The broker has the subscriptions that the program wants, wherever the link is cut and whatever it forgets."""
 
+from umqtt_testkit.encoder import connack, suback
 from umqtt_testkit.portable import Rng, equal
 from world import Broker, World, every
+
+from umqtt_robust.base_errors import ProtocolError
+from umqtt_robust.session import Session
 
 HEAP = "4M"
 TIMEOUT_S = 100
@@ -105,6 +109,25 @@ def test_a_refusal_is_reported_and_the_others_stand():
     equal(refusals(world), [("subscribe", b"secret/plans", 0x80)])
     equal(world.brokers[0].session.subscriptions, {b"a": 1, b"b": 1})
     equal(len(world.wires), 1)
+
+
+def test_a_return_code_of_suback_is_granted_refused_or_ends_the_link():
+    # [MQTT-3.9.3-2]. Planted: all above 0x80 refuse, as in MQTT 5; 3 grants.
+    for code in range(256):
+        errors = []
+        session = Session("c", on_error=errors.append)
+        session.open(lambda buf, offset, size: size)
+        session.receive(bytearray(connack()), 4)
+        session.subscribe("a")
+        session.work()
+        answer = bytearray(suback(1, code))
+        try:
+            session.receive(answer, len(answer))
+            found = "refused" if errors else "granted"
+        except ProtocolError:
+            found = "lost"
+        equal(found, "granted" if code < 3 else "refused" if code == 0x80 else "lost", code)
+        equal([error.args for error in errors], [("subscribe", b"a", code)] if code == 0x80 else [])
 
 
 def test_what_was_refused_is_asked_for_again_and_nothing_else_is():

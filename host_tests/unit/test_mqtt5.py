@@ -291,6 +291,8 @@ def test_the_reason_of_every_refusal_is_told():
     error = link.lost(encoder.encode(_DISCONNECT, b"\x8b" + properties(reason_string=b"maintenance")))
     equal((type(error), error.args), (Refused, ("disconnect", 0x8B, b"maintenance")))
     link.open(up())
+    # Planted: a filter whose UNSUBSCRIBE was refused is asked for on each link.
+    equal([(head, body[5:]) for head, body in link.packets()], [(0x82, b"a\x01")])
     equal(link.lost(encoder.encode(_DISCONNECT)).args, ("disconnect", 0, b""))
 
 
