@@ -181,6 +181,7 @@ class Session:
         broker: the name of the broker at the other end, to which the packet ids in the store belong. accepted(): called
         when that broker has accepted the client.
         """
+        self.advance()
         self.state = AWAIT_CONNACK
         self.broker = broker
         self._accepted = accepted

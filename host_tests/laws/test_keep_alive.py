@@ -1,8 +1,10 @@
 """Keep-alive and every other deadline of a link, to the millisecond, also across the wrap of the clock at 2**30 ms."""
 
 from timing import STARTS, elapsed, pings, run_until, up
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import TICKS_PERIOD, equal
 from world import World, publish
+
+from umqtt_robust.session import Session
 
 
 def test_ping_leaves_at_half_the_keep_alive():
@@ -10,6 +12,26 @@ def test_ping_leaves_at_half_the_keep_alive():
     for start in STARTS:
         world = up(start)
         equal(run_until(world, lambda: pings(world), 20000), 5000)
+
+
+def test_a_session_without_a_client_has_the_whole_time_whenever_its_link_is_made():
+    # Planted: open() leaves the time of the send buffer, or of the session, as it was.
+    for start in (0, 300_000, TICKS_PERIOD - 7000, TICKS_PERIOD - 1):
+        for waited in (0, 3000, 300_000, 5 * 86_400_000):
+            now = start
+            session = Session("c", keep_alive=10, ticks=lambda: now % TICKS_PERIOD)  # noqa: B023 - called before it changes
+            now += waited
+            sent = []
+            session.open(lambda buf, offset, size, sent=sent: sent.append(buf[offset]) or size)
+            session.receive(bytearray(b"\x20\x02\0\0"), 4)
+            equal(session.work(), 5000, (start, waited))
+            now += 4999
+            session.advance()
+            equal(session.work(), 1, (start, waited))
+            now += 1
+            session.advance()
+            session.work()
+            equal(sent, [0x10, 0xC0], (start, waited))
 
 
 def test_a_blackholed_idle_link_is_found_within_keep_alive():
