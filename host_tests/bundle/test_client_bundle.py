@@ -202,6 +202,18 @@ def test_a_method_of_a_base_takes_the_place_of_its_call_only_where_nothing_chang
     assert heard[0] == heard[1]
 
 
+def test_no_short_name_means_something_to_the_interpreter():
+    """Planted: __class__, which the source uses as an attribute, becomes a function's name, or an argument's: in a
+    method, MicroPython takes it for the class of the method."""
+    given = minify.short_names(["function", "other"], ["__class__", "__import__"], [])
+    assert [name for name in given.values() if name.startswith("__")] == []
+    tree = minify.with_short_arguments(ast.parse("def function(argument):\n    return argument"), (), (), ["__class__"])
+    assert "__class__" not in ast.unparse(tree)
+    for bundle in (_bundle(), Bundle(library_folder(), short_names=False)):
+        short = [*bundle.variables.values(), *bundle.attributes.values()]
+        assert [name for name in short if name.startswith("__")] == []
+
+
 def test_no_class_keeps_names_that_micropython_never_reads_or_a_body_without_anything_in_it():
     """Planted: __module__ and __qualname__ stay in the classes of optional modules, or an empty class has a body."""
     bodies = [

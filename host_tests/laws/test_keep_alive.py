@@ -4,7 +4,7 @@ from timing import STARTS, elapsed, pings, run_until, up
 from umqtt_testkit.portable import TICKS_PERIOD, equal
 from world import World, publish
 
-from umqtt_robust.session import Session
+from umqtt_robust import Client
 
 
 def test_ping_leaves_at_half_the_keep_alive():
@@ -14,12 +14,12 @@ def test_ping_leaves_at_half_the_keep_alive():
         equal(run_until(world, lambda: pings(world), 20000), 5000)
 
 
-def test_a_session_without_a_client_has_the_whole_time_whenever_its_link_is_made():
+def test_a_session_that_a_program_drives_has_the_whole_time_whenever_its_link_is_made():
     # Planted: open() leaves the time of the send buffer, or of the session, as it was.
     for start in (0, 300_000, TICKS_PERIOD - 7000, TICKS_PERIOD - 1):
         for waited in (0, 3000, 300_000, 5 * 86_400_000):
             now = start
-            session = Session("c", keep_alive=10, ticks=lambda: now % TICKS_PERIOD)  # noqa: B023 - called before it changes
+            session = Client("c", "mqtt://h", 10, ticks=lambda: now % TICKS_PERIOD)  # noqa: B023 - called before it changes
             now += waited
             sent = []
             session.open(lambda buf, offset, size, sent=sent: sent.append(buf[offset]) or size)

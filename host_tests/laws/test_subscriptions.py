@@ -4,8 +4,8 @@ from umqtt_testkit.encoder import connack, suback
 from umqtt_testkit.portable import Rng, equal
 from world import Broker, World, every
 
+from umqtt_robust import Client
 from umqtt_robust.base_errors import ProtocolError
-from umqtt_robust.session import Session
 
 HEAP = "4M"
 TIMEOUT_S = 100
@@ -115,7 +115,7 @@ def test_a_return_code_of_suback_is_granted_refused_or_ends_the_link():
     # [MQTT-3.9.3-2]. Planted: all above 0x80 refuse, as in MQTT 5; 3 grants.
     for code in range(256):
         errors = []
-        session = Session("c", on_error=errors.append)
+        session = Client("c", "mqtt://h", on_error=errors.append)
         session.open(lambda buf, offset, size: size)
         session.receive(bytearray(connack()), 4)
         session.subscribe("a")

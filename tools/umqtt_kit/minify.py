@@ -370,7 +370,8 @@ def with_short_arguments(
     """
     public = set(public)
     keywords = set(keywords)
-    pool = [*pool, *ROM_NAMES, *_LETTERS]
+    # In a method, MicroPython takes __class__ for the class that super() needs.
+    pool = [name for name in (*pool, *ROM_NAMES, *_LETTERS) if name != "__class__"]
     for name, function in _outermost_functions(tree):
         nodes = list(walk(function))
         names = [node.arg for node in nodes if isinstance(node, ast.arg)]
@@ -404,9 +405,14 @@ def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterable[ast
 def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
     """Return a short name, not among `taken`, for each wanted name; the first ones get the cheapest.
 
-    at_hand: names that the source already uses for another kind of thing, so that reusing them costs nothing.
+    at_hand: names that the source already uses for another kind of thing, so that reusing them costs nothing. Those
+    like __class__ mean something to the interpreter, and are left out.
     """
     taken = set(taken)
     pool = [*at_hand, *ROM_NAMES, *SPELLED_ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]
-    free = [name for name in dict.fromkeys(pool) if name not in taken and not keyword.iskeyword(name)]
+    free = [
+        name
+        for name in dict.fromkeys(pool)
+        if name not in taken and not keyword.iskeyword(name) and not name.startswith("__")
+    ]
     return dict(zip(wanted, free, strict=False))
