@@ -141,6 +141,6 @@ def test_a_message_to_the_topic_of_the_one_before_is_sent_as_any_other():
     # Planted, in put(): a limit one byte higher, or that of a larger send buffer; no look at what waits to be
     # sent, at a subscription that was asked for, at the link, at MQTT 5, at queue_qos0, at the payload's class; and in
     # publish(): `sent` counts a write that failed.
-    for seed in range(3000 if FULL else 300):
+    for seed in range(3000 if FULL else 100):
         print("seed", seed)
         equal(Lived(Rng(seed, True), True).found, Lived(Rng(seed, True), False).found, seed)
