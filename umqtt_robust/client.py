@@ -149,7 +149,7 @@ class Client(Session):
         Raises MQTTError if a handler calls it: nothing arrives while a handler runs, so it could wait for ever.
         """
         if self._busy:
-            raise MQTTError("poll() inside a handler")
+            raise MQTTError("poll() in a handler")
         self.advance()
         left = min(ms, self.wait_ms)
         if left > 0 and not self.broken:

@@ -92,7 +92,7 @@ class Session:
             value = options[name]
             bad = type(default) is int and name != "protocol" and (type(value) is not int or value < 0)
             if bad or name not in ("ticks", "random") and callable(default):
-                raise load("errors").InvalidArgument("unknown option or value: " + name)
+                raise load("errors").InvalidArgument("bad option or value: " + name)
             setattr(self, name, value)
         self.clean_session = clean_session
         self.will = will
@@ -185,9 +185,7 @@ class Session:
         self.state = AWAIT_CONNACK
         self.broker = broker
         self._accepted = accepted
-        properties = ()
-        if self.protocol != 4:
-            properties = self.part("mqtt5").open() or properties
+        properties = self.protocol != 4 and self.part("mqtt5").open() or ()
         self.out.open(write)
         self.heard_at = self._look_at = self.now
         purge = self.purge  # without a will: the broker would publish it
@@ -297,8 +295,10 @@ class Session:
                 self.out.flush()
                 self.sent += 1
                 return 0
-            except OSError:
-                pass  # the longer way fails too, and says so
+            except OSError as error:
+                self.broken = error  # as in _send(); it must not go twice if the link fails only once
+                self.discarded += 1
+                return None
         if topic is not self._topic:
             self._topic_bytes = checked(topic, "check_topic_name")
             self._topic = topic
@@ -483,7 +483,7 @@ class Session:
                 if end - i <= len(buf):
                     break
                 if self.state != UP or not publishes:
-                    raise ProtocolError("packet larger than rx_size")
+                    raise ProtocolError("packet above rx_size")
                 self.large = self.part("large").begin(head, length)
                 i = j
                 continue
@@ -571,7 +571,7 @@ class Session:
             return True
         if head == CONNACK:
             if buf[j] > 1 or buf[j + 1] > 5 or buf[j] and buf[j + 1]:  # [MQTT-3.2.2-4]
-                raise ProtocolError("malformed CONNACK")
+                raise ProtocolError("bad CONNACK")
             self.handle_connack(buf[j], buf[j + 1])
             return True
         packet_id = buf[j] << 8 | buf[j + 1]

@@ -293,7 +293,7 @@ def test_poll_inside_a_handler_is_an_error_that_says_so():
     world.client.on_dead_letter = lambda topic, payload, error: dead.append(error)
     world.brokers[0].send(b"c", b"down/x", b"x", 1)
     world.settle()
-    equal([(type(error), str(error)) for error in dead], [(MQTTError, "poll() inside a handler")])
+    equal([(type(error), str(error)) for error in dead], [(MQTTError, "poll() in a handler")])
     assert world.client.connected
 
 
