@@ -69,8 +69,7 @@ def write_index(folder: Path, root: Path = ROOT) -> None:
     themselves as file/AB/ABCD…, named by their SHA-256.
     """
     with tempfile.TemporaryDirectory(prefix="umqtt-index-") as scratch:
-        # Functions keep their names, as in `umqtt deploy`, so that a traceback names them.
-        bundle = Bundle(root / "umqtt_robust", short_names=False)
+        bundle = Bundle(root / "umqtt_robust")
         bundle.compile(Path(scratch))
         compiled = sorted((Path(scratch) / "umqtt_robust").glob("*.mpy"))
         mpy_version = str(compiled[0].read_bytes()[1])

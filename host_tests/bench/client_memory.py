@@ -54,8 +54,8 @@ def size_rows(lab: Lab, folder: Path) -> Iterator[Row]:
     ):
         for name in _PEER_SOURCES:
             peer = peers.get(name)
-            goal = Goal(BUDGETS[key].goal, MOST_OF_OURS)
-            yield Row(title, totals[key], peer[which] if peer else None, name, goal, "bytes")
+            limit = Goal(BUDGETS[key], MOST_OF_OURS)
+            yield Row(title, totals[key], peer[which] if peer else None, name, limit, "bytes")
 
 
 def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:

@@ -108,7 +108,7 @@ def test_the_command_prints_modules_totals_and_budgets_as_json(capsys):
     assert code == (0 if all(budget["met"] for budget in shown["budgets"].values()) else 1)
     assert set(shown) == {"modules", "totals", "budgets"}
     assert {field.name for field in fields(sizes.ModuleSize)} == set(shown["modules"][0])
-    assert shown["budgets"]["smallest_mpy_bytes"].keys() == {"limit", "goal", "used", "met"}
+    assert shown["budgets"]["smallest_mpy_bytes"].keys() == {"limit", "used", "met"}
 
 
 def test_the_files_of_a_board_are_those_of_its_deployment(capsys, monkeypatch):

@@ -128,6 +128,43 @@ def test_private_names_take_no_heap_of_a_board():
     assert left == set()
 
 
+def test_every_rom_name_is_in_the_rom(tmp_path: Path):
+    # A name spelled out in an .mpy may be missing in the interpreter: here all of them must be numbers.
+    source = tmp_path / "words.py"
+    source.write_text("\n".join(f"_.{name}" for name in minify.ROM_NAMES))
+    compile_file(source, tmp_path / "words.mpy", "_")
+    compiled = (tmp_path / "words.mpy").read_bytes()
+    assert [name for name in minify.ROM_NAMES if len(name) > 2 and name.encode() in compiled] == []
+
+
+def test_spelled_rom_names_take_no_heap(tmp_path: Path):
+    # Planted: a spelled name that is not in the ROM.
+    program = tmp_path / "names.py"
+    program.write_text(
+        f"import micropython\nclass O: pass\no = O()\nnames = {' '.join(minify.SPELLED_ROM_NAMES)!r}.split()\n"
+        "micropython.qstr_info()\nfor name in names: getattr(o, name, None)\nmicropython.qstr_info()\n"
+    )
+    ended = subprocess.run(
+        [*micropython_command(), str(program)], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+    )
+    before, after = ended.stdout.splitlines()
+    assert before == after
+
+
+def test_no_argument_gets_a_name_that_means_something_to_the_interpreter():
+    """Planted: an argument is called __class__, which MicroPython takes for the class of the method."""
+    tree = minify.with_short_arguments(ast.parse("def function(argument):\n    return argument"), (), (), ["__class__"])
+    assert "__class__" not in ast.unparse(tree)
+
+
+def test_no_two_names_become_the_same_short_name():
+    """Planted: a name that is in two of the lists of short names is given twice."""
+    wanted = [f"_name_{number}" for number in range(500)]
+    given = minify.short_names(wanted, {"append", "a"})
+    assert len({*given.values()}) == len(wanted)
+    assert not {"append", "a"} & {*given.values()}
+
+
 def test_two_joined_modules_with_one_public_name_are_refused(tmp_path: Path):
     folder = tmp_path / "firmware"
     for source in firmware_folder().rglob("*.py"):

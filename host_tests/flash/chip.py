@@ -52,13 +52,10 @@ def broker_at_line(uart: str) -> Iterator[int]:
                 gateway.terminate()
 
 
-def install(chip: ImageBoard, files: dict[str, bytes], *, native: bool = False) -> None:
-    """Start the chip and write files, and the device library as the bundle of boards; leave the chip running.
-
-    native: the library's busiest functions as machine code.
-    """
+def install(chip: ImageBoard, files: dict[str, bytes]) -> None:
+    """Start the chip and write files, and the device library as the bundle of boards; leave the chip running."""
     with tempfile.TemporaryDirectory(prefix="umqtt-chip-") as folder:
-        Bundle(library_folder(), architecture="armv6m" if native else None).compile(Path(folder))
+        Bundle(library_folder()).compile(Path(folder))
         modules = {f"/lib/{file.relative_to(folder)}": file.read_bytes() for file in Path(folder).rglob("*.mpy")}
     chip.start()
     chip.wait_for(">>> ", BOOTS_WITHIN_S)

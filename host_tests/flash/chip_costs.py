@@ -199,23 +199,17 @@ def measure(folder: Path, image: Path, peer: Path | None) -> list[Cost]:
             idle = _number(board, _IDLE.format(ticks=_TICKS))
             costs.append(Cost("idle tick() of a client on a serial line", idle / 1000, "ms"))
         with Board(chip.port) as board:
-            costs += _in_ram(board, "bytecode")
-    with ImageBoard(image, folder / "native.flash") as chip:
-        install(chip, {}, native=True)
-        with Board(chip.port, restart=False) as board:
-            figure = _number(board, _HEAP.format(module="umqtt_robust"))
-            costs.append(Cost("heap after import of umqtt_robust, machine code", figure, "bytes"))
-            costs += _in_ram(board, "machine code")
+            costs += _in_ram(board)
     return costs
 
 
-def _in_ram(board: Board, how: str) -> list[Cost]:
+def _in_ram(board: Board) -> list[Cost]:
     found = board.value(_IN_RAM.format(messages=_MESSAGES), BOOTS_WITHIN_S)
     sent, acknowledged, idle = found  # type: ignore[misc]
     return [
-        Cost(f"publish() at QoS 0, transport in RAM, {how}", sent / 1000, "ms"),
-        Cost(f"publish() at QoS 1 to its PUBACK, transport in RAM, {how}", acknowledged / 1000, "ms"),
-        Cost(f"idle tick(), transport in RAM, {how}", idle / 1000, "ms"),
+        Cost("publish() at QoS 0, transport in RAM", sent / 1000, "ms"),
+        Cost("publish() at QoS 1 to its PUBACK, transport in RAM", acknowledged / 1000, "ms"),
+        Cost("idle tick(), transport in RAM", idle / 1000, "ms"),
     ]
 
 

@@ -22,7 +22,7 @@ from cable import Cable, broker
 from kit_command import umqtt_here
 from live_logs import following
 from umqtt_kit.deploy.apply import apply
-from umqtt_kit.deploy.build import Build, check_compatible, native_architecture
+from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
 from umqtt_kit.deploy.plan import RECORD, make_plan, read_record
 from umqtt_kit.deploy.telemetry import Watch
@@ -263,8 +263,6 @@ def test_a_board_that_cannot_load_what_is_compiled_here_is_told_before(virtual: 
         check_compatible(replace(info, mpy_version=5))
     with pytest.raises(KitError, match=r"has MicroPython 1\.24\.1, and needs 1\.25 or newer"):
         check_compatible(replace(info, version="1.24.1"))
-    with pytest.raises(KitError, match="loads no machine code — deploy without --native"):
-        native_architecture(replace(info, architecture="none"))
 
 
 @pytest.mark.parametrize(
@@ -295,10 +293,7 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
             # The outbox of the old boot is sent first; the reading that counts is of the new boot.
             second = cable.umqtt("deploy", "--json", "--timeout", "60")
             assert (second.code, second.json["changed"]) == (0, False)
-            third = cable.umqtt("deploy", "--json", "--native")
-            assert third.code == 0, third.stderr
-            assert list(third.json["send"]) == ["/lib/umqtt_robust/__init__.mpy"]
-            answers = (first, second, third)
+            answers = (first, second)
             boots = [int(answer.json["reading"]["boot"].partition("-")[0]) for answer in answers]
             assert boots == sorted(set(boots))
             assert cable.umqtt("doctor").code == 0

@@ -116,14 +116,12 @@ class AppBundle:
         used = minify.Names([trees[name] for name in BUNDLES])
         variables = minify.short_names(
             sorted(private(names.made_globals), key=lambda name: (-used.variables[name], name)),
-            (),
             {*names.variables, *names.keywords, *modules, *_TAKEN},
         )
         for tree in trees.values():
             minify.rename_variables(tree, variables)
         attributes = minify.short_names(
             sorted(private(names.made_attributes), key=lambda name: (-used.attributes[name], name)),
-            (),
             {*names.attributes, *_TAKEN},
         )
         for tree in trees.values():

@@ -1,4 +1,4 @@
-"""The device library as it goes onto a board: the smallest useful set as one module, with short private names.
+"""The device library as it goes onto a board: the smallest useful set as one module.
 
 The readable modules stay the source of truth. From them this module makes
 
@@ -8,22 +8,13 @@ The readable modules stay the source of truth. From them this module makes
 
 Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
 single subclass is merged into the subclass, and classes delete their __module__ and __qualname__. Tables that only
-optional modules read move into these. Names that are not public become short. Public names are those in a stub (.pyi)
-and those that a string spells.
+optional modules read move into these. Every name stays as it is in the source, so tracebacks and debuggers show it.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
-import errno
-import io
-import os
-import select
-import socket
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -38,15 +29,7 @@ SMALLEST = (INIT, "transport")
 # Joined modules that programs import from, according to the documentation.
 IMPORTED_BY_PROGRAMS = ("store",)
 _HOST_MODULE = "_host"
-# The functions of the core that every QoS 1 message runs through, from publish() to its PUBACK, by class.
-_BUSIEST = {
-    "SendBuffer": ("put", "has_room", "flush"),
-    "Outbox": ("put", "next_unsent", "mark_in_flight", "remove"),
-    "MemoryStore": ("put", "tombstone"),
-    "Client": ("publish", "_send", "_pump", "tick", "_tick", "advance", "receive", "handle_puback", "remove", "work",
-               "keep_alive"),
-}  # fmt: skip
-# Builtins that these functions use, and those that the drop-in uses for each message, by module.
+# Builtins that the client, or the drop-in, uses for each message, by module.
 _BUSIEST_BUILTINS = {INIT: ("len", "min", "max", "bytes"), "inbox": ("len",), "simple": ("len",)}
 
 
@@ -86,27 +69,23 @@ def _imports(file: Path) -> Iterable[str]:
 
 
 class Bundle:
-    """The device library's modules, joined and shortened.
+    """The device library's modules, joined. `joined`: names of the joined modules; `sources`: source text by module."""
 
-    joined: names of the modules that are joined into one. sources: source text by module name. attributes, variables:
-    the new name by the old one.
-    """
+    def __init__(
+        self,
+        folder: Path,
+        doors: Iterable[str] = IMPORTED_BY_PROGRAMS,
+        keep: Iterable[str] = (),
+    ) -> None:
+        """Join the readable modules in `folder`.
 
-    def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = (),
-                 short_names: bool = True, architecture: str | None = None) -> None:  # fmt: skip
-        """Join and shorten the readable modules in `folder`.
-
-        doors: joined modules from which programs can still import public names and those in `keep`. keep: names that
-        are not shortened, besides the public ones. short_names: functions and classes get short names too; otherwise
-        they keep theirs, so that a traceback shows the readable names. architecture: the chip's architecture by
-        mpy-cross's name; the busiest functions are compiled to its machine code.
+        doors: joined modules from which programs can still import: their public names, which are those in a stub
+        (.pyi), and those in `keep`.
         """
-        self.architecture = architecture
         files = modules(folder)
         keep = set(keep)
         self.joined = with_imports(SMALLEST, files)
         trees = {name: _prepared(file) for name, file in files.items()}
-        stubs = [ast.parse(file.read_text()) for file in sorted(folder.glob("*.pyi"))]
         home = {name: module for module in self.joined for name in _top_level(trees[module])}
         numbers: dict[str, dict[str, ast.expr]] = {}
         public: dict[str, set[str]] = {}
@@ -118,22 +97,18 @@ class Bundle:
             trees[name] = minify.with_constants(tree, shared | numbers[name])
         self._move_tables(trees)
         core = minify.with_empty_classes_by_call(minify.merge_single_bases(self._join(trees)))
-        if architecture is not None:
-            _mark_native(core)
         optional = {
             name: minify.with_empty_classes_by_call(_FromCore(self.joined, shared).visit(tree))
             for name, tree in trees.items()
             if name not in self.joined
         }
-        still_there = _top_level(core)  # by the old names
+        still_there = _top_level(core)
         everything: dict[str, ast.Module] = {INIT: core, **optional}
-        spoken = set() if short_names else minify.functions_and_classes(everything.values())
-        self._shorten(everything, stubs, set(files), keep | spoken)
         for name in doors:
             offered = public[name] | keep
             names = sorted(key for key, module in home.items() if module == name and key in still_there & offered)
             values = {key: value for key, value in numbers[name].items() if key in offered}
-            everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], values)
+            everything[name] = _door([ast.alias(key) for key in names], values)
         for tree in everything.values():
             minify.without_class_names(tree)
         for name, functions in _BUSIEST_BUILTINS.items():
@@ -167,7 +142,7 @@ class Bundle:
                 # A traceback of the bundle has no line numbers, so the package's name says as much as a file's.
                 file_name = PACKAGE if name == INIT else name
                 target = search / PACKAGE / f"{name}.mpy"
-                sizes[name] = compile_file(source, target, file_name, architecture=self.architecture)
+                sizes[name] = compile_file(source, target, file_name)
         return sizes
 
     def _join(self, trees: Mapping[str, ast.Module]) -> ast.Module:
@@ -182,39 +157,6 @@ class Bundle:
                     core.body.append(node)
                     imported.add(text)
         return core
-
-    def _shorten(
-        self, trees: Mapping[str, ast.Module], stubs: list[ast.Module], module_names: set[str], keep: set[str]
-    ) -> None:
-        names = minify.Names(trees.values())
-        core = minify.Names([trees[INIT]])
-        public = _names_of_stubs(stubs)
-        kept = public | keep | names.strings | names.keywords
-        # load(module).function: such a name is both an attribute and a variable.
-        kept |= names.made_globals & set(names.attributes)
-        kept |= {name for name in names.made_attributes | names.made_globals if name.startswith("__")}
-
-        def first(made: set[str], in_core: Counter[str], used: Counter[str]) -> list[str]:
-            # Names that the core uses come first, the most used ones in front: they get the cheapest names.
-            return sorted(made - kept - _NAMES_OF_OTHERS, key=lambda name: (-in_core[name], -used[name], name))
-
-        # No variable may have the name of a module: the package uses it for an optional module that is loaded.
-        self.variables = minify.short_names(
-            first(names.made_globals, core.variables, names.variables),
-            [name for name in core.attributes if name in kept],
-            {*names.variables, *names.keywords, *module_names},
-        )
-        for tree in trees.values():
-            minify.rename_variables(tree, self.variables)
-        at_hand = [name for name in minify.Names([trees[INIT]]).variables if name in kept or name in _BUILTINS]
-        self.attributes = minify.short_names(
-            first(names.made_attributes, core.attributes, names.attributes), at_hand, {*names.attributes, *public}
-        )
-        for tree in trees.values():
-            minify.rename_attributes(tree, self.attributes)
-        for tree in trees.values():
-            pool = minify.Names([tree]).attributes
-            minify.with_short_arguments(tree, _functions_of_stubs(stubs), names.keywords, pool)
 
 
 def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> None:
@@ -234,25 +176,6 @@ def _make_global(names: Iterable[str], module: ast.Module) -> None:
     body = module.body
     first = next(number for number, node in enumerate(body) if not isinstance(node, (ast.Import, ast.ImportFrom)))
     body[first:first] = [ast.parse(f"{name} = {name}").body[0] for name in names]
-
-
-def _mark_native(core: ast.Module) -> None:
-    """Mark the functions named in _BUSIEST for mpy-cross, which makes machine code of them."""
-    owners = {node.name: node for node in core.body if isinstance(node, ast.ClassDef)}
-    for owner, names in _BUSIEST.items():
-        functions = {node.name: node for node in owners[owner].body if isinstance(node, ast.FunctionDef)}
-        for name in names:
-            functions[name].decorator_list.append(ast.parse("micropython.native", mode="eval").body)
-            for handler in (node for node in ast.walk(functions[name]) if isinstance(node, ast.ExceptHandler)):
-                _name_what_is_raised(handler)
-
-
-def _name_what_is_raised(handler: ast.ExceptHandler) -> None:
-    # Machine code has no `raise` without an exception (py/emitnative.c).
-    for node in ast.walk(handler):
-        if isinstance(node, ast.Raise) and node.exc is None:
-            handler.name = handler.name or "error"
-            node.exc = ast.Name(handler.name, ast.Load())
 
 
 def _prepared(file: Path) -> ast.Module:
@@ -294,19 +217,6 @@ def _names_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
     return names
-
-
-def _functions_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
-    # Returns `function` and `Class.function`. Methods of Session in a stub are those of Client.
-    found = set()
-    for node in (node for stub in stubs for node in stub.body):
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            functions = [one.name for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
-            for name in {node.name, "Client" if node.name == "Session" else node.name}:
-                found |= {f"{name}.{function}" for function in functions}
-    return found
 
 
 def _door(names: list[ast.alias], numbers: Mapping[str, ast.expr]) -> ast.Module:
@@ -355,19 +265,3 @@ class _FromCore(ast.NodeTransformer):
             return ast.ImportFrom(f"{PACKAGE}.{node.module}" if node.module else PACKAGE, node.names, 0)
         names = [alias for alias in node.names if alias.name not in self._left_out]
         return ast.ImportFrom(PACKAGE, names, 0) if names else None
-
-
-_BUILTINS = frozenset(dir(builtins))
-# Attributes of objects that are not ours: a name of ours that equals one of these is not shortened.
-_NAMES_OF_OTHERS = (
-    _BUILTINS
-    | {
-        name
-        for thing in (
-            *(errno, os, select, socket, time, str, bytes, bytearray, memoryview, dict, list, set, tuple, int),
-            *(Exception, OSError, io.FileIO, socket.socket, select.poll()),
-        )
-        for name in dir(thing)
-    }
-    | {"ipoll", "ticks_ms", "sleep_ms", "core", "queue_read", "queue_write"}
-)  # MicroPython's

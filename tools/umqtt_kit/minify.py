@@ -1,6 +1,7 @@
 """Joins and shortens Python sources for boards, by optimisations that mpy-cross does not make.
 
-This module knows nothing about the device library; bundle.py says what is joined and which names stay.
+This module knows nothing about what it is given: bundle.py says what is joined of the client, whose names all stay;
+app_bundle.py what is joined of the firmware, and which of its names become short.
 """
 
 from __future__ import annotations
@@ -302,12 +303,6 @@ class Names:
                     self.attributes.update(targets_of(statement))
 
 
-def functions_and_classes(trees: Iterable[ast.Module]) -> set[str]:
-    """Return the names of all functions and classes, which a traceback may show."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for tree in trees for node in walk(tree) if isinstance(node, kinds)}
-
-
 def made_globals(tree: ast.Module) -> set[str]:
     """Return the names that a module defines at its top level, except those it imports under their own names."""
     made: set[str] = set()
@@ -402,17 +397,9 @@ def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterable[ast
     yield from (one for one in (every.vararg, every.kwarg) if one)
 
 
-def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """Return a short name, not among `taken`, for each wanted name; the first ones get the cheapest.
-
-    at_hand: names that the source already uses for another kind of thing, so that reusing them costs nothing. Those
-    like __class__ mean something to the interpreter, and are left out.
-    """
+def short_names(wanted: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Return a short name, not among `taken`, for each wanted name; the first ones get the cheapest."""
     taken = set(taken)
-    pool = [*at_hand, *ROM_NAMES, *SPELLED_ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]
-    free = [
-        name
-        for name in dict.fromkeys(pool)
-        if name not in taken and not keyword.iskeyword(name) and not name.startswith("__")
-    ]
+    pool = [*ROM_NAMES, *SPELLED_ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]
+    free = [name for name in dict.fromkeys(pool) if name not in taken and not keyword.iskeyword(name)]
     return dict(zip(wanted, free, strict=False))

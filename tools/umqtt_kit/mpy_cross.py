@@ -40,18 +40,14 @@ def _packaged() -> str | None:
     return command if isinstance(command, str) and os.access(command, os.X_OK) else None
 
 
-def compile_file(
-    source: Path, target: Path, name: str | None = None, optimise: int = 3, architecture: str | None = None
-) -> int:
+def compile_file(source: Path, target: Path, name: str | None = None, optimise: int = 3) -> int:
     """Compile one file with mpy-cross; return the bytes of the .mpy. Raises KitError.
 
     name: what tracebacks call the file, by default its own name. optimise: 3 leaves line numbers out, 2 keeps them.
-    architecture: mpy-cross's name of the chip's machine code, for functions marked @micropython.native.
     """
-    command = [mpy_cross_command(), f"-O{optimise}", *([f"-march={architecture}"] if architecture else [])]
     target.parent.mkdir(parents=True, exist_ok=True)
     ended = subprocess.run(
-        [*command, "-s", name or source.name, "-o", str(target), str(source)],
+        [mpy_cross_command(), f"-O{optimise}", "-s", name or source.name, "-o", str(target), str(source)],
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,

@@ -37,8 +37,6 @@ _FIRST_READING_S = 60.0
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
 @interrupt_option
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
-@click.option("--short-names", is_flag=True, help="Give the client's functions short names too: a little less memory.")
-@click.option("--native", is_flag=True, help="Make the client's busiest functions machine code: faster, more memory.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
 @click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True,
               help="How long to wait for it, in seconds.")  # fmt: skip
@@ -46,7 +44,7 @@ _FIRST_READING_S = 60.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, interrupt: bool, replace: bool,
-    short_names: bool, native: bool, no_wait: bool, timeout: float, follow: bool, as_json: bool,
+    no_wait: bool, timeout: float, follow: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Put the firmware onto a board, and wait for its first reading.
 
@@ -62,7 +60,7 @@ def deploy(
       umqtt deploy --logs
     """
     from umqtt_kit.deploy.apply import apply
-    from umqtt_kit.deploy.build import build, check_compatible, native_architecture
+    from umqtt_kit.deploy.build import build, check_compatible
     from umqtt_kit.deploy.console import Console
     from umqtt_kit.deploy.filesets import optional_modules
     from umqtt_kit.deploy.plan import make_plan, read_record
@@ -84,10 +82,7 @@ def deploy(
         access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
         with board.fed():
-            built = build(
-                name, optional_modules(configuration.settings), short_names=short_names,
-                architecture=native_architecture(info) if native else None,
-            )  # fmt: skip
+            built = build(name, optional_modules(configuration.settings))
             whole = with_sensors(built, sensors)
         plan = make_plan(board, record, whole, replace=replace or dry_run, keep_sensors=sensors is None)
         if dry_run:

@@ -78,10 +78,9 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
     results().print()
     rows = []
     for name, used in sizes.totals.items():
-        budget = BUDGETS.get(name)
-        limits = (f"{budget.limit:,}", f"{budget.goal:,}") if budget else ("", "")
-        rows.append((name.removesuffix("_bytes").replace("_", " "), f"{used:,}", *limits))
-    numbers = ("bytes", "limit", "goal")
+        limit = f"{BUDGETS[name]:,}" if name in BUDGETS else ""
+        rows.append((name.removesuffix("_bytes").replace("_", " "), f"{used:,}", limit))
+    numbers = ("bytes", "limit")
     print_table(("total", *numbers), rows, numbers)
     for line in passed:
         say(f"umqtt: {line} — save elsewhere, or raise the limit in umqtt_kit/sizes.py")

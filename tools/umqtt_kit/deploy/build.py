@@ -46,16 +46,11 @@ class Build:
     files: dict[str, bytes]
 
 
-def build(
-    board: str | None, optional: Iterable[str], version: str | None = None, *, short_names: bool = False,
-    architecture: str | None = None,
-) -> Build:  # fmt: skip
+def build(board: str | None, optional: Iterable[str], version: str | None = None) -> Build:
     """Compile everything that a board of this kind gets. Raises KitError (exit code 6) if something is missing here.
 
     board: folder under boards/; None: leave out what is for one board only, the names of its pins. version: what the
-    application calls itself, instead of its own version. short_names: the client's functions and classes get short
-    names too. architecture: the board's architecture by mpy-cross's name, to compile the client's busiest functions to
-    machine code; None: all is bytecode.
+    application calls itself, instead of its own version.
     """
     firmware = firmware_folder()
     own_version = _version(firmware)
@@ -76,14 +71,14 @@ def build(
         pins = described / "pins.py" if described else None
         if pins is not None and pins.is_file():
             jobs.append(("/pins.mpy", pins, "pins.py", _LINE_NUMBERS))
-        bundle = Bundle(library_folder(), short_names=short_names, architecture=architecture)
+        bundle = Bundle(library_folder())
         for name in library_modules(bundle.sources, optional):
             source = Path(scratch) / f"{name}.py"
             source.write_text(bundle.sources[name])
             shown = PACKAGE if name == "__init__" else f"{name}.py"
             jobs.append((f"/lib/{PACKAGE}/{name}.mpy", source, shown, 3))
         with ThreadPoolExecutor(_COMPILERS) as pool:
-            files.update(pool.map(lambda job: _compiled(Path(scratch), architecture, *job), jobs))
+            files.update(pool.map(lambda job: _compiled(Path(scratch), *job), jobs))
     return Build(version or own_version, board, tuple(sorted(optional)), dict(sorted(files.items())))
 
 
@@ -105,13 +100,6 @@ def check_compatible(info: Info) -> None:
         )
 
 
-def native_architecture(info: Info) -> str:
-    """Return the board's architecture by mpy-cross's name. Raises KitError (exit code 5) for a board without one."""
-    if info.architecture in ("none", "unknown"):
-        raise KitError("the board's MicroPython loads no machine code — deploy without --native", EXIT_DEVICE)
-    return info.architecture
-
-
 def compiler_version() -> int:
     """Return the .mpy version that mpy-cross makes. Raises KitError (exit code 6)."""
     said = subprocess.run(
@@ -124,11 +112,9 @@ def compiler_version() -> int:
     return int(found[1])
 
 
-def _compiled(
-    scratch: Path, architecture: str | None, path: str, source: Path, shown: str, optimise: int
-) -> tuple[str, bytes]:
+def _compiled(scratch: Path, path: str, source: Path, shown: str, optimise: int) -> tuple[str, bytes]:
     target = scratch / path.strip("/")
-    compile_file(source, target, shown, optimise, architecture)
+    compile_file(source, target, shown, optimise)
     return path, target.read_bytes()
 
 
