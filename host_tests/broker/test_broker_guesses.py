@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 from scram_client import ScramClient
@@ -11,6 +12,7 @@ from umqtt_broker.access.password_check import PasswordChecker
 from umqtt_broker.access.passwords import PasswordHash, StoredPassword
 from umqtt_broker.access.scram import ScramExchange, ScramKeys
 from umqtt_broker.protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
+from umqtt_testkit.virtual_time import VirtualLoop, run
 
 pytestmark = pytest.mark.tier(0)
 
@@ -134,3 +136,85 @@ def test_the_owner_with_scram_gets_in_from_where_it_was_before() -> None:
     guess_from_fresh_addresses(guesses, 100)
     assert enter(OWNER) == 0
     assert enter("192.0.2.98") == 0x88
+
+
+class Way(NamedTuple):
+    """A way to guess: after the owner logged in; after others used up the limit of the name; so many guesses at once;
+    without waiting for an answer that needs a hash; by SCRAM."""
+
+    owner_is_in: bool = False
+    name_is_full: bool = False
+    at_once: int = 1
+    leaves: bool = False
+    by_scram: bool = False
+
+
+WAYS = {
+    "one at a time": Way(),
+    "at once": Way(at_once=20),
+    "the owner is in": Way(owner_is_in=True),
+    "at once while the owner is in": Way(owner_is_in=True, at_once=20),
+    "no answer is waited for while the owner is in": Way(owner_is_in=True, leaves=True),
+    "a name at its limit": Way(name_is_full=True),
+    "a name at its limit whose owner is in": Way(owner_is_in=True, name_is_full=True),
+    "a name at its limit whose owner is in, at once": Way(owner_is_in=True, name_is_full=True, at_once=20),
+    "by SCRAM": Way(owner_is_in=True, by_scram=True),
+    "by SCRAM with a name at its limit": Way(owner_is_in=True, name_is_full=True, by_scram=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_address_finds_a_password_only_among_the_few_that_it_may_try(way: str) -> None:
+    """Of 60 guesses in 30 s, as few as the limits allow are answered, whichever of them is the right one.
+
+    Planted: the cache of right passwords is asked before the limits; guesses that begin together are all answered; a
+    guess counts only when its answer is sent; a guess that a name's limit refuses, though the right one would pass,
+    does not count for its address.
+    """
+    found = [place for place in range(60) if is_found(place, WAYS[way])]
+    # Five that cost no wait, the sixth, and one after each wait of 1, 2, 4 and 8 s.
+    assert len(found) <= 10, found
+    assert found or WAYS[way].name_is_full, "no guess was answered at all"
+
+
+def is_found(place: int, way: Way) -> bool:
+    """Guess 60 passwords in 30 s from one address. Returns whether the right one, at this place, was accepted."""
+    right = b"guess %d" % place
+    users: dict[bytes, StoredPassword] = {b"ada": (ScramKeys if way.by_scram else PasswordHash).make(right, 1)}
+    accepted: list[bytes] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        checker = PasswordChecker(users)
+
+        def check(password: bytes, address: str) -> int | asyncio.Future[int]:
+            if not way.by_scram:
+                return checker.check(b"ada", password, address)
+            client, exchange = ScramClient(b"ada", password), checker.begin_scram(lambda _: 0, address)
+            assert exchange is not None
+            return exchange.step(client.last(exchange.step(client.first, loop.now)[1]), loop.now)[0]
+
+        async def answer(result: int | asyncio.Future[int], leaves: bool = False) -> int:
+            if not isinstance(result, int) and leaves:
+                result.cancel()
+                await asyncio.sleep(0)
+                return SERVER_UNAVAILABLE
+            return result if isinstance(result, int) else await result
+
+        try:
+            if way.owner_is_in:
+                assert await answer(check(right, OWNER)) == ACCEPTED
+            for number in range(60 if way.name_is_full else 0):
+                await answer(check(b"wrong", fresh(number)))
+            for first in range(0, 60, way.at_once):
+                guesses = [b"guess %d" % number for number in range(first, first + way.at_once)]
+                begun = [check(guess, "192.0.2.66") for guess in guesses]
+                answers = [await answer(result, way.leaves) for result in begun]
+                accepted.extend(guess for guess, code in zip(guesses, answers, strict=True) if code == ACCEPTED)
+                loop.now += 0.5 * way.at_once
+        finally:
+            checker.close()
+
+    run(scenario())
+    return right in accepted

@@ -8,8 +8,8 @@
 
 An IPv6 client can choose its address within its network, so all addresses of a /64 count as one.
 
-A client that must wait gets return code 3, and its password is not checked. A password that was right before is
-accepted without asking here. All times are the event loop's, in seconds.
+A client that must wait gets return code 3, and learns nothing about its password, not even whether it was right before.
+A password that was right before passes only the limit of the name. All times are the event loop's, in seconds.
 """
 
 import ipaddress
@@ -60,12 +60,17 @@ class Guesses:
 
     def must_wait(self, address: str, username: bytes, now: float) -> bool:
         """Return True if a password must not be checked now. now: the event loop's time."""
+        return self.address_must_wait(address, username, now) or self.name_must_wait(address, username, now)
+
+    def address_must_wait(self, address: str, username: bytes, now: float) -> bool:
+        """Return True if an address must wait, because of this name or of all names. now: the event loop's time."""
         address, username = _network(address), username[:_MOST_NAME]
         of_pair = self._wrong.get((address, username))
-        if of_pair is not None and now < of_pair.until:
-            return True
-        if self._is_full(address, now):
-            return True
+        return (of_pair is not None and now < of_pair.until) or self._is_full(address, now)
+
+    def name_must_wait(self, address: str, username: bytes, now: float) -> bool:
+        """Return True if a name is at its limit and was not right from this address. now: the event loop's time."""
+        address, username = _network(address), username[:_MOST_NAME]
         is_full = self._is_full(username, now, self._pending.get(username, 0))
         return is_full and address not in self._right.get(username, ())
 
@@ -87,8 +92,8 @@ class Guesses:
         if address not in known:
             self._right[username] = (*known[1 - _MOST_RIGHT :], address)
 
-    def wrong(self, address: str, username: bytes, now: float) -> None:
-        """Count a wrong password. now: the event loop's time."""
+    def wrong(self, address: str, username: bytes, now: float, *, of_name: bool = True) -> None:
+        """Count a wrong password. now: the event loop's time. of_name: count it for the name too."""
         address, username = _network(address), username[:_MOST_NAME]
         pair = self._count((address, username), now, 0.0 if self._is_forgotten((address, username), now) else 1.0)
         if pair.count > _FREE:
@@ -98,7 +103,7 @@ class Guesses:
                 shown = username.decode(errors="replace")
                 text = "%d wrong passwords for user %s from %s: this address must wait %d s"
                 _log.warning(text, pair.count, shown, address, wait)
-        for key in (address, username):
+        for key in (address, username) if of_name else (address,):
             was_full = self._is_full(key, now)
             found = self._wrong.get(key)
             self._count(key, now, 0.0 if found is None else max(0.0, 1.0 - (now - found.at) / max(found.count, 1.0)))

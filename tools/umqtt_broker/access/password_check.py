@@ -1,7 +1,8 @@
 """Checks passwords outside the event loop: a few threads, a bounded queue, and a cache of right passwords.
 
 A deliberately slow hash takes 0.1 s of CPU time. A password that was right before is accepted without hashing it again,
-so that a fleet that reconnects at once does not wait, not even while someone floods the broker with wrong passwords.
+so that a fleet that reconnects at once does not wait, not even while another address floods the broker with wrong
+passwords.
 """
 
 import asyncio
@@ -16,17 +17,20 @@ from typing import NamedTuple
 from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
 from .guesses import Guesses
 from .passwords import StoredPassword
-from .scram import ScramExchange, ScramKeys, decoy
+from .scram import ScramExchange, ScramKeys, decoy, normalize
 
 # Different passwords that may wait for a thread. Further clients are refused with return code 3.
 MAX_WAITING = 4096
 
 
 class _Check(NamedTuple):
-    """A password check in a thread, and the connections that wait for its answer."""
+    """A password check in a thread, and the connections that wait for its answer.
+
+    waiting: each with the address for which a wrong password will be counted; "" for none.
+    """
 
     job: "asyncio.Future[bool]"
-    waiting: "list[asyncio.Future[int]]"
+    waiting: "list[tuple[asyncio.Future[int], str]]"
 
 
 class PasswordChecker:
@@ -59,16 +63,25 @@ class PasswordChecker:
         An unknown user's password is hashed too, so that the time of the answer does not tell who is known.
         address: the client's, for which wrong passwords are counted (see Guesses); "": they are not counted.
         """
-        digest = self._digest(username, password)
+        loop = asyncio.get_running_loop()
+        # Before the cache is asked: it would tell an address that must wait whether a guess is right.
+        if address and self._guesses.address_must_wait(address, username, loop.time()):
+            return SERVER_UNAVAILABLE
+        stored = self._users.get(username)
+        digest = self._digest(username, normalize(password) if isinstance(stored, ScramKeys) else password)
         right = self._right.get(username)
         if right is not None and hmac.compare_digest(right, digest):
             if address:
                 self._guesses.right(address, username)
             return ACCEPTED
-        loop = asyncio.get_running_loop()
-        if address and self._guesses.must_wait(address, username, loop.time()):
+        must_wait = bool(address) and self._guesses.name_must_wait(address, username, loop.time())
+        if address and right is not None:
+            # Whatever happens now, even if the client leaves before it is answered, it can tell that this password is
+            # wrong: the right one would have been accepted at once. So it is counted now.
+            self._guesses.wrong(address, username, loop.time(), of_name=not must_wait)
+            address = ""
+        if must_wait:
             return SERVER_UNAVAILABLE
-        stored = self._users.get(username)
         against = stored or self._decoy(username)
         if against is None:
             return BAD_USER_NAME_OR_PASSWORD
@@ -83,9 +96,8 @@ class PasswordChecker:
             check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
         # Clients that share a user name and a password wait for the same check: it is hashed only once.
         future: asyncio.Future[int] = loop.create_future()
-        check.waiting.append(future)
+        check.waiting.append((future, address))
         future.add_done_callback(lambda future: self._on_answered(future, digest))
-        future.add_done_callback(lambda future: self._on_decided(future, username, address))
         return future
 
     def begin_scram(self, check: Callable[[bytes], int], address: str) -> ScramExchange | None:
@@ -112,31 +124,36 @@ class PasswordChecker:
         is_right = job.result() and stored is not None and self._users.get(username) == stored
         if is_right:
             self._right[username] = digest
-        for future in self._checks.pop(digest).waiting:
+        for future, address in self._checks.pop(digest).waiting:
             if not future.done():
-                future.set_result(ACCEPTED if is_right else BAD_USER_NAME_OR_PASSWORD)
+                future.set_result(self._decide(is_right, username, address))
 
     def _on_answered(self, future: "asyncio.Future[int]", digest: bytes) -> None:
         """Cancel the check if no client waits for it any more: a flood of short connections must not fill the queue."""
         check = self._checks.get(digest)
-        if future.cancelled() and check is not None and all(waiting.cancelled() for waiting in check.waiting):
+        if future.cancelled() and check is not None and all(one.cancelled() for one, _ in check.waiting):
             del self._checks[digest]
             check.job.cancel()
 
-    def _on_decided(self, future: "asyncio.Future[int]", username: bytes, address: str) -> None:
-        if not address or future.cancelled():
-            return
-        if future.result() == ACCEPTED:
-            self._guesses.right(address, username)
-        elif future.result() == BAD_USER_NAME_OR_PASSWORD:
-            self._guesses.wrong(address, username, future.get_loop().time())
+    def _decide(self, is_right: bool, username: bytes, address: str) -> int:
+        """Return the return code for a password that has been hashed, and count it for its address."""
+        if address:
+            now = asyncio.get_running_loop().time()
+            # Asked again, because many guesses may begin before the first of them is found to be wrong.
+            if self._guesses.address_must_wait(address, username, now):
+                return SERVER_UNAVAILABLE
+            if is_right:
+                self._guesses.right(address, username)
+            else:
+                self._guesses.wrong(address, username, now)
+        return ACCEPTED if is_right else BAD_USER_NAME_OR_PASSWORD
 
     def close(self) -> None:
         """End the threads; pending answers are dropped."""
         checks, self._checks = self._checks, {}
         for check in checks.values():
             check.job.cancel()
-            for future in check.waiting:
+            for future, _ in check.waiting:
                 future.cancel()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

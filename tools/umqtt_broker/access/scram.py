@@ -162,11 +162,11 @@ class ScramExchange:
 
 def _keys(password: bytes, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
     """Return the client's key and the server's."""
-    salted = hashlib.pbkdf2_hmac("sha256", _normalize(password), salt, iterations)
+    salted = hashlib.pbkdf2_hmac("sha256", normalize(password), salt, iterations)
     return hmac.digest(salted, b"Client Key", "sha256"), hmac.digest(salted, b"Server Key", "sha256")
 
 
-def _normalize(password: bytes) -> bytes:
+def normalize(password: bytes) -> bytes:
     """Return a password as both sides hash it: in SASLprep's normal form, without its check of characters."""
     try:
         return unicodedata.normalize("NFKC", password.decode()).encode()
