@@ -8,7 +8,7 @@
     ├── MissingDependency    exit_code 6   something is not installed on this machine (Java, a Python package)
     ├── SpoolDamaged                       durable bytes of a spool fail their checksum, or are gone
     ├── SpoolWriteFailed                   writing to the spool failed; nothing was acknowledged
-    ├── SpoolUnreachable     exit_code 4   a collector that serves spools did not answer, or refused
+    ├── SpoolUnreachable     exit_code 4   the store of a spool's copy did not answer, or refused
     ├── TablesWriteFailed                  writing a table or the checkpoint failed; the spool has all the data
     ├── TablesTaken                        another pipeline has taken over tables on an object store
     ├── FileDamaged                        a file of the checkpoint or of gold's state fails its checksum
@@ -51,9 +51,9 @@ class SpoolWriteFailed(IngestError):
 
 
 class SpoolUnreachable(IngestError):
-    """A collector that serves spools could not be reached, refused the request, or sent a wrong answer.
+    """The store of a spool's copy could not be reached, or refused the request.
 
-    :ivar refused: whether it refused (certificate, token), so that another attempt would not help.
+    :ivar refused: whether it refused, so that another attempt would not help.
     """
 
     exit_code = 4

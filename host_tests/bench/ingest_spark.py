@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import statistics
 import subprocess
 import time
@@ -23,10 +22,8 @@ from ingest_plan import (
     COST,
     DEDUP,
     FEW_DEVICES,
-    FOLDER,
     LOCAL,
     READ,
-    READ_SERVED,
     SPARK_STREAM,
     TEXT_SOURCE,
     WITHOUT,
@@ -35,7 +32,6 @@ from ingest_plan import (
 )
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from umqtt_kit.certs import Authority
 
 from spark_ingest.pipeline import cluster_tasks
 from spark_ingest.pipeline.batch import BatchWriter
@@ -47,8 +43,6 @@ from spark_ingest.pipeline.plan import planned_messages
 from spark_ingest.pipeline.session import began_too_slowly
 from spark_ingest.source.options import Options
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
-from spark_ingest.spool.access import LocalSpools
-from spark_ingest.spool.server import SpoolServer, server_tls
 from spark_ingest.spool.writer import Spool
 
 if TYPE_CHECKING:
@@ -136,7 +130,7 @@ def _one_batch(rows: int) -> pa.RecordBatch:
 
 
 def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure Spark reading the spool and dropping the rows, from its folder and over HTTPS.
+    """Measure Spark reading the spool and dropping the rows.
 
     Beside it: the upper bound, and the same without this project's source.
     """
@@ -150,38 +144,19 @@ def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> 
         frame.write.format("noop").mode("overwrite").save()
         return scale.read / (time.perf_counter() - begun)
 
-    def ours(**place: str) -> float:
-        return rate(spark.read.format("mqtt").options(minPartitions=str(_PARTITIONS), **place).load())
+    def ours() -> float:
+        return rate(spark.read.format("mqtt").options(minPartitions=str(_PARTITIONS), path=str(spool)).load())
 
-    server, access = _served(lab, spool)
     contenders: dict[str, Measure] = {
-        FOLDER: lambda: ours(path=str(spool)),
-        READ_SERVED: lambda: ours(**access),
+        READ: ours,
         CEILING: lambda: rate(spark.read.format("bench_ceiling").option("rows", scale.read).load()),
     }
     if with_peers and scale.with_text and mosquitto_sub():
         text = _written_by_mosquitto_sub(lab, messages)
         contenders[TEXT_SOURCE] = lambda: rate(spark.read.text(str(text)))
-    try:
-        medians = in_turn(contenders, scale.repetitions)
-    finally:
-        server.close()
-    for peer in [name for name in contenders if name not in (FOLDER, READ_SERVED)]:
-        yield row(READ, medians[FOLDER], medians[peer], peer)
-    yield row(READ_SERVED, medians[READ_SERVED], medians[FOLDER], FOLDER)
-
-
-def _served(lab: Lab, spool: Path) -> tuple[SpoolServer, dict[str, str]]:
-    """Start a server of the spools; return it and the source's options for it."""
-    authority = Authority(lab.new_folder("pki"))
-    authority.create("bench")
-    authority.issue_broker(["127.0.0.1"])
-    token, broker = authority.folder / "token", authority.folder / "broker"
-    token.write_text(secrets.token_hex(16))
-    token.chmod(0o600)
-    tls = server_tls(broker / "cert.pem", broker / "key.pem")
-    server = SpoolServer("127.0.0.1", 0, LocalSpools(spool), token.read_text(), tls=tls)
-    return server, {"server": server.url, "tokenFile": str(token), "caFile": str(authority.folder / "ca.pem")}
+    medians = in_turn(contenders, scale.repetitions)
+    for peer in [name for name in contenders if name != READ]:
+        yield row(READ, medians[READ], medians[peer], peer)
 
 
 def _written_by_mosquitto_sub(lab: Lab, messages: list[tuple[bytes, bytes]]) -> Path:

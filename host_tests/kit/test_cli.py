@@ -153,7 +153,7 @@ def test_the_help_of_a_group_has_the_whole_sentence_of_each_command(capsys, monk
         (
             "ingest --tables t --checkpoint c",
             "umqtt ingest",
-            "give one of --spool and --server, where the messages are",
+            "Missing option '--spool'",
         ),
     ],
 )

@@ -21,14 +21,11 @@ from spark_ingest.durable import read_checked_json
 from spark_ingest.errors import SpoolDamaged, SpoolWriteFailed, UsageError
 from spark_ingest.source import rows
 from spark_ingest.spool import blocks, writer
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import BLOCK_HEADER, encode_block_header, segment_path
 from spark_ingest.spool.copied import CopiedSpools
 from spark_ingest.spool.copier import Copier
 from spark_ingest.spool.messages import Message, messages, verify
 from spark_ingest.spool.properties import MOST_REPEATED, NO_PROPERTIES, Properties, decode_properties, variable_integer
-from spark_ingest.spool.remote import RemoteSpools
-from spark_ingest.spool.server import SpoolServer
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
 
@@ -331,7 +328,7 @@ def test_without_room_for_the_format_nothing_is_written(tmp_path, monkeypatch):
     assert [one.payload for one in messages(SpoolView(tmp_path / "north"))] == [b"y"]
 
 
-def test_copies_and_served_spools_have_the_properties(tmp_path):
+def test_copies_have_the_properties(tmp_path):
     """Planted: headers of blocks that are written with the older magic."""
     with Spool(tmp_path / "spool" / "north") as spool:
         for number in range(4):
@@ -340,19 +337,13 @@ def test_copies_and_served_spools_have_the_properties(tmp_path):
     view = SpoolView(tmp_path / "spool" / "north")
     with Copier(view, tmp_path / "copies") as copier:
         copier.copy()
-    served = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), "a-token-to-read")
-    remote = RemoteSpools(served.url, "a-token-to-read")
-    try:
-        for other in (CopiedSpools(tmp_path / "copies").view("north"), remote.view("north")):
-            place = other.durable()
-            assert place is not None and place == view.durable()
-            headers = [list(one.headers(0, 0, place.position)) for one in (view, other)]
-            assert headers[0] == headers[1] and [header.level for header in headers[1]] == [4, 5, 4, 5]
-            assert list(messages(other)) == list(messages(view))
-            assert verify(other).damages == []
-    finally:
-        remote.close()
-        served.close()
+    copied = CopiedSpools(tmp_path / "copies").view("north")
+    place = copied.durable()
+    assert place is not None and place == view.durable()
+    headers = [list(one.headers(0, 0, place.position)) for one in (view, copied)]
+    assert headers[0] == headers[1] and [header.level for header in headers[1]] == [4, 5, 4, 5]
+    assert list(messages(copied)) == list(messages(view))
+    assert verify(copied).damages == []
 
 
 # From a publisher to the rows

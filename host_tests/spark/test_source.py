@@ -26,14 +26,9 @@ from spark_ingest.source.data_source import MqttStreamReader
 from spark_ingest.source.offsets import SpoolTree, bytes_between
 from spark_ingest.source.options import Options
 from spark_ingest.source.rows import HEADERS_ARROW_SCHEMA
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import segment_path
-from spark_ingest.spool.server import SpoolServer
-from spark_ingest.spool.tokens import DELETE_VARIABLE, READ_VARIABLE
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
-
-TOKEN_FILE = "a-file-with-a-token"
 
 
 def read_everything(writer: DataStreamWriter) -> StreamingQuery:
@@ -274,32 +269,6 @@ def test_the_batch_reader_takes_offsets(spark, tmp_path):
         reader.option("startingOffsets", "latest").option("endingOffsets", middle).load().count()
 
 
-def test_a_collector_s_server_gives_the_rows_that_the_folder_gives_and_the_token_is_shown_nowhere(
-    spark, tmp_path, capfd
-):
-    fill(tmp_path / "spool" / "north", numbered(0, 3, 4))
-    fill(tmp_path / "spool" / "south", numbered(100, 2, 4))
-    token = "this-token-must-not-be-seen"
-    (tmp_path / "token").write_text(token)
-    served = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), token)
-    try:
-        address = served.url
-        reader = spark.read.format("mqtt").option("tokenFile", str(tmp_path / "token")).option("minPartitions", 3)
-        remote = reader.option("server", address).load()
-        local = spark.read.format("mqtt").option("path", str(tmp_path / "spool")).load()
-        order = [(name, "ascending") for name in ("collector", "segment", "position")]
-        assert remote.toArrow().sort_by(order) == local.toArrow().sort_by(order)
-        remote.explain(extended=True)
-        (tmp_path / "token").write_bytes(b"another-token-altogether")
-        wrong = spark.read.format("mqtt").option("server", address).option("tokenFile", str(tmp_path / "token")).load()
-        with pytest.raises(PySparkException, match="does not accept the token") as refused:
-            wrong.count()
-    finally:
-        served.close()
-    shown = "".join(capfd.readouterr()) + str(refused.value)
-    assert token not in shown and "another-token-altogether" not in shown
-
-
 def test_topics_leaves_the_rows_of_those_topics_only(spark, tmp_path):
     names = ["fleet/a/telemetry", "fleet/a/log", "fleet/b/telemetry", "other"]
     with Spool(tmp_path / "north") as spool:
@@ -390,16 +359,8 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
     ("options", "line"),
     [
         ({}, "needs option path"),
-        ({"path": "x", "server": "https://h:1"}, "and not both"),
-        ({"path": "x", "tokenFile": "t"}, "tokenFile goes with option server"),
-        ({"path": "x", "caFile": "t"}, "caFile goes with option server"),
-        ({"server": "https://h:1"}, "asks for a token to read: give tokenFile"),
-        ({"server": "https://h:1", "tokenFile": "/nowhere/token"}, "cannot read the token file /nowhere/token"),
-        ({"server": "h:1", "tokenFile": TOKEN_FILE}, "'h:1' is not https://HOST:PORT"),
-        ({"server": "http://h:1", "tokenFile": TOKEN_FILE}, "without TLS"),
-        ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "caFile": "/nowhere/ca"}, "certificate /nowhere"),
-        ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "caFile": TOKEN_FILE}, "is no certificate"),
-        ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "retentionHours": "1"}, "give deleteTokenFile"),
+        ({"path": "x", "server": "https://h:1"}, "has no option server"),
+        ({"path": "https://h:1/x"}, "does not begin the URL of an object store"),
         ({"path": "x", "topics": "fleet/#/log"}, "is not a topic filter"),
         ({"path": "x", "topics": "a,,b"}, "is not a topic filter"),
         ({"path": "x", "subscribePattern": "a("}, "is not a regular expression"),
@@ -413,8 +374,6 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
         ({"path": "x", "startingTimestamp": "5", "endingTimestamp": "4"}, "is not before endingTimestamp"),
         ({"path": "x", "subscribePattern": ""}, "subscribePattern is empty"),
         ({"path": "a\0b"}, "holds a character that no path has"),
-        ({"server": "https://h:1", "tokenFile": ""}, "tokenFile: the path is empty"),
-        ({"server": "https://h:1", "tokenFile": "a\0b"}, "holds a character that no path has"),
         ({"path": "x", "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time"),
         ({"path": "x", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than maxOffsetsPerTrigger"),
         ({"path": "x", "endingOffsets": "earliest"}, "endingOffsets must be latest or an offset"),
@@ -425,10 +384,6 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
         ({"path": "x", "retentionHours": "-1"}, "retentionHours must be a number from 0"),
     ],
 )
-def test_a_wrong_option_is_named(tmp_path, monkeypatch, options, line):
-    monkeypatch.delenv(READ_VARIABLE, raising=False)
-    monkeypatch.delenv(DELETE_VARIABLE, raising=False)
-    (tmp_path / TOKEN_FILE).write_text("0123456789abcdef")
-    options = {name: str(tmp_path / TOKEN_FILE) if value == TOKEN_FILE else value for name, value in options.items()}
+def test_a_wrong_option_is_named(options, line):
     with pytest.raises(UsageError, match=line):
         Options(options)

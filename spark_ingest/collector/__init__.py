@@ -12,7 +12,7 @@
 ``disk_quota``  limits on the size of a spool and on the free disk space
 ``collector``   one collector: connects, handles errors, waits for room
 ``counters``    the counters of a collector
-``process``     several collectors in one process, with status file, metrics, log and spool server
+``process``     several collectors in one process, with status file, metrics and log
 ``metrics``     metrics for Prometheus
 ``journal``     the log: a live table or JSON lines
 ``command``     the command line: ``python -m spark_ingest.collector``, ``umqtt collect``

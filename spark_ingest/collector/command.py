@@ -73,19 +73,9 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
 )
 @click.option("--status", type=_FILE, help="File rewritten twice a second with counts.")
 @click.option("--metrics", type=Address(), help="Metrics for Prometheus. Without HOST for this machine alone.")
-@click.option("--serve", type=Address(), help="Serve the spools to Spark on machines without this disk.")
-@click.option("--serve-cert", type=_FILE, help="Certificate that they are shown; needed unless for this machine alone.")
-@click.option("--serve-key", type=_FILE, help="Its private key.")
-@click.option("--serve-token-file", type=_FILE, help="The token to read.  [default: UMQTT_SPOOL_TOKEN]")
-@click.option("--serve-delete-token-file", type=_FILE,
-              help="The token to remove what is read.  [default: UMQTT_SPOOL_DELETE_TOKEN, or nobody may]")  # fmt: skip
 @click.option("--log", type=click.Choice(["auto", "json", "live"]), default="auto", show_default=True,
               help="Lines of JSON on stderr, or a live table; auto: the table on a terminal.")  # fmt: skip
-def collect(
-    config: Path | None, status: Path | None, metrics: tuple[str, int] | None, serve: tuple[str, int] | None,
-    serve_cert: Path | None, serve_key: Path | None, serve_token_file: Path | None,
-    serve_delete_token_file: Path | None, log: str, **options: Any,
-) -> int:  # fmt: skip
+def collect(config: Path | None, status: Path | None, metrics: tuple[str, int] | None, log: str, **options: Any) -> int:
     """Receive telemetry, and keep it on the disk until Spark has it.
 
     Only what is safe there is acknowledged.
@@ -109,12 +99,9 @@ def collect(
         collectors = _of_file(config, given) if config is not None else _of_options(given)
         terminal = sys.stderr.isatty() if log == "auto" else log == "live"
         # Imported here to keep --help fast.
-        from .process import ProcessConfig, ServeConfig, run
+        from .process import ProcessConfig, run
 
-        serving = None
-        if serve is not None:
-            serving = ServeConfig(serve, serve_token_file, serve_delete_token_file, serve_cert, serve_key)
-        run(ProcessConfig(collectors, status, metrics, serving, terminal))
+        run(ProcessConfig(collectors, status, metrics, terminal))
     except IngestError as error:
         remark(f"collector: {error}")
         return error.exit_code

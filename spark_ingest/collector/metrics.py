@@ -43,25 +43,16 @@ class MetricsServer(metrics.MetricsServer):
     """An HTTP server for the collectors' metrics.
 
     :param statuses: returns each collector's status, including ``max_spool_bytes``.
-    :param served: returns the spool server's counts of requests, bytes and refused clients; None without a server.
     :raises UsageError: the address cannot be listened on.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        statuses: Callable[[], Sequence[Status]],
-        served: Callable[[], Mapping[str, float]] | None = None,
-    ) -> None:
-        super().__init__(host, port, _Figures(statuses, served))
+    def __init__(self, host: str, port: int, statuses: Callable[[], Sequence[Status]]) -> None:
+        super().__init__(host, port, _Figures(statuses))
 
 
 class _Figures(Families):
-    def __init__(
-        self, statuses: Callable[[], Sequence[Status]], served: Callable[[], Mapping[str, float]] | None
-    ) -> None:
-        self._statuses, self._served = statuses, served
+    def __init__(self, statuses: Callable[[], Sequence[Status]]) -> None:
+        self._statuses = statuses
 
     def describe(self) -> Iterable[Metric]:
         # Statuses are read only at a scrape.
@@ -79,9 +70,6 @@ class _Figures(Families):
             for status in statuses:
                 family.add_metric([str(status["name"])], value(status))
             yield family
-        if self._served is not None:
-            for key, count in self._served().items():
-                yield CounterMetricFamily(f"{_PREFIX}serve_{key}", f"Serving of the spool: {key}.", value=count)
 
 
 def _number(value: object) -> float:

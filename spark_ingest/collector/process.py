@@ -1,4 +1,4 @@
-"""The collector process: one or several collectors, with log, status file, metrics and spool server.
+"""The collector process: one or several collectors, with log, status file and metrics.
 
 Each collector has a thread of its own, so that a sync of one does not hold up the others. Threads are enough, because
 a collector mostly waits for its broker and its disk.
@@ -12,11 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..errors import UsageError
-from ..spool import tokens
-from ..spool.access import LocalSpools
 from ..spool.writer import Spool
 from ..status import StatusFile
 from .collector import Collector
@@ -24,53 +20,9 @@ from .config import CollectorConfig
 from .journal import JsonJournal, TerminalJournal
 from .metrics import MetricsServer
 
-if TYPE_CHECKING:
-    from ..spool.server import SpoolServer
-
 _SHOW_EVERY_S = 0.5
 
 Journal = JsonJournal | TerminalJournal
-
-
-@dataclass(frozen=True)
-class ServeConfig:
-    """How the spools are served over HTTP.
-
-    :ivar address: the (host, port) to listen on.
-    :ivar token_file: the file with the token for reading; None to use the environment's ``UMQTT_SPOOL_TOKEN``.
-    :ivar delete_token_file: the file with the token for deleting; None to use ``UMQTT_SPOOL_DELETE_TOKEN``. Without
-        either, nobody may delete.
-    :ivar cert: PEM file of the certificate; None for plain HTTP, which is allowed on a loopback address only.
-    :ivar key: PEM file of the certificate's private key.
-    """
-
-    address: tuple[str, int]
-    token_file: Path | None = None
-    delete_token_file: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-    def start(self, spools: LocalSpools, report: Callable[[str], None]) -> "SpoolServer":
-        """Start the server of `spools`.
-
-        :raises UsageError: there is no read token, settings contradict each other, or a file cannot be used.
-        """
-        # Imported here because it is needed only with --serve.
-        from ..spool.server import SpoolServer, server_tls
-
-        token = tokens.read_token(self.token_file, tokens.READ_VARIABLE)
-        if token is None:
-            raise UsageError(
-                "--serve needs --serve-token-file (or UMQTT_SPOOL_TOKEN): a spool is not handed out to everybody"
-            )
-        if self.cert is None or self.key is None:
-            if self.cert or self.key:
-                raise UsageError("a certificate needs its key: give --serve-cert and --serve-key, or neither")
-            tls = None
-        else:
-            tls = server_tls(self.cert, self.key)
-        delete_token = tokens.read_token(self.delete_token_file, tokens.DELETE_VARIABLE)
-        return SpoolServer(*self.address, spools, token, delete_token=delete_token, tls=tls, report=report)
 
 
 @dataclass(frozen=True)
@@ -80,14 +32,12 @@ class ProcessConfig:
     :ivar collectors: the settings of each collector.
     :ivar status: the status file, rewritten twice a second; None for none.
     :ivar metrics: the (host, port) that serves metrics to Prometheus; None for none.
-    :ivar serve: how the spools are served; None not to serve them.
     :ivar terminal: whether to draw a live table instead of writing JSON lines.
     """
 
     collectors: Sequence[CollectorConfig]
     status: Path | None = None
     metrics: tuple[str, int] | None = None
-    serve: ServeConfig | None = None
     terminal: bool = False
 
 
@@ -180,14 +130,8 @@ def _collector(config: CollectorConfig, spool: Spool, journal: Journal) -> Colle
 
 
 def _start_services(config: ProcessConfig, crew: _Crew, journal: Journal, stack: ExitStack) -> None:
-    server = None
-    if config.serve is not None:
-        spools = LocalSpools(config.collectors[0].spool)
-        server = config.serve.start(spools, lambda line: journal.event("", "serve", line))
-        stack.callback(server.close)
-        journal.event("", "started", f"serving spools on {server.url}")
     if config.metrics is not None:
-        metrics = MetricsServer(*config.metrics, crew.statuses, None if server is None else server.counts)
+        metrics = MetricsServer(*config.metrics, crew.statuses)
         stack.callback(metrics.close)
         journal.event("", "started", f"metrics on http://{config.metrics[0]}:{metrics.port}/metrics")
     status = StatusFile(config.status, lambda: _status(crew.statuses()))

@@ -36,15 +36,8 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 
 @click.command()
-@click.option("--spool", type=TablesOption(), metavar="DIR|URL",
+@click.option("--spool", required=True, type=TablesOption(), metavar="DIR|URL",
               help="The spool folder of the collectors, or s3://BUCKET/PREFIX of its copy.")  # fmt: skip
-@click.option("--server", metavar="URL", help="Instead: collectors that serve spools, separated by commas.")
-@click.option("--server-ca", type=_FILE, metavar="FILE",
-              help="Who signed their certificates.  [default: those trusted here]")  # fmt: skip
-@click.option("--token-file", type=_FILE, metavar="FILE",
-              help="The token of --server to read.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
-@click.option("--delete-token-file", type=_FILE, metavar="FILE",
-              help="The token for deleting, for --retention.  [default: UMQTT_SPOOL_DELETE_TOKEN]")  # fmt: skip
 @click.option("--tables", required=True, type=TablesOption(), help="Folder of the tables, or s3://BUCKET/PREFIX.")
 @click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
               help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip
@@ -105,8 +98,6 @@ def ingest(
     Example:
       umqtt ingest --spool spool --tables tables --checkpoint checkpoint
     """
-    if (given["spool"] is None) == (given["server"] is None):
-        raise click.UsageError("give one of --spool and --server, where the messages are")
     if alerts is not None and (not given["gold"] or given["format"] != "delta"):
         raise click.UsageError("--alerts needs gold, which finds them: leave out --no-gold and --format parquet")
     try:

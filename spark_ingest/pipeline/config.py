@@ -12,13 +12,9 @@ from .session import is_cluster
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """The settings of a pipeline; exactly one of `spool` and `server` is set, and says where the messages are.
+    """The settings of a pipeline.
 
     :ivar spool: folder of the collectors' spools, or the location of copies of spools.
-    :ivar server: ``https://HOST:PORT`` of collectors, separated by commas.
-    :ivar token_file: file with the token for reading from `server`.
-    :ivar delete_token_file: file with the token for removing segments at `server`.
-    :ivar server_ca: file with the certificate of the authority that signed the certificate of `server`.
     :ivar once: read what is there now, then end.
     :ivar interval_ms: time between the beginnings of micro-batches.
     :ivar max_rows: messages in a micro-batch, at most.
@@ -37,7 +33,7 @@ class PipelineConfig:
     :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
     """
 
-    spool: Location | None
+    spool: Location
     tables: Location
     checkpoint: Path
     once: bool = False
@@ -46,10 +42,6 @@ class PipelineConfig:
     max_bytes: int = 64 << 20
     cores: int = 2
     allow_data_loss: bool = False
-    server: str | None = None
-    token_file: Path | None = None
-    delete_token_file: Path | None = None
-    server_ca: Path | None = None
     master: str | None = None
     write_path: str = "auto"
     format: str = "delta"
@@ -70,15 +62,11 @@ class PipelineConfig:
     def source_options(self) -> dict[str, str]:
         """Return the options of ``format("mqtt")``."""
         options = {
+            "path": str(self.spool.absolute()),
             "failOnDataLoss": str(not self.allow_data_loss).lower(),
             "maxOffsetsPerTrigger": str(self.max_rows),
             "maxBytesPerTrigger": str(self.max_bytes),
         }
         if self.retention_hours is not None:
             options["retentionHours"] = str(self.retention_hours)
-        if self.spool is not None:
-            options["path"] = str(self.spool.absolute())
-        if self.server is not None:
-            options["server"] = self.server
-        files = {"tokenFile": self.token_file, "deleteTokenFile": self.delete_token_file, "caFile": self.server_ca}
-        return options | {name: str(file.absolute()) for name, file in files.items() if file is not None}
+        return options

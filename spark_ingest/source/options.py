@@ -14,19 +14,13 @@ from umqtt_robust.topics import check_topic_filter, matches
 
 from ..errors import UsageError
 from ..location import located, require_path
-from ..spool import tokens
 from ..spool.access import Spools
 from ..spool.blocks import LATEST_MS
 from ..spool.copied import spools_at
-from ..spool.remote import RemoteSpools
 from .offsets import SpoolTree
 
 OPTIONS = (
     "path",
-    "server",
-    "tokenFile",
-    "deleteTokenFile",
-    "caFile",
     "topics",
     "subscribePattern",
     "startingOffsets",
@@ -50,8 +44,7 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 class Options:
     """The options of one reader.
 
-    The driver creates it. Executors get it pickled, together with the content of the files that belong to ``server``,
-    so only the driver needs these files. Tokens never appear in text that Spark shows.
+    The driver creates it, and executors get it pickled.
 
     :raises UsageError: an option is unknown, or a value is not valid.
     """
@@ -78,15 +71,10 @@ class Options:
         self.fail_on_data_loss = flag(given, "failOnDataLoss", default=True)
         self.include_headers = flag(given, "includeHeaders", default=False)
         self.retention_hours = _retention(given)
-        if self.retention_hours is not None and isinstance(self.spools, RemoteSpools) and not self.spools.may_delete:
-            raise UsageError(
-                "retentionHours removes segments of the server: give deleteTokenFile (--delete-token-file), or set "
-                + tokens.DELETE_VARIABLE
-            )
         self.wanted = _selection(given)
 
     def tree(self) -> SpoolTree:
-        """Return the spools of ``path`` or ``server``."""
+        """Return the spools of ``path``."""
         return SpoolTree(
             self.spools,
             fail_on_data_loss=self.fail_on_data_loss,
@@ -96,43 +84,11 @@ class Options:
 
 
 def _spools(given: Mapping[str, str]) -> Spools:
-    path, server = given.get("path"), given.get("server")
-    if bool(path) == bool(server):
+    if not given.get("path"):
         raise UsageError(
-            "format mqtt needs option path (the folder given to the collectors as --spool, or where it is copied to) "
-            "or option server (https://HOST:PORT of a collector's --serve), and not both"
+            "format mqtt needs option path: the folder given to the collectors as --spool, or where it is copied to"
         )
-    if path:
-        for name in ("tokenFile", "deleteTokenFile", "caFile"):
-            if name.lower() in given:
-                raise UsageError(f"{name} goes with option server; a folder has none")
-        return spools_at(located(path).absolute())
-    assert server is not None
-    return served_spools(
-        server, file_option(given, "tokenFile"), file_option(given, "deleteTokenFile"), file_option(given, "caFile")
-    )
-
-
-def served_spools(
-    server: str, token_file: Path | None, delete_token_file: Path | None, ca_file: Path | None
-) -> RemoteSpools:
-    """Return the spools at `server`, with tokens from these files or from the environment (see :mod:`tokens`).
-
-    :raises UsageError: there is no token for reading, a file cannot be used, or `server` is malformed.
-    """
-    token = tokens.read_token(token_file, tokens.READ_VARIABLE)
-    if token is None:
-        raise UsageError(
-            "a server asks for a token to read: give tokenFile (--token-file), the file that the collector has as "
-            f"--serve-token-file, or set {tokens.READ_VARIABLE}"
-        )
-    try:
-        ca = None if ca_file is None else ca_file.read_text()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no PEM file"
-        raise UsageError(f"cannot read the authority's certificate {ca_file}: {reason}") from error
-    delete_token = tokens.read_token(delete_token_file, tokens.DELETE_VARIABLE)
-    return RemoteSpools(server, token, delete_token=delete_token, ca=ca)
+    return spools_at(located(given["path"]).absolute())
 
 
 def known_options(options: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:

@@ -5,11 +5,8 @@
 ``writer``      the writer of a spool: group commit, recovery after a crash
 ``view``        a reader's access to a local spool: its runs, durable position, segments and bytes
 ``access``      ``Spools`` and ``View``, the protocols that readers use, and ``LocalSpools``
-``server``      serves the spools of a folder over HTTPS
-``remote``      ``RemoteSpools``: the spools that collectors serve
 ``copier``      copies the spools of a folder to an object store
 ``copied``      the layout of these copies, and ``CopiedSpools``, which reads them
-``tokens``      the secrets of a server: a token for reading, another for deleting
 ``retire``      removes a spool whose collector will not come back
 ``messages``    reads a spool message by message, and verifies every byte
 ``properties``  decodes the properties of MQTT 5 that a message has

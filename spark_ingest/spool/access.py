@@ -1,8 +1,8 @@
 """Read access to spools: the protocols ``Spools`` and ``View``, and the spools in a local folder.
 
-``remote`` implements the protocols for spools that a collector serves over HTTPS, and ``copied`` for copies of spools.
-All these objects can be pickled, because Spark builds a reader in one process and reads in others. None of them locks
-or writes anything, except that retention marks and removes segments.
+``copied`` implements the protocols for copies of spools. All these objects can be pickled, because Spark builds a
+reader in one process and reads in others. None of them locks or writes anything, except that retention marks and
+removes segments.
 """
 
 import os
@@ -23,7 +23,7 @@ class View(Protocol):
     """One spool as a reader sees it.
 
     Every method raises :class:`DataLoss` if the segment it needs is gone, and :class:`SpoolDamaged` if bytes differ
-    from what was written. Methods of a remote or copied view also raise :class:`SpoolUnreachable`.
+    from what was written. Methods of a copied view also raise :class:`SpoolUnreachable`.
     """
 
     @property
@@ -33,7 +33,7 @@ class View(Protocol):
 
     @property
     def where(self) -> str:
-        """The spool's location for messages: a folder, the URL of a copy, or NAME at HOST:PORT."""
+        """The spool's location for messages: a folder, or the URL of a copy."""
         ...
 
     def durable(self) -> Position | None:
@@ -78,7 +78,7 @@ class View(Protocol):
 
 
 class Spools(Protocol):
-    """A set of spools: those in the collectors' folder, those that servers serve, or the copies at one place."""
+    """A set of spools: those in the collectors' folder, or the copies at one place."""
 
     def names(self) -> list[str]:
         """Return the names of the spools that a collector has opened, in order."""

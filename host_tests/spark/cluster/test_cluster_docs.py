@@ -15,11 +15,7 @@ def test_every_option_of_the_pipeline_that_the_page_names_exists(capsys):
     others = {
         "--broker",
         "--name",
-        "--serve",
-        "--dir",
-        "--serve-token-file",
-        "--serve-cert",
-        "--serve-key",
+        "--to",
         "--host",
         "--executor-memory",
         "--py-files",

@@ -131,7 +131,6 @@ def test_everything_is_collected_only_when_it_is_said(tmp_path):
         (["--broker", "mqtt://u:secret@x", "--spool", "."], "must not hold credentials"),
         (["--broker", "mqtt://x", "--spool", ".", "--max-spool-bytes", "lots"], "no number of bytes"),
         (["--broker", "mqtt://x", "--spool", ".", "--metrics", "host"], "is not HOST:PORT"),
-        (["--broker", "mqtt://x", "--spool", ".", "--serve", "0"], "--serve-token-file"),
         (["--config", "c.toml", "--broker", "mqtt://x"], "--broker: say that in the file"),
         (["--config", "c.toml"], "cannot read c.toml"),
         (["--broker", "mqtt://x", "--broker", "mqtt://y", "--spool", "."], "give --name for each --broker"),

@@ -11,9 +11,6 @@ from umqtt_kit.__main__ import run
 from spark_ingest.errors import DataLoss
 from spark_ingest.source.offsets import Offset, SpoolTree
 from spark_ingest.spool import retire as retire_module
-from spark_ingest.spool.access import LocalSpools
-from spark_ingest.spool.remote import RemoteSpools
-from spark_ingest.spool.server import SpoolServer
 from spark_ingest.spool.writer import Spool
 
 
@@ -39,36 +36,23 @@ def retire(folder: Path, *checkpoints: Path) -> int:
     return run(["spool", "retire", str(folder / "spool"), "north", *options])
 
 
-@pytest.fixture(params=["folder", "server"])
-def readers(request, tree, tmp_path):
-    """Provide the tree as a query sees it, on the collector's disk or over TCP."""
-    if request.param == "folder":
-        yield tree
-        return
-    server = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), "0123456789abcdef")
-    spools = RemoteSpools(server.url, "0123456789abcdef")
-    yield SpoolTree(spools)
-    spools.close()
-    server.close()
-
-
 @pytest.mark.parametrize("began_again", ["not", "before", "after"])
-def test_a_query_goes_on_without_a_retired_spool_and_forgets_it(tree, readers, tmp_path, began_again):
+def test_a_query_goes_on_without_a_retired_spool_and_forgets_it(tree, tmp_path, began_again):
     """Planted: a spool that is removed without the position up to which it was read; an offset that keeps its name."""
     start = tree.latest()
     if began_again == "before":
         fill(tmp_path / "spool" / "north", [])  # its last start received nothing
     assert retire(tmp_path, write_checkpoint(tmp_path / "checkpoint", start)) == 0
-    assert readers.spools.names() == ["south"]
+    assert tree.spools.names() == ["south"]
     if began_again == "after":
         fill(tmp_path / "spool" / "north", numbered(50, 2, 2))
-    assert readers.ranges(start, start) == [], "a micro-batch that was planned before"
+    assert tree.ranges(start, start) == [], "a micro-batch that was planned before"
     fill(tmp_path / "spool" / "south", numbered(200, 1, 2))
-    end = readers.advance(start, readers.latest())
+    end = tree.advance(start, tree.latest())
     new = [b"50", b"51", b"52", b"53"] if began_again == "after" else []
-    assert payloads(readers, readers.ranges(start, end)) == [*new, b"200", b"201"]
+    assert payloads(tree, tree.ranges(start, end)) == [*new, b"200", b"201"]
     assert set(end) == ({"north", "south"} if new else {"south"})
-    assert readers.advance(end, readers.latest()) == end
+    assert tree.advance(end, tree.latest()) == end
 
 
 def test_what_is_not_read_is_not_removed_and_said_in_one_line(tree, tmp_path, capsys):

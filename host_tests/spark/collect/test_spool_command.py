@@ -17,7 +17,6 @@ from spark_ingest.errors import UsageError
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.messages import messages, verify
-from spark_ingest.spool.server import SpoolServer
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
 
@@ -244,33 +243,13 @@ def test_damage_met_by_cat_is_one_line_and_exit_code_5(tree, capsys):
     assert err.count("\n") == 1 and "segment 0 is damaged at byte 86" in err
 
 
-def test_a_served_spool_is_read_like_one_on_the_disk(tree, tmp_path, capsys):
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef0123\n")
-    server = SpoolServer("127.0.0.1", 0, LocalSpools(tree), token.read_text().strip())
-    address = server.url
-    remote = ["--token-file", token]
-    try:
-        assert told(capsys, "cat", address, *remote) == told(capsys, "cat", tree)
-        assert told(capsys, "ls", address, *remote) == told(capsys, "ls", tree)
-        assert told(capsys, "verify", address, *remote) == told(capsys, "verify", tree)
-        token.write_text("another-token-altogether")
-        assert run(["spool", "ls", address, "--token-file", str(token)]) == 4
-        assert "does not accept the token" in capsys.readouterr().err
-    finally:
-        server.close()
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["ls", "nowhere"], "cannot read the spool folder"),
         (["ls", "."], "there is no spool"),
         (["cat", ".", "--topic", "a/#/b"], "whole levels"),
-        (["ls", "https://host:7071", "--token-file", "none"], "cannot read the token file"),
-        (["ls", "https://a..b:7071", "--token-file", "token"], "is not https://HOST:PORT"),
-        (["ls", "http://host:7071", "--token-file", "token"], "without TLS"),
-        (["ls", "host:7071", "--token-file", "token"], "host:7071 is a folder"),
+        (["ls", "https://host:7071"], "does not begin the URL of an object store"),
         (["ls", "a-file"], "cannot read the spool folder a-file: Not a directory"),
         (["ls", "x" * 300], "File name too long"),
         *(([command, "odd"], "cannot read odd/north/pos: Is a directory") for command in ("ls", "cat", "verify")),
@@ -279,7 +258,6 @@ def test_a_served_spool_is_read_like_one_on_the_disk(tree, tmp_path, capsys):
 )
 def test_wrong_use_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, line):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "token").write_text("0123456789abcdef\n")
     (tmp_path / "a-file").touch()
     if "odd" in arguments[1]:
         (tmp_path / "odd" / "north" / "pos").mkdir(parents=True)

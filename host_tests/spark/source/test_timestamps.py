@@ -12,8 +12,8 @@ from test_offsets import payloads
 from spark_ingest.source.offsets import SpoolTree
 from spark_ingest.spool.access import LocalSpools, Spools
 from spark_ingest.spool.blocks import known_times, segment_path, times_path
-from spark_ingest.spool.remote import RemoteSpools
-from spark_ingest.spool.server import SpoolServer
+from spark_ingest.spool.copied import CopiedSpools, CopiedView
+from spark_ingest.spool.copier import Copier
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
 
@@ -46,16 +46,16 @@ def written(tmp_path: Path, rng: random.Random) -> list[tuple[int, bytes]]:
     return made
 
 
-@pytest.fixture(params=["folder", "server"])
+@pytest.fixture(params=["folder", "copies"])
 def spools(request: pytest.FixtureRequest, tmp_path: Path, written: list[tuple[int, bytes]]) -> Iterator[Spools]:
     if request.param == "folder":
         yield LocalSpools(tmp_path)
         return
-    server = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path), "0123456789abcdef")
-    remote = RemoteSpools(server.url, "0123456789abcdef")
-    yield remote
-    remote.close()
-    server.close()
+    local, copies = LocalSpools(tmp_path), tmp_path.with_name(f"{tmp_path.name}-copies")
+    for name in local.names():
+        with Copier(local.view(name), copies) as copier:
+            copier.copy()
+    yield CopiedSpools(copies)
 
 
 def test_the_rows_are_those_of_a_filter_over_everything_and_segments_outside_are_not_opened(
@@ -64,17 +64,18 @@ def test_the_rows_are_those_of_a_filter_over_everything_and_segments_outside_are
     """Planted: <= instead of <; the first block's time for the whole segment's; every segment is opened."""
     opened: set[tuple[str, int]] = set()
 
-    def spy(name: str) -> None:
-        method = getattr(SpoolView, name)
+    def spy(views: type[SpoolView | CopiedView], name: str) -> None:
+        method = getattr(views, name)
 
-        def watched(view: SpoolView, segment: int, *rest: int) -> object:
+        def watched(view: SpoolView | CopiedView, segment: int, *rest: int) -> object:
             opened.add((view.name, segment))
             return method(view, segment, *rest)
 
-        monkeypatch.setattr(SpoolView, name, watched)
+        monkeypatch.setattr(views, name, watched)
 
-    spy("read")
-    spy("headers")
+    for views in (SpoolView, CopiedView):
+        spy(views, "read")
+        spy(views, "headers")
     skipped = 0
     for _ in range(WINDOWS if isinstance(spools, LocalSpools) else WINDOWS // 8):
         since, until = (rng.randrange(RECEIVED_MS - 200, RECEIVED_MS + 900) for _ in range(2))
@@ -86,7 +87,7 @@ def test_the_rows_are_those_of_a_filter_over_everything_and_segments_outside_are
             outside = {
                 (name, times.segment)
                 for name in ("north", "south")
-                for times in known_times(tmp_path / name)
+                for times in spools.view(name).times()
                 if times.last_ms < (window[0] or 0) or (window[1] is not None and times.first_ms >= window[1])
             }
             assert payloads(tree, ranges) == wanted

@@ -43,8 +43,8 @@ def spool() -> None:
 
     It may be read while the collector runs.
 
-    SPOOL is the folder given to the collector as --spool, https://HOST:PORT of a collector that serves its spools, or
-    s3://BUCKET/PREFIX of copies. For ls, cat and verify, it may also be one collector's folder.
+    SPOOL is the folder given to the collector as --spool, or s3://BUCKET/PREFIX of copies. For ls, cat and verify, it
+    may also be one collector's folder.
 
     \b
     Example:
@@ -57,24 +57,20 @@ def spool() -> None:
 
 
 def _options(function: Any) -> Any:
-    file = PathOption(dir_okay=False)
-    token = click.option("--token-file", type=file,
-                         help="The token to read of a served SPOOL.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
-    ca = click.option("--ca", type=file, help="Who signed its certificate.  [default: those trusted here]")
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-    return click.argument("where", metavar="SPOOL")(token(ca(as_json(function))))
+    return click.argument("where", metavar="SPOOL")(as_json(function))
 
 
 @spool.command("ls")
 @_options
-def show(where: str, token_file: Path | None, ca: Path | None, as_json: bool) -> None:
+def show(where: str, as_json: bool) -> None:
     """List the spools: what each holds and how far it is durable.
 
     \b
     Example:
       umqtt spool ls spool --json
     """
-    rows = [_summary(view) for view in _views(where, token_file, ca)]
+    rows = [_summary(view) for view in _views(where)]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
@@ -93,7 +89,7 @@ def show(where: str, token_file: Path | None, ca: Path | None, as_json: bool) ->
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--new", is_flag=True, help="With --follow: begin with what comes from now on.")
 def cat(
-    where: str, token_file: Path | None, ca: Path | None, as_json: bool, topics: tuple[str, ...], count: int | None,
+    where: str, as_json: bool, topics: tuple[str, ...], count: int | None,
     follow: bool, new: bool,
 ) -> None:  # fmt: skip
     """Print the messages of a spool, in the order in which they were received.
@@ -115,7 +111,7 @@ def cat(
         filters = [check_topic_filter(topic_filter) for topic_filter in topics]
     except InvalidArgument as error:
         raise KitError(f"--topic {' '.join(topics)}: {error} — + and # are whole levels", EXIT_USAGE) from error
-    views = _views(where, token_file, ca)
+    views = _views(where)
     places = {view.name: _read(view.durable) if new else None for view in views}
     with Stop() as stop:
         found = ((view, message) for view, message in _all(views, places, follow, stop) if _selected(message, filters))
@@ -132,7 +128,7 @@ def cat(
 
 @spool.command()
 @_options
-def verify(where: str, token_file: Path | None, ca: Path | None, as_json: bool) -> int:
+def verify(where: str, as_json: bool) -> int:
     """Check every byte that is durable: checksums, counts, missing segments. Exit code 5 when something is damaged.
 
     \b
@@ -144,7 +140,7 @@ def verify(where: str, token_file: Path | None, ca: Path | None, as_json: bool) 
     from spark_ingest.spool.messages import verify as check
 
     damaged = False
-    for view in _views(where, token_file, ca):
+    for view in _views(where):
         try:
             found = _read(lambda view=view: check(view), damage=False)
         except SpoolDamaged as error:
@@ -272,23 +268,16 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     print_result(f"{view.where}: {size:,} bytes removed")
 
 
-def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
+def _views(where: str) -> list[View]:
     """Return the spools that SPOOL names. Raises KitError if there is none."""
     from spark_ingest.location import located
-    from spark_ingest.source.options import served_spools
     from spark_ingest.spool.copied import spools_at
     from spark_ingest.spool.view import SpoolView
 
-    if where.startswith(("http://", "https://")):
-        spools: Spools = _read(lambda: served_spools(where, token_file, None, ca))
-    elif token_file is not None or ca is not None:
-        what = "in an object store" if "://" in where else "a folder"
-        raise KitError(f"{where} is {what}: --token-file and --ca are for https://HOST:PORT", EXIT_USAGE)
-    else:
-        place = _read(lambda: located(where))
-        if isinstance(place, Path) and os.path.exists(place / "pos"):
-            return [SpoolView(place)]
-        spools = _read(lambda: spools_at(place))
+    place = _read(lambda: located(where))
+    if isinstance(place, Path) and os.path.exists(place / "pos"):
+        return [SpoolView(place)]
+    spools = _read(lambda: spools_at(place))
     return [spools.view(name) for name in _names(spools, where)]
 
 
