@@ -99,7 +99,7 @@ def test_a_redis_that_cannot_be_used_is_refused(start_redis: StartRedis, monkeyp
     assert "has data of another program — name another database" in refusal(redis.url)
     redis.command("FLUSHALL")
     redis.command("HSET", "umqtt:store", "version", "2")
-    assert "has version 2, this broker knows 1 — use a newer umqtt" in refusal(redis.url)
+    assert "has version 2, this broker knows 1 — use the umqtt that made it" in refusal(redis.url)
     redis.command("CONFIG", "SET", "requirepass", "right")
     assert "refuses the password — correct" in refusal(redis.url)
     monkeypatch.setenv("UMQTT_STORE_PASSWORD", "wrong")

@@ -1,4 +1,4 @@
-"""The store's file: older versions are upgraded, foreign and newer ones refused, shared messages never leak."""
+"""The store's file: foreign ones and other versions are refused, shared messages never leak."""
 
 import random
 import sqlite3
@@ -17,23 +17,6 @@ from umqtt_broker.store.recovery import recover
 
 pytestmark = pytest.mark.tier(0)
 
-# The script of version 1 as it was released.
-VERSION_1 = """
-    CREATE TABLE session (number INTEGER PRIMARY KEY, client_id BLOB NOT NULL UNIQUE,
-        sent_limit INTEGER NOT NULL DEFAULT 0);
-    CREATE TABLE subscription (session INTEGER NOT NULL, topic_filter BLOB NOT NULL, qos INTEGER NOT NULL,
-        PRIMARY KEY (session, topic_filter)) WITHOUT ROWID;
-    CREATE TABLE delivery (session INTEGER NOT NULL, position INTEGER NOT NULL, packet_id INTEGER NOT NULL,
-        qos INTEGER NOT NULL, retain INTEGER NOT NULL, sent INTEGER NOT NULL, released INTEGER NOT NULL,
-        topic_name BLOB NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (session, position)) WITHOUT ROWID;
-    CREATE INDEX delivery_released ON delivery (session, released) WHERE released > 0;
-    CREATE TABLE inbound (session INTEGER NOT NULL, packet_id INTEGER NOT NULL,
-        PRIMARY KEY (session, packet_id)) WITHOUT ROWID;
-    CREATE TABLE retained (topic_name BLOB PRIMARY KEY, payload BLOB NOT NULL, qos INTEGER NOT NULL) WITHOUT ROWID;
-    PRAGMA user_version = 1;
-    PRAGMA application_id = 0x756D7142;
-"""
-
 WILL_5 = Will(b"t", b"gone", 1, False, MessageProperties(30, b"\x03\0\1t"), 60)
 RETAINED_5 = RetainedMessage(b"r", b"kept", 1, b"\x03\0\1t", 1_795_000_060)
 
@@ -41,94 +24,14 @@ RETAINED_5 = RetainedMessage(b"r", b"kept", 1, b"\x03\0\1t", 1_795_000_060)
 SESSIONS = 4
 
 
-def make_version_1(path: Path) -> None:
-    database = sqlite3.connect(path)
-    database.executescript("PRAGMA journal_mode = WAL;" + VERSION_1)
-    database.executescript(
-        "INSERT INTO session VALUES (1, x'61', 7), (2, x'62', 0);"
-        "INSERT INTO subscription VALUES (1, x'742F23', 2);"
-        "INSERT INTO delivery VALUES (1, 6, 11, 2, 0, 1, 1, x'742F31', x'');"
-        "INSERT INTO delivery VALUES (1, 7, 12, 1, 1, 1, 0, x'742F32', x'6F6E65');"
-        "INSERT INTO delivery VALUES (1, 9, 14, 2, 0, 0, 0, x'742F33', x'74776F');"
-        "INSERT INTO inbound VALUES (2, 99);"
-        "INSERT INTO retained VALUES (x'742F32', x'6F6E65', 1);"
-    )
-    database.close()
-
-
-def test_the_released_script_of_version_1_was_not_changed(tmp_path: Path) -> None:
-    make_version_1(tmp_path / "old.db")
-    fresh = sqlite3.connect(tmp_path / "fresh.db")
-    fresh.executescript(schema._MIGRATIONS[0])
-    columns = "SELECT m.name, c.name, c.type, c.pk FROM sqlite_schema m, pragma_table_info(m.name) c ORDER BY 1, c.cid"
-    assert fresh.execute(columns).fetchall() == sqlite3.connect(tmp_path / "old.db").execute(columns).fetchall()
-
-
-def test_a_store_of_version_1_is_brought_up_with_everything_in_it(tmp_path: Path) -> None:
-    make_version_1(tmp_path / "broker.db")
-    database = schema.connect(str(tmp_path / "broker.db"))
-    recovered, next_session, next_rank = recover(database)
-    one, two = recovered.sessions
-    assert (one.client_id, one.sent_limit, one.last_position, one.last_packet_id) == (b"a", 7, 9, 14)
-    assert (one.queued, one.queued_bytes, one.released) == (3, 6, [(6, 11)])
-    assert (one.subscriptions, one.username, one.away_since) == ([(b"t/#", 2, 0)], None, 0)
-    assert (two.client_id, two.inbound, two.queued, two.queued_bytes) == (b"b", {99}, 0, 0)
-    assert recovered.retained == [RetainedMessage(b"t/2", b"one", 1)]
-    assert recovered.wills == {}
-    assert (next_session, next_rank) == (3, 2)
-    batch = Batch()
-    batch.pages.append(Page(1, 6, 10, lambda rows: None))
-    assert sqlite.write_batch(database, batch) == [
-        [
-            DeliveryRow(1, 7, 12, 1, 1, 1, 0, b"t/2", b"one", 0),
-            DeliveryRow(1, 9, 14, 2, 0, 0, 0, b"t/3", b"two", 0),
-        ]
-    ]
-    database.close()
-    # A second opening finds nothing to do.
-    again = schema.connect(str(tmp_path / "broker.db"))
-    assert again.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
-    assert recover(again)[0] == recovered
-
-
-def test_a_new_store_has_the_tables_of_an_old_one_that_was_brought_up_and_an_id_of_its_own(tmp_path: Path) -> None:
-    """Planted: the trigger is left out; all new stores get the same id."""
+def test_new_stores_have_ids_of_their_own(tmp_path: Path) -> None:
+    """Planted: all new stores get the same id."""
     stores = [schema.connect(str(tmp_path / name)) for name in ("one.db", "two.db")]
-    with sqlite3.connect(tmp_path / "old.db") as old:
-        for number in range(schema.VERSION):
-            schema.migrate(old, number, number + 1)
-    stores.append(old)
-    made = [store.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() for store in stores]
-    assert made[0] == made[1] == made[2]
     rows = [store.execute("SELECT length(id), run, commits, messages FROM broker").fetchall() for store in stores]
-    assert rows == [[(32, b"", 0, 0)]] * 3
-    assert len({store.execute("SELECT id FROM broker").fetchone() for store in stores}) == 3
+    assert rows == [[(32, b"", 0, 0)]] * 2
+    assert len({store.execute("SELECT id FROM broker").fetchone() for store in stores}) == 2
     for store in stores:
         store.close()
-
-
-def test_a_store_of_version_2_is_brought_up_with_everything_in_it(tmp_path: Path) -> None:
-    path = str(tmp_path / "broker.db")
-    make_version_1(tmp_path / "broker.db")
-    database = sqlite3.connect(path)
-    database.executescript(
-        schema._MIGRATIONS[1] + "PRAGMA user_version = 2;"
-        "INSERT INTO message VALUES (5, 1, x'742F34', x'7468726565');"
-        "INSERT INTO delivery VALUES (2, 4, 3, 1, 0, 0, 0, x'', x'', 1795000000, 5);"
-        "INSERT INTO will VALUES (x'62', x'74', x'676F6E65', 1, 0);"
-    )
-    database.close()
-    database = schema.connect(path)
-    recovered, next_number, _ = recover(database)
-    assert [found.queued for found in recovered.sessions] == [3, 1]
-    assert [found.retained_pending for found in recovered.sessions] == [[], []]
-    assert recovered.wills == {b"b": Will(b"t", b"gone", 1, False)}
-    assert (recovered.shares, next_number) == ([], 3)
-    batch = Batch()
-    batch.shares = {3: b"\0$share/g/t"}
-    batch.pages.append(Page(2, 0, 10, lambda rows: None))
-    assert sqlite.write_batch(database, batch) == [[DeliveryRow(2, 4, 3, 1, 0, 0, 0, b"t/4", b"three", 1795000000)]]
-    assert [found.client_id for found in recover(database)[0].shares] == [b"\0$share/g/t"]
 
 
 def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -165,14 +68,15 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     assert recover(database)[1] == 2
 
 
-def test_a_newer_store_is_refused_and_not_touched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [schema.VERSION + 1, 99, -1])
+def test_a_store_of_another_version_is_refused_and_not_touched(tmp_path: Path, version: int) -> None:
     path = tmp_path / "broker.db"
     schema.connect(str(path)).close()
     database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 99")
+    database.execute(f"PRAGMA user_version = {version}")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"version 99.*newer umqtt"):
+    with pytest.raises(StoreError, match=f"version {version}.*the umqtt that made it"):
         schema.connect(str(path))
     assert path.read_bytes() == before
 

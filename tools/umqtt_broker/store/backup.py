@@ -45,10 +45,8 @@ def info(path: str) -> StoreInfo:
             database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             for table in ("session", "subscription", "delivery", "retained")
         ]
-        payload, wills = "length(payload)", 0
-        if version >= 2:
-            payload = "coalesce((SELECT length(m.payload) FROM message m WHERE m.number = message), length(payload))"
-            wills = database.execute("SELECT count(*) FROM will").fetchone()[0]
+        payload = "coalesce((SELECT length(m.payload) FROM message m WHERE m.number = message), length(payload))"
+        wills = database.execute("SELECT count(*) FROM will").fetchone()[0]
         queued_bytes = database.execute(f"SELECT coalesce(sum({payload}), 0) FROM delivery").fetchone()[0]
     path = os.path.realpath(path)
     size = sum(os.path.getsize(path + end) for end in ("", *_COMPANIONS) if os.path.exists(path + end))
@@ -158,7 +156,7 @@ def _copy(database: sqlite3.Connection, to: str) -> None:
         # In one step, so that the copy is consistent; meanwhile the broker continues to write to its log.
         database.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
-        if schema.check(copy, to) >= schema.COUNTS_COMMITS:
+        if schema.check(copy, to):
             # The copy must not be compared with the lock file of its store, which counts later commits (see lock).
             copy.execute("UPDATE broker SET run = x''")
         if damage := schema.first_damage(copy):

@@ -162,7 +162,7 @@ class Store:
         """Close without a commit: the store is lost."""
 
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, flush: Callable[[], None]) -> Recovered:
-        """Open, migrate if needed, and return what the store contains. Raises StoreError.
+        """Open, and return what the store contains. Raises StoreError.
 
         flush: called after each transaction, when its packets are released and its sessions have been called.
         """

@@ -36,15 +36,13 @@ def check(path: str) -> list[str]:
         if not os.path.isfile(path):
             raise StoreError(f"there is no store {path} — name it with --store")
         with closing(schema.connect_to_look(path)) as database:
-            version = schema.check(database, path)
-            if not version and not problems:
+            if not schema.check(database, path) and not problems:
                 raise StoreError(f"{path} is empty — name a store or a backup of one")
             # In one transaction, so that a running broker changes nothing between two queries.
             database.execute("BEGIN")
             problems += [f"store {path} is damaged: {text}" for text in _damage(database)]
             if not problems:
-                with schema.as_newest(database, version) as newest:
-                    problems += [f"store {path}: {text}" for text in _messages(newest)]
+                problems += [f"store {path}: {text}" for text in _messages(database)]
     except sqlite3.Error as error:
         problems.append(f"store {path} is damaged: {error}")
     return problems
@@ -59,9 +57,8 @@ def check_openable(path: str) -> None:
         if not os.path.exists(path):
             return
         with closing(schema.connect_to_look(path)) as database:
-            if version := schema.check(database, path):
-                with schema.as_newest(database, version) as newest:
-                    recover(newest)
+            if schema.check(database, path):
+                recover(database)
     except sqlite3.Error as error:
         raise refusal(path, error) from error
 

@@ -1,8 +1,8 @@
 """Garbled messages: found by their checksums and impossible values, moved to the table quarantine, never delivered.
 
 SQLite has checksums only in its log, so it does not notice a disk that garbles a payload later. Each message has a
-checksum of its topic name and payload; a message of an older version has none (NULL) and is not checked. The numbers of
-a message are not part of its checksum, since some of them change: they must be numbers that a broker writes.
+checksum of its topic name and payload. The numbers of a message are not part of its checksum, since some of them
+change: they must be numbers that a broker writes.
 """
 
 import sqlite3

@@ -56,11 +56,8 @@ def find_loss(path: str) -> Loss | None:
     if schema.is_empty(path):
         return _all_lost(path, witness)
     with closing(schema.connect_to_look(path)) as database:
-        version = schema.check(database, path)
-        if not version:
+        if not schema.check(database, path):
             return _all_lost(path, witness)
-        if version < schema.COUNTS_COMMITS:
-            return None
         row = database.execute("SELECT run, commits, messages FROM broker").fetchone()
     if row is None or row[0] != witness.run or row[1] >= witness.commits:
         return None

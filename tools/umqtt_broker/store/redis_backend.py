@@ -390,7 +390,7 @@ def _words(name: str, error: BaseException) -> str:
     if text.startswith("WRONGTYPE") or "data string too short" in text:
         return f"{name}: {rows.GARBLED}"
     if text.startswith("NEWER "):
-        return f"{name} has version {text[6:]}, this broker knows {rows.VERSION} — use a newer umqtt"
+        return f"{name} has version {text[6:]}, this broker knows {rows.VERSION} — use the umqtt that made it"
     if text.startswith(("NOAUTH", "WRONGPASS", "Authentication", "invalid username-password", "invalid password")):
         return f"{name} refuses the password — correct password_file or {PASSWORD_VARIABLE}"
     if text.startswith(("NOPERM", "this user has no permissions", "User ")):

@@ -46,13 +46,14 @@ def salvage(path: str, *, may_lose_all: bool = False) -> str:
     path = os.path.realpath(path)
     with new_file(path) as partial:
         with _source(path) as source:
+            found = "nothing can be read, so it begins empty"
             try:
-                version = _version(source, path)
+                _require_store(source, path)
             except sqlite3.Error as error:
                 if not may_lose_all or read_witness(path) is None:
                     raise StoreError(f"nothing of store {path} can be read ({error}) — restore a backup") from error
-                version = 0
-            found = _copy(source, version, partial) if version else "nothing can be read, so it begins empty"
+            else:
+                found = _copy(source, partial)
         kept = keep_old(path, "damaged")
     return f"{found}; the damaged file is {kept}"
 
@@ -73,7 +74,8 @@ def refusal(path: str, error: Exception) -> StoreError:
 def _can_be_read(path: str) -> bool:
     try:
         with _source(os.path.realpath(path), schema.connect_to_look) as source:
-            return bool(_version(source, path))
+            _require_store(source, path)
+            return True
     except (sqlite3.Error, OSError, StoreError):
         return False
 
@@ -104,20 +106,19 @@ def _tolerate(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA writable_schema = ON")
 
 
-def _version(source: sqlite3.Connection, path: str) -> int:
-    if version := schema.read_version(source, path):
-        return version
-    if source.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        return schema.VERSION  # only this number is damaged
-    raise schema.DamagedRow("file is not a database")
+def _require_store(source: sqlite3.Connection, path: str) -> None:
+    """Raise sqlite3.Error or StoreError if nothing can be read."""
+    # With tables, only the number of the version is damaged.
+    if not schema.read_version(source, path) and not source.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        raise schema.DamagedRow("file is not a database")
 
 
-def _copy(source: sqlite3.Connection, version: int, to: str) -> str:
+def _copy(source: sqlite3.Connection, to: str) -> str:
     """Copy what can be read. Returns in words what is left and what is lost."""
     with contextlib.suppress(sqlite3.Error):
-        schema.mend_tables(source, version)
+        schema.mend_tables(source)
     with closing(sqlite3.connect(to, isolation_level=None)) as target:
-        schema.migrate(target, 0, version)
+        schema.make_tables(target)
         target.execute("BEGIN")
         tables = [name for (name,) in target.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()]
         # Owners of queues first: their numbers are needed to read the queues.

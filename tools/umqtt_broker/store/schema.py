@@ -1,9 +1,8 @@
-"""The tables of the SQLite store, and the migration of older versions."""
+"""The tables of the SQLite store."""
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,35 +12,42 @@ from ..errors import StoreError
 # "umqB": marks the file as a store of this broker, unlike any other SQLite database.
 _APPLICATION_ID = 0x756D7142
 
-# Makes the identifier of this broker, for brokers to which it is bridged.
-_BROKER_ID = "INSERT INTO broker (id) VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));"
-
-# One script for each version: a store of version n is migrated by the scripts from index n on. Never change a script
-# that was released.
-_MIGRATIONS = (
-    """
+_SCRIPT = """
     CREATE TABLE session (
         number INTEGER PRIMARY KEY,
         client_id BLOB NOT NULL UNIQUE,
-        sent_limit INTEGER NOT NULL DEFAULT 0
+        sent_limit INTEGER NOT NULL DEFAULT 0,
+        username BLOB,
+        away_since INTEGER NOT NULL DEFAULT 0,
+        protocol_level INTEGER NOT NULL DEFAULT 4,
+        session_expiry INTEGER
     );
     CREATE TABLE subscription (
         session INTEGER NOT NULL,
         topic_filter BLOB NOT NULL,
-        qos INTEGER NOT NULL,
+        options INTEGER NOT NULL,
+        -- 1 while retained messages of a new subscription are still on their way to the queue.
+        greeting INTEGER NOT NULL DEFAULT 0,
+        identifier INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (session, topic_filter)
     ) WITHOUT ROWID;
-    -- The primary key is the order of the queue, so one session's messages lie side by side and are appended.
+    -- See base.DeliveryRow. The primary key is the order of the queue, so one session's messages lie side by side and
+    -- are appended.
     CREATE TABLE delivery (
         session INTEGER NOT NULL,
         position INTEGER NOT NULL,
         packet_id INTEGER NOT NULL,
         qos INTEGER NOT NULL,
-        retain INTEGER NOT NULL,
+        flags INTEGER NOT NULL,
         sent INTEGER NOT NULL,
         released INTEGER NOT NULL,
         topic_name BLOB NOT NULL,
         payload BLOB NOT NULL,
+        expires_at INTEGER NOT NULL DEFAULT 0,
+        -- What more than one session waits for is in the table message; topic name and payload are empty here.
+        message INTEGER,
+        -- See quarantine.py. NULL for a delivery whose message is shared: that has it.
+        checksum INTEGER,
         PRIMARY KEY (session, position)
     ) WITHOUT ROWID;
     CREATE INDEX delivery_released ON delivery (session, released) WHERE released > 0;
@@ -50,23 +56,21 @@ _MIGRATIONS = (
         packet_id INTEGER NOT NULL,
         PRIMARY KEY (session, packet_id)
     ) WITHOUT ROWID;
+    -- Properties of MQTT 5 are in passed_on; see protocol.messages. The checksums count them in.
     CREATE TABLE retained (
         topic_name BLOB PRIMARY KEY,
         payload BLOB NOT NULL,
-        qos INTEGER NOT NULL
+        qos INTEGER NOT NULL,
+        checksum INTEGER,
+        passed_on BLOB NOT NULL DEFAULT x'',
+        expires_at INTEGER
     ) WITHOUT ROWID;
-    """,
-    """
-    ALTER TABLE session ADD COLUMN username BLOB;
-    ALTER TABLE session ADD COLUMN away_since INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE delivery ADD COLUMN expires_at INTEGER NOT NULL DEFAULT 0;
-    -- What more than one session waits for stands here once; such a delivery has an empty topic name and payload.
-    ALTER TABLE delivery ADD COLUMN message INTEGER;
     CREATE TABLE message (
         number INTEGER PRIMARY KEY,
         copies INTEGER NOT NULL,
         topic_name BLOB NOT NULL,
-        payload BLOB NOT NULL
+        payload BLOB NOT NULL,
+        checksum INTEGER
     );
     -- Whatever deletes a delivery, for whatever reason, cannot leave the message behind.
     CREATE TRIGGER delivery_message AFTER DELETE ON delivery WHEN OLD.message IS NOT NULL BEGIN
@@ -78,34 +82,26 @@ _MIGRATIONS = (
         topic_name BLOB NOT NULL,
         payload BLOB NOT NULL,
         qos INTEGER NOT NULL,
-        retain INTEGER NOT NULL
+        retain INTEGER NOT NULL,
+        checksum INTEGER,
+        passed_on BLOB NOT NULL DEFAULT x'',
+        expiry INTEGER,
+        delay INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID;
-    """,
-    """
-    -- The queue of a shared subscription. Its messages stand in delivery, where its number is used as a session's is:
+    -- The queue of a shared subscription. Its messages are in delivery, where its number is used as a session's is:
     -- no session has it.
     CREATE TABLE share (
         number INTEGER PRIMARY KEY,
         key BLOB NOT NULL UNIQUE,
         sent_limit INTEGER NOT NULL DEFAULT 0
     );
-    -- 1 while retained messages of a new subscription are still on their way to the queue.
-    ALTER TABLE subscription ADD COLUMN greeting INTEGER NOT NULL DEFAULT 0;
-    """,
-    f"""
-    CREATE TABLE broker (id BLOB NOT NULL);
-    {_BROKER_ID}
-    """,
-    """
-    -- What the lock file is compared with: lock.Witness.
-    ALTER TABLE broker ADD COLUMN run BLOB NOT NULL DEFAULT x'';
-    ALTER TABLE broker ADD COLUMN commits INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE broker ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
-    -- See quarantine.py. NULL for what an older version stored; a delivery whose message is shared leaves it to that.
-    ALTER TABLE delivery ADD COLUMN checksum INTEGER;
-    ALTER TABLE message ADD COLUMN checksum INTEGER;
-    ALTER TABLE retained ADD COLUMN checksum INTEGER;
-    ALTER TABLE will ADD COLUMN checksum INTEGER;
+    -- The lock file is compared with the last three: lock.Witness.
+    CREATE TABLE broker (
+        id BLOB NOT NULL,
+        run BLOB NOT NULL DEFAULT x'',
+        commits INTEGER NOT NULL DEFAULT 0,
+        messages INTEGER NOT NULL DEFAULT 0
+    );
     CREATE TABLE quarantine (
         number INTEGER PRIMARY KEY,
         what TEXT NOT NULL,
@@ -113,27 +109,11 @@ _MIGRATIONS = (
         payload BLOB,
         checksum INTEGER
     );
-    """,
-    """
-    -- MQTT 5. See base.DeliveryRow and base.RecoveredSession.
-    ALTER TABLE delivery RENAME COLUMN retain TO flags;
-    ALTER TABLE session ADD COLUMN protocol_level INTEGER NOT NULL DEFAULT 4;
-    ALTER TABLE session ADD COLUMN session_expiry INTEGER;
-    ALTER TABLE subscription RENAME COLUMN qos TO options;
-    ALTER TABLE subscription ADD COLUMN identifier INTEGER NOT NULL DEFAULT 0;
-    -- See protocol.messages; their checksums count these properties in.
-    ALTER TABLE retained ADD COLUMN passed_on BLOB NOT NULL DEFAULT x'';
-    ALTER TABLE retained ADD COLUMN expires_at INTEGER;
-    ALTER TABLE will ADD COLUMN passed_on BLOB NOT NULL DEFAULT x'';
-    ALTER TABLE will ADD COLUMN expiry INTEGER;
-    ALTER TABLE will ADD COLUMN delay INTEGER NOT NULL DEFAULT 0;
-    """,
-    """
     -- The brokers whose stores were added to this one; in a file of `umqtt store export` also its own. See transfer.py.
     CREATE TABLE imported (broker_id BLOB PRIMARY KEY) WITHOUT ROWID;
-    """,
-)
-
+    -- Identifies this broker to brokers to which it is bridged.
+    INSERT INTO broker (id) VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));
+"""
 
 _DECODE = partial(str, encoding="utf-8", errors="replace")
 
@@ -145,12 +125,8 @@ _COLUMNS = (
     " LEFT JOIN pragma_table_info(m.name) c WHERE m.sql IS NOT NULL ORDER BY 1, 2, c.cid"
 )
 
-# The version that this program writes.
-VERSION = len(_MIGRATIONS)
-# From this version on the table `broker` counts commits.
-COUNTS_COMMITS = 5
-# From this version on messages have the properties of MQTT 5.
-KEEPS_PROPERTIES = 6
+# The version of the tables that this program reads and writes; 0 is an empty database.
+VERSION = 1
 
 
 class DamagedRow(sqlite3.DatabaseError):
@@ -164,9 +140,9 @@ def is_damage(error: BaseException) -> bool:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open the database at `path`; make it if it is missing (mode 0600), and migrate it to the newest version.
+    """Open the database at `path`; make it if it is missing (mode 0600).
 
-    Raises sqlite3.Error, or StoreError for a file that is not a store of this broker or is newer than this program.
+    Raises sqlite3.Error, or StoreError for a file that is not a store of this broker or has another version.
     """
     check_file(path)
     try:
@@ -225,7 +201,7 @@ def check(database: sqlite3.Connection, path: str) -> int:
     Raises sqlite3.Error also if its tables are not those of its version; otherwise as read_version().
     """
     version = read_version(database, path)
-    if database.execute(_COLUMNS).fetchall() != _tables(version).columns:
+    if database.execute(_COLUMNS).fetchall() != (_tables().columns if version else []):
         raise DamagedRow(f"its tables are not those of version {version}")
     return version
 
@@ -234,7 +210,7 @@ def read_version(database: sqlite3.Connection, path: str) -> int:
     """Return the version of a database, 0 for an empty one.
 
     Raises sqlite3.Error for a file that is not a database, StoreError for a database that is not a store of this broker
-    or is newer than this program.
+    or has another version.
     """
     execute = database.execute
     version = execute("PRAGMA user_version").fetchone()[0]
@@ -246,8 +222,9 @@ def read_version(database: sqlite3.Connection, path: str) -> int:
         raise DamagedRow("the list of its tables is garbled") from error
     if application_id != _APPLICATION_ID and not (is_new and version == 0):
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
-    if version > VERSION:
-        raise StoreError(f"store {path} has version {version}, this broker knows {VERSION} — use a newer umqtt")
+    if version not in (0, VERSION):
+        found = f"store {path} has version {version}, this broker knows {VERSION}"
+        raise StoreError(f"{found} — use the umqtt that made it")
     return version
 
 
@@ -264,29 +241,17 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     execute("PRAGMA synchronous = FULL")
     # Truncate the log after a burst: it would otherwise keep its largest size for ever.
     execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
-    migrate(database, version, VERSION)
+    if not version:
+        make_tables(database)
 
 
-@contextmanager
-def as_newest(database: sqlite3.Connection, version: int) -> Iterator[sqlite3.Connection]:
-    """Yield the database as a broker would use it: an older version is copied and migrated. Raises sqlite3.Error."""
-    if version == VERSION:
-        yield database
-        return
-    # SQLite keeps it in a temporary file.
-    with closing(open_database("")) as copy:
-        database.backup(copy)
-        migrate(copy, version, VERSION)
-        yield copy
-
-
-def mend_tables(database: sqlite3.Connection, version: int) -> None:
-    """Put the definitions of a version in place of garbled ones, in a transaction that the caller must roll back.
+def mend_tables(database: sqlite3.Connection) -> None:
+    """Put the definitions of the tables in place of garbled ones, in a transaction that the caller must roll back.
 
     So the rows of a table whose definition is garbled can be read. Raises sqlite3.Error.
     """
     execute = database.execute
-    definitions = _tables(version).definitions
+    definitions = _tables().definitions
     names = {name.encode() for _, _, name, _, _ in definitions}
     execute("BEGIN")
     found = dict(execute("SELECT rowid, CAST(name AS BLOB) FROM sqlite_schema").fetchall())
@@ -301,34 +266,24 @@ def mend_tables(database: sqlite3.Connection, version: int) -> None:
 
 
 class _Tables(NamedTuple):
-    """The tables of a version. script: makes them at once. definitions: the rows of sqlite_schema."""
+    """The tables of a new store. definitions: the rows of sqlite_schema."""
 
-    script: str
     columns: list[tuple[str | int | None, ...]]
     definitions: list[tuple[int, str, str, str, str | None]]
 
 
 @cache
-def _tables(version: int) -> _Tables:
+def _tables() -> _Tables:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        _change(fresh, "".join(_MIGRATIONS[:version]), version)
+        make_tables(fresh)
         rows = fresh.execute("SELECT rowid, type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid").fetchall()
-        script = ";".join(sql for *_, sql in rows if sql) + ";" + _BROKER_ID
-        return _Tables(script, fresh.execute(_COLUMNS).fetchall(), rows)
+        return _Tables(fresh.execute(_COLUMNS).fetchall(), rows)
 
 
-def migrate(database: sqlite3.Connection, version: int, to: int) -> None:
-    """Bring a database of `version` up to version `to`, in one transaction. Raises sqlite3.Error."""
-    if (version, to) == (0, VERSION):
-        # Takes an eighth of the time of the scripts of all versions.
-        _change(database, _tables(VERSION).script, VERSION)
-    elif version < to:
-        _change(database, "".join(_MIGRATIONS[version:to]), to)
-
-
-def _change(database: sqlite3.Connection, script: str, version: int) -> None:
+def make_tables(database: sqlite3.Connection) -> None:
+    """Make the tables in an empty database, in one transaction. Raises sqlite3.Error."""
     database.executescript(
-        f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {version};"
+        f"BEGIN IMMEDIATE; {_SCRIPT} PRAGMA user_version = {VERSION};"
         f" PRAGMA application_id = {_APPLICATION_ID}; COMMIT;"
     )
 

@@ -75,7 +75,7 @@ class SqliteBackend:
         return ""
 
     def open(self) -> Opened:
-        """Open, lock, migrate, read. Raises StoreError."""
+        """Open, lock, read. Raises StoreError."""
         self._lock = StoreLock(self._path)
         try:
             try:

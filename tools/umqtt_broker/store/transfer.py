@@ -81,7 +81,7 @@ def export(store_path: str, to: str) -> tuple[StoreInfo, str]:
     held = StoreLock(store_path)
     try:
         check_openable(store_path)
-        # Migrate the store, as a broker would: a store without an identity gets one that it keeps.
+        # Make the store, as a broker would: an empty one gets an identity that it keeps.
         schema.connect(store_path).close()
         with new_copy(store_path, to) as partial:
             with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
@@ -145,10 +145,8 @@ def _import(source: str, target: sqlite3.Connection) -> Imported:
 
 def _check_file(database: sqlite3.Connection, path: str) -> None:
     """Raise StoreError or sqlite3.Error for a file that export() has not made, or that is damaged."""
-    version = schema.read_version(database, path)
-    if version != schema.VERSION:
-        raise StoreError(f"{path} has version {version}, this umqtt imports {schema.VERSION} — export with this umqtt")
-    schema.check(database, path)
+    if not schema.check(database, path):
+        raise StoreError(f"{path} is empty — export the store again")
     if damage := schema.first_damage(database):
         raise StoreError(f"{path} is damaged ({damage}) — export the store again")
     if not database.execute("SELECT 1 FROM broker WHERE id IN (SELECT broker_id FROM imported)").fetchone():
