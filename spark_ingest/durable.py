@@ -7,15 +7,13 @@ import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from .errors import FileDamaged
 from .location import Location, StorePath
 
 _CHECKED = re.compile(rb"umqtt 1 (\d{1,19}) ([0-9a-f]{8})\n")
 _TORN_READS = 20
-
-_Decoded = TypeVar("_Decoded")
 
 
 def _choose_sync() -> Callable[[int], None]:
@@ -94,38 +92,27 @@ def read_checked(path: Location) -> memoryview:
     :raises FileDamaged: the length or checksum is wrong, or the file has neither.
     :raises OSError: the file cannot be read.
     """
-    return _read_whole(path, lambda content: _checked(path, content))
+    # An object is read by two requests: one for its length, and one for that many bytes. If the object was replaced
+    # between them, the bytes are damaged, and the object is read again.
+    for _ in range(_TORN_READS if isinstance(path, StorePath) else 0):
+        with suppress(FileDamaged):
+            return _checked(path, path.read_bytes())
+    return _checked(path, path.read_bytes())
 
 
 def read_checked_json(path: Location) -> dict[str, Any]:
-    """Read a JSON object that :func:`replace_checked` wrote, or that an older version wrote without a checksum.
+    """Read a JSON object that :func:`replace_checked` wrote.
 
-    :raises FileDamaged: the file is neither.
+    :raises FileDamaged: the length or checksum is wrong, or the file has neither, or is no JSON object.
     :raises OSError: the file cannot be read.
     """
-
-    def decode(content: bytes) -> dict[str, Any]:
-        try:
-            found = json.loads(content if content.startswith(b"{") else bytes(_checked(path, content)))
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise FileDamaged(f"{path} is damaged")
-        return found
-
-    return _read_whole(path, decode)
-
-
-def _read_whole(path: Location, decode: Callable[[bytes], _Decoded]) -> _Decoded:
-    """Return the decoded content of a file or an object.
-
-    An object is read by two requests: one for its length, and one for that many bytes. If the object was replaced
-    between them, the bytes are damaged, and the object is read again.
-    """
-    for _ in range(_TORN_READS if isinstance(path, StorePath) else 0):
-        with suppress(FileDamaged):
-            return decode(path.read_bytes())
-    return decode(path.read_bytes())
+    try:
+        found = json.loads(bytes(read_checked(path)))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise FileDamaged(f"{path} is damaged")
+    return found
 
 
 def _checked(path: Location, content: bytes) -> memoryview:

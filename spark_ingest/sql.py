@@ -46,7 +46,7 @@ def spark_views(spark: "SparkSession", tables: str | Location) -> list[str]:
         raise UsageError("Spark has no jars for an object store here: open_tables() gives its tables to other engines")
     opened = open_tables(tables)
     for name, table in opened.items():
-        # Use the table's schema, because files of an older release lack columns that were added later.
+        # Use the table's schema, because older files lack columns that were added later.
         schema = from_arrow_schema(table.to_pyarrow_dataset().schema)
         # delta-rs percent-encodes paths; Spark does not decode them.
         files = [_literal(unquote(file)) for file in table.file_uris()]

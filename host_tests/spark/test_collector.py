@@ -17,7 +17,7 @@ from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import counters
 from spark_ingest.collector.collector import Collector, CollectorConfig
 from spark_ingest.collector.command import main
-from spark_ingest.durable import read_checked, sync_data
+from spark_ingest.durable import read_checked, replace_checked, sync_data
 from spark_ingest.spool.writer import Spool
 
 CONNACK, CONNACK_PRESENT = b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"
@@ -166,8 +166,7 @@ def test_a_change_of_filters_that_was_cut_short_and_taken_back_is_made_whole(mon
 def test_a_session_that_another_broker_has_is_subscribed_there(monkeypatch, tmp_path):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     path = tmp_path / "north" / "subscription.json"
-    # As a release wrote it that had no checksums.
-    path.write_bytes(bytes(read_checked(path)).replace(b"127.0.0.1", b"old.example"))
+    replace_checked(path, bytes(read_checked(path)).replace(b"127.0.0.1", b"old.example"))
     _, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT, SUBACK]])
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
 

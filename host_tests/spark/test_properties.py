@@ -18,9 +18,9 @@ from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.durable import read_checked_json
-from spark_ingest.errors import SpoolDamaged, SpoolWriteFailed, UsageError
+from spark_ingest.errors import SpoolDamaged
 from spark_ingest.source import rows
-from spark_ingest.spool import blocks, writer
+from spark_ingest.spool import blocks
 from spark_ingest.spool.blocks import BLOCK_HEADER, encode_block_header, segment_path
 from spark_ingest.spool.copied import CopiedSpools
 from spark_ingest.spool.copier import Copier
@@ -209,24 +209,23 @@ def test_a_block_whose_properties_leave_their_packet_is_damage(folder, body, alo
 
 # The format on disk
 
-# What releases before the properties wrote: a block of two messages, at QoS 1 and 0.
-OLD_BLOCK = bytes.fromhex(
+# A block of two messages, at QoS 1 and 0.
+BLOCK = bytes.fromhex(
     "4d514231 18000000 02000000 9310c1aa 005e56ee a1010000"  # magic, length, count, crc32, received_ms
     "320d 0006 666c6565742f 0001 6f6e65"  # fleet/, packet identifier 1, one
     "3007 0001 74 74776f2e"  # t, two.
 )
 
 
-def test_old_bytes_are_read_and_messages_without_properties_are_written_as_the_same_bytes(tmp_path):
+def test_messages_without_properties_are_written_as_these_bytes(tmp_path):
     """Planted: a header of another size; a checksum that begins elsewhere."""
-    body = OLD_BLOCK[BLOCK_HEADER.size :]
+    body = BLOCK[BLOCK_HEADER.size :]
     folder = tmp_path / "north"
     with Spool(folder) as spool:
         spool.append(body, 2, RECEIVED_MS)
-    assert segment_path(folder, 0).read_bytes() == OLD_BLOCK
+    assert segment_path(folder, 0).read_bytes() == BLOCK
     assert read_checked_json(folder / "spool.json")["format"] == 1
-    segment_path(folder, 0).write_bytes(OLD_BLOCK)
-    found = rows_of(folder, len(OLD_BLOCK))
+    found = rows_of(folder, len(BLOCK))
     assert [(one.topic, one.payload, one.qos, one.properties) for one in found] == [
         ("fleet/", b"one", 1, NO_PROPERTIES),
         ("t", b"two.", 0, NO_PROPERTIES),
@@ -271,65 +270,16 @@ def test_a_flipped_bit_or_another_magic_is_damage_and_never_a_wrong_row(folder):
         damaged = bytearray(whole)
         damaged[bit >> 3] ^= 1 << (bit & 7)
         others.append(bytes(damaged))
-    older = encode_block_header(b"0\x06\x00\x01t\x01\x00x", 1, RECEIVED_MS) + b"0\x06\x00\x01t\x01\x00x"
-    others.append(b"MQB2" + older[4:])
+    plain = encode_block_header(b"0\x06\x00\x01t\x01\x00x", 1, RECEIVED_MS) + b"0\x06\x00\x01t\x01\x00x"
+    others.append(b"MQB2" + plain[4:])
     for data in others:
         segment_path(folder, 0).write_bytes(data)
         with pytest.raises(SpoolDamaged, match="is damaged at byte 0"):
             rows_of(folder, min(end, len(data)))
 
 
-def test_an_older_release_refuses_properties_and_never_shows_wrong_rows(tmp_path, monkeypatch):
-    """Its collector would even cut off an acknowledged block, if `pos` is old after a power cut.
-
-    Planted: a format that stays 1; one that is written after the block.
-    """
-    folder = tmp_path / "north"
-    formats: list[int] = []
-
-    def sync(fd: int) -> None:
-        if os.path.samestat(os.fstat(fd), segment_path(folder, 0).stat()):
-            formats.append(read_checked_json(folder / "spool.json")["format"])
-
-    with Spool(folder, sync=sync) as spool:
-        identity = read_checked_json(folder / "spool.json")["spool"]
-        spool.append(publish_packet("t", b"x"), 1, RECEIVED_MS)
-        for _ in range(2):
-            spool.append(with_properties("t", b"y", SITE), 1, RECEIVED_MS, 5)
-        spool.append(publish_packet("t", b"z"), 1, RECEIVED_MS)
-        end = spool.durable.position
-    assert formats == [1, 2, 2, 2]
-    assert read_checked_json(folder / "spool.json") == {"format": 2, "spool": identity}
-    with Spool(folder) as spool:
-        spool.append(with_properties("t", b"again", SITE), 1, RECEIVED_MS, 5)
-    assert [one.payload for one in messages(SpoolView(folder))] == [b"x", b"y", b"y", b"z", b"again"]
-    monkeypatch.setattr(blocks, "_LEVELS", {b"MQB1": 4})
-    monkeypatch.setattr(writer, "FORMAT_WITH_PROPERTIES", 1)
-    first = BLOCK_HEADER.size + len(publish_packet("t", b"x"))
-    with pytest.raises(SpoolDamaged, match=f"damaged at byte {first}"):
-        list(rows.read_range(SpoolView(folder), "ab" * 16, 0, 0, end))
-    with pytest.raises(UsageError, match="has format 2, not 1"):
-        Spool(folder)
-
-
-def test_without_room_for_the_format_nothing_is_written(tmp_path, monkeypatch):
-    """Planted: an error that ends the collector."""
-
-    def full(*_arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with Spool(tmp_path / "north") as spool:
-        with monkeypatch.context() as patch:
-            patch.setattr(writer, "replace_checked", full)
-            with pytest.raises(SpoolWriteFailed, match="No space left"):
-                spool.append(with_properties("t", b"x", SITE), 1, RECEIVED_MS, 5)
-        assert list(messages(SpoolView(tmp_path / "north"))) == []
-        spool.append(with_properties("t", b"y", SITE), 1, RECEIVED_MS, 5)
-    assert [one.payload for one in messages(SpoolView(tmp_path / "north"))] == [b"y"]
-
-
 def test_copies_have_the_properties(tmp_path):
-    """Planted: headers of blocks that are written with the older magic."""
+    """Planted: headers of blocks that are written with the other magic."""
     with Spool(tmp_path / "spool" / "north") as spool:
         for number in range(4):
             packet = with_properties("t", b"%d" % number, SITE) if number % 2 else publish_packet("t", b"%d" % number)

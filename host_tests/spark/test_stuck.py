@@ -1,4 +1,4 @@
-"""A micro-batch that Spark cannot process is not planned; one planned by an older release is planned again."""
+"""A micro-batch that Spark cannot process is not planned; one that was planned is planned again."""
 
 from pathlib import Path
 

@@ -151,8 +151,6 @@ class Births:
         for node, sessions in json.loads(content or b"{}").items():
             self._nodes[node] = [_Session(**one) for one in sessions]
         self._size = sum(one.size for sessions in self._nodes.values() for one in sessions)
-        # An older release remembered more of a single node.
-        self._forget_silent(keep=0)
 
     def to_bytes(self) -> bytes:
         """Return the whole content as JSON, to be passed to :class:`Births` later."""

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINT_FORMAT = 2
-"""Version of the files in CHECKPOINT/umqtt.
-
-Version 1 stored no number, and wrote the whole set of readings seen in every micro-batch.
-"""
+"""Version of the files in CHECKPOINT/umqtt."""
 
 UNFINISHED = "umqtt.unfinished"
 """The file that is in the tables' folder while a command changes several tables. It holds the command to run again."""
@@ -144,7 +141,7 @@ def end_java(java: "subprocess.Popen[bytes]", within_s: float) -> None:
 
 
 def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
-    """Check that a checkpoint was written by this version and for these tables; mark a new one.
+    """Check that a checkpoint has this format and is for these tables; mark a new one.
 
     :param silver_id: the id in the metadata of the table silver.
     :raises UsageError: it was not. Continuing would misread its files, or skip messages that the tables lack.
@@ -156,7 +153,7 @@ def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
         found = read_checked_json(path)
     except FileNotFoundError:
         if (checkpoint / "metadata").exists():
-            raise UsageError(f"the checkpoint {checkpoint} is of an older version; {remedy}") from None
+            raise UsageError(f"the checkpoint {checkpoint} is not of umqtt ingest; {remedy}") from None
         path.parent.mkdir(exist_ok=True)
         replace_checked(path, json.dumps(mine).encode())
         return

@@ -106,7 +106,7 @@ def count_gold(tables: Location) -> int:
 def _require_readable(table: Location, columns: Sequence[str]) -> None:
     try:
         dataset = open_table(table).to_pyarrow_dataset()
-        # A table of an older release may lack a column.
+        # A column that the table lacks is null.
         for _ in dataset.to_batches(columns=[name for name in columns if name in dataset.schema.names]):
             pass
     except (OSError, DeltaError, pa.ArrowException) as error:

@@ -2,8 +2,7 @@
 
 Each collector has one folder::
 
-    DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex} after a line with its checksum; the format becomes
-                                 2 before the first block of level 5 is written, and stays 2
+    DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex} after a line with its checksum
     DIR/NAME/0000000007.UUID.run empty: the UUID in hex of the spool from that segment on; each start makes one
     DIR/NAME/lock                flock held by the one collector that may write
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
@@ -21,8 +20,6 @@ packets. The magic tells their protocol level. With ``MQB1`` they are packets of
 came by MQTT 5 are written in this form if none of the block has properties. With ``MQB2`` they are packets of MQTT 5
 (level 5), as they were received. The checksum covers the length, the count and received_ms of the header and the data,
 and in ``MQB2`` also the magic. Integers are little-endian.
-
-Releases that know ``MQB1`` alone take ``MQB2`` for damage, and do not write a spool whose format is 2.
 
 A *position* is a byte offset in a segment. All bytes below the durable position were synced before the position was
 published, so a reader that stays below it never sees bytes that a power cut could take back.
@@ -46,9 +43,7 @@ from ..durable import read_checked_json
 from ..errors import FileDamaged, SpoolDamaged
 
 FORMAT_VERSION = 1
-FORMAT_WITH_PROPERTIES = 2
-BLOCK_MAGIC = b"MQB1"
-_MAGICS = {4: BLOCK_MAGIC, 5: b"MQB2"}
+_MAGICS = {4: b"MQB1", 5: b"MQB2"}
 _LEVELS = {magic: level for level, magic in _MAGICS.items()}
 # The value at which a block's checksum begins: 0 for MQB1, which does not cover its magic.
 _SEEDS = {4: 0, 5: zlib.crc32(_MAGICS[5])}

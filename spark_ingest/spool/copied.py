@@ -31,7 +31,6 @@ from ..location import Location, StorePath, may_pass, reason, remove_tree
 from .access import STATE, LocalSpools, Spools, only_one_spool
 from .blocks import (
     BLOCK_HEADER,
-    BLOCK_MAGIC,
     BlockHeader,
     Position,
     Run,
@@ -78,13 +77,14 @@ def read_state(place: Location) -> CopyState:
     """Read the state of the copy at `place`; an empty one if there is no copy yet.
 
     :raises SpoolDamaged: the state is damaged.
-    :raises UsageError: a newer version wrote it.
+    :raises UsageError: it has another format.
     :raises OSError: it cannot be read.
     """
     try:
         found = read_checked_json(place / STATE)
         if found["format"] != FORMAT_VERSION:
-            raise UsageError(f"the copy {place} has format {found['format']}, not {FORMAT_VERSION}: use a newer umqtt")
+            found_format = f"the copy {place} has format {found['format']}, not {FORMAT_VERSION}"
+            raise UsageError(f"{found_format}: copy the spool to another place")
         return CopyState(
             None if found["durable"] is None else Position(*found["durable"]),
             [Run(*run) for run in found["runs"]],
@@ -400,7 +400,7 @@ def _headers(piece: _Piece) -> list[BlockHeader]:
 
 
 def _read_index(piece: _Piece) -> list[BlockHeader] | None:
-    """Return the headers in a piece's index; None if there is none, or one of an older release without a checksum.
+    """Return the headers in a piece's index; None if there is none.
 
     :raises FileDamaged: the index is damaged.
     """
@@ -409,10 +409,6 @@ def _read_index(piece: _Piece) -> list[BlockHeader] | None:
         raw = bytes(read_checked(path))
     except FileNotFoundError:
         return None
-    except FileDamaged:
-        if path.read_bytes().startswith(BLOCK_MAGIC):
-            return None
-        raise
     for at in range(0, len(raw), BLOCK_HEADER.size):
         header = decode_block_header(raw[at : at + BLOCK_HEADER.size], position)
         # The index of a longer piece, which has just replaced this one, goes on behind it.

@@ -25,7 +25,6 @@ from ..durable import read_checked_json, replace_checked, sync_data, sync_direct
 from ..errors import FileDamaged, SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
 from .blocks import (
     FORMAT_VERSION,
-    FORMAT_WITH_PROPERTIES,
     Position,
     Run,
     Times,
@@ -77,7 +76,6 @@ class Spool:
         self._segment = -1
         self._position = 0
         self._failed = False
-        self._format = FORMAT_VERSION
         try:
             made = [path for path in folder.parents if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
@@ -120,16 +118,13 @@ class Spool:
         :param level: protocol level of the packets: 4 for MQTT 3.1.1, or 5.
         :raises SpoolWriteFailed: no reader will ever see any part of the block, and the caller must not acknowledge
             its messages. The spool stays usable: the next append tries again in a new segment.
-        :raises SpoolDamaged: the folder was replaced by another one, or ``spool.json`` was damaged; nothing was
-            written.
+        :raises SpoolDamaged: the folder was replaced by another one; nothing was written.
         """
         block = encode_block_header(data, count, received_ms, level) + data
         end = self._position + len(block)
         try:
             if self._failed:
                 self._mend()
-            if level == 5 and self._format == FORMAT_VERSION:
-                self._announce_properties()
             if self._segment_fd < 0 or self._position >= self._segment_bytes:
                 self._begin_segment(self._segment + 1)
                 end = len(block)
@@ -210,27 +205,12 @@ class Spool:
             return True
         except FileDamaged as error:
             raise SpoolDamaged(f"{error}: restore it from a copy") from error
-        if found not in (FORMAT_VERSION, FORMAT_WITH_PROPERTIES):
+        if found != FORMAT_VERSION:
             raise UsageError(
-                f"the spool {self.folder} has format {found}, not {FORMAT_VERSION} or {FORMAT_WITH_PROPERTIES}: "
+                f"the spool {self.folder} has format {found}, not {FORMAT_VERSION}: "
                 "choose another --spool and let Spark finish reading the old one"
             )
-        self._format = found
         return False
-
-    def _announce_properties(self) -> None:
-        """Change the format in ``spool.json`` before the first block of level 5 is written.
-
-        To a collector of an older release such a block is an incomplete write: if `pos` is old after a power cut, it
-        would cut the block off, although its messages were acknowledged. The format makes it refuse the spool.
-        """
-        path = self.folder / "spool.json"
-        try:
-            content = read_checked_json(path)
-        except FileDamaged as error:
-            raise SpoolDamaged(f"{error}: restore it from a copy") from error
-        replace_checked(path, json.dumps(content | {"format": FORMAT_WITH_PROPERTIES}).encode())
-        self._format = FORMAT_WITH_PROPERTIES
 
     def _recover(self) -> int:
         """Cut off an incomplete write, open `pos` and return the number of the last segment (-1 without segments).

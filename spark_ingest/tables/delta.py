@@ -62,7 +62,7 @@ WRITER = WriterProperties(
 class Delta(Table):
     """The Delta table at `path`, created with `schema` if it does not exist.
 
-    Columns that an older table lacks are added to it.
+    Columns that the table lacks are added to it; its older rows read as null there.
 
     :ivar writer: the number of the pipeline that may append, until another one claims the table. None: the holder of
         the folder's lock may append.

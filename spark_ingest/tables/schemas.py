@@ -1,7 +1,4 @@
-"""The columns of every table. Times are UTC in microseconds; `*_ms` are milliseconds; `seq` counts from 0.
-
-When a pipeline starts, it adds the columns of newer releases to tables that lack them; their older rows read as null.
-"""
+"""The columns of every table. Times are UTC in microseconds; `*_ms` are milliseconds; `seq` counts from 0."""
 
 import pyarrow as pa
 
@@ -63,7 +60,7 @@ SILVER_SCHEMA = pa.schema(
 A negative seq means that the device does not number its readings: `boot` is the spool then, and seq rises with the
 position in it.
 
-topic: null in rows of an older release. payload_crc: the payload's length * 2**32 + its CRC-32, which reveals another
+payload_crc: the payload's length * 2**32 + its CRC-32, which reveals another
 payload under the same identity.
 """
 

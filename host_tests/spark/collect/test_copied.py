@@ -21,7 +21,6 @@ from spark_helpers import RECEIVED_MS, SPARK_LIMIT_S, TOPIC, Process, fill, publ
 from umqtt_kit import __main__ as umqtt
 from umqtt_testkit.waiting import eventually
 
-from spark_ingest.durable import read_checked
 from spark_ingest.errors import DataLoss, SpoolDamaged, SpoolUnreachable, UsageError
 from spark_ingest.location import Location, located
 from spark_ingest.spool import copied, copier
@@ -271,17 +270,13 @@ def test_a_flipped_bit_is_found_and_changes_nothing_that_is_read(
     assert "index is damaged: its headers are taken from the blocks" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("index", [None, "older"])
-def test_a_copy_without_indexes_or_with_those_of_an_older_release_is_read(tmp_path: Path, index: str | None) -> None:
+def test_a_copy_without_indexes_is_read(tmp_path: Path) -> None:
     original, root = SpoolView(tmp_path / "spool" / "north"), tmp_path / "copy"
     fill(original.folder, [[b"%d" % number] for number in range(9)], segment_bytes=100)
     with Copier(original, root) as one:
         one.copy()
     for path in (root / "north").rglob("*.index"):
-        content = bytes(read_checked(path))
         path.unlink()
-        if index:
-            path.write_bytes(content)
     view = CopiedView(root / "north")
     durable = view.durable()
     assert durable is not None and len(view.segments()) > 2

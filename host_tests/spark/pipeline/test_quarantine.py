@@ -156,7 +156,7 @@ def test_a_claim_in_cbor_is_forgotten_too_also_where_the_name_comes_in_pieces(tm
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_silver_of_an_older_release_goes_on_and_its_rows_have_no_topic(tmp_path, format):
+def test_a_column_that_silver_lacks_is_added_and_is_null_in_its_older_rows(tmp_path, format):
     """Planted: the column is put in the middle, or rows are written without it."""
     with pytest.MonkeyPatch.context() as older:
         for name in ("silver", "quarantine"):

@@ -325,10 +325,6 @@ def test_a_single_node_is_bounded_too_and_what_exceeds_is_quarantined_with_a_rea
     births.read("north", *birth(4, 2000))
     births.read("north", *devices(0))
     assert births._size <= bound
-    monkeypatch.setattr(sparkplug, "_LARGEST", 50)
-    # An older release remembered more.
-    with pytest.raises(BadRecord, match="birth certificate of its node was not received"):
-        Births(births.to_bytes()).read("north", *node("NDATA", 9, 3000))
 
 
 def test_no_bytes_break_it(tmp_path):

@@ -122,7 +122,7 @@ def test_spark_sees_the_rows_that_delta_has_not_the_files_that_lie_there(spark, 
     tables = tmp_path / "the {story} told*, 50 % é"
     fleet(tables, devices=3, days=0.05)
     path = str(tables / "gold" / "devices")
-    # Rewritten: the old file is still there, and an older release's file has fewer columns.
+    # Rewritten: the old file is still there, and an older file has fewer columns.
     table = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, table.slice(0, 1).drop_columns(["fw"]), mode="overwrite", schema_mode="overwrite")
     write_deltalake(path, table.slice(1, 1), mode="append", schema_mode="merge")
