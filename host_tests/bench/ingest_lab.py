@@ -104,10 +104,15 @@ class Lab:
         self._stack.callback(process.stop)
         return process
 
+    def has(self, module: str) -> bool:
+        """Return whether the peers' environment has a module."""
+        command = [self.peer_python, "-c", f"import {module}"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
     def missing(self) -> str | None:
         """Return why the peers on paho cannot run, or None."""
-        ended = subprocess.run([self.peer_python, "-c", "import paho.mqtt.client"], capture_output=True, check=False)
-        return None if ended.returncode == 0 else f"{self.peer_python} has no paho: pip install 'paho-mqtt>=2'"
+        has_paho = self.has("paho.mqtt.client")
+        return None if has_paho else f"{self.peer_python} has no paho: pip install 'paho-mqtt>=2' pyarrow mq-bridge"
 
     def broker(self) -> int:
         """Start a paired broker with unlimited queues in memory and the widest window; return its port."""

@@ -16,6 +16,7 @@ from ingest_plan import (
     BULK_BYTES,
     COLLECTOR,
     LIVE,
+    MQ_BRIDGE,
     P50,
     P95,
     PAHO_DURABLE,
@@ -89,26 +90,30 @@ def _rests(folder: Path) -> bool:
 def live_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
     """Measure the start; publisher, broker, collector and Spark at once on this machine; the delay at a fixed rate."""
     yield row(START, statistics.median(_ready_s(lab) for _ in range(scale.repetitions)))
-    port, peer_port = lab.broker(), lab.broker()
+    peers = {PAHO_PARQUET: "paho_parquet", MQ_BRIDGE: "mq_bridge_parquet"} if with_peers else {}
+    if not lab.has("mq_bridge"):
+        peers.pop(MQ_BRIDGE, None)
+    port = lab.broker()
     spool, tables = lab.new_folder("spool"), lab.new_folder("tables")
     ours = [
         lab.collector(port, spool, "--topic", "fleet/+/telemetry"),
         lab.pipeline(spool, tables, lab.new_folder("checkpoint")),
     ]
     commits = Commits(tables / "silver")
-    rates: dict[str, list[float]] = {"ours": [], PAHO_PARQUET: []}
+    rates: dict[str, list[float]] = {"ours": [], **{name: [] for name in peers}}
     made = 0
     for number in range(scale.repetitions + 1):
         measured = {"ours": _live(port, commits, packets(readings(scale.live, _DEVICES, first=made)))}
         made += scale.live
-        if with_peers:
+        for name, program in peers.items():
             halt(ours, on=True)
-            measured[PAHO_PARQUET] = _live_peer(lab, peer_port, packets(readings(scale.live, _DEVICES)))
+            measured[name] = _live_peer(lab, program, packets(readings(scale.live, _DEVICES)))
             halt(ours, on=False)
         for name, rate in measured.items() if number else ():
             rates[name].append(rate)
-    medians = {name: statistics.median(each) for name, each in rates.items() if each}
-    yield row(LIVE, medians["ours"], medians.get(PAHO_PARQUET), PAHO_PARQUET)
+    medians = {name: statistics.median(each) for name, each in rates.items()}
+    for name in peers or ("",):
+        yield row(LIVE, medians["ours"], medians.get(name), name)
     yield from _latency(port, spool, tables, commits, scale, made)
 
 
@@ -132,8 +137,9 @@ def _live(port: int, commits: Commits, sent: list[bytes]) -> float:
     return len(sent) / (commits.commits[-1][0] - begun)
 
 
-def _live_peer(lab: Lab, port: int, sent: list[bytes]) -> float:
-    peer = lab.peer("paho_parquet", port, "fleet/+/telemetry", lab.new_folder("parquet"), len(sent))
+def _live_peer(lab: Lab, program: str, sent: list[bytes]) -> float:
+    port = lab.broker()
+    peer = lab.peer(program, port, "fleet/+/telemetry", lab.new_folder("parquet"), len(sent))
     publisher = Publisher(port)
     begun = time.time()
     publisher.blast(sent)

@@ -10,6 +10,7 @@ from bench_rows import LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 # The peers, all written for the bench (ingest_peers/, ingest_spark.py).
 PAHO_DURABLE = "paho, manual acknowledgement, durable"
 PAHO_PARQUET = "paho to Parquet, not durable"
+MQ_BRIDGE = "mq-bridge to Parquet, durable"
 TEXT_SOURCE = "mosquitto_sub to a file, Spark text source"
 CEILING = "Arrow source that decodes nothing"
 SPARK_STREAM = "Spark JSON stream, dropDuplicatesWithinWatermark, Parquet"
@@ -49,6 +50,7 @@ def goal_of(case: str, peer: str) -> Goal | None:
 _GOALS = {
     (COLLECTOR, PAHO_DURABLE): Goal(10, LEAST_RATIO),
     (LIVE, PAHO_PARQUET): Goal(1.2, LEAST_RATIO),
+    (LIVE, MQ_BRIDGE): Goal(1.0, LEAST_RATIO),
     (START, ""): Goal(4.0, MOST_OF_OURS),
     (BACKFILL, SPARK_STREAM): Goal(2.0, LEAST_RATIO),
     (READ, CEILING): Goal(0.5, LEAST_RATIO),
