@@ -126,12 +126,17 @@ def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: 
 def test_the_oldest_of_very_many_that_say_nothing_makes_room_for_the_newest(
     start_broker: StartBroker, pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listeners, "_MAX_SILENT", 3)
+    monkeypatch.setattr(listeners, "_MAX_WAITING", 3)
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+    broker.stop_clock()
     with ExitStack() as stack:
         silent = []
         for _ in range(4):
             silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S)))
+        # All are from one address: the newest has to wait until the others have had time to begin.
+        assert silent.pop().recv(1) == b""
+        broker.advance(1.5)
+        silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S)))
         assert silent[0].recv(1) == b""
         assert answer(broker.port, pki.context()) == CONNACK
         assert silent[1].recv(1) == b""
@@ -139,7 +144,7 @@ def test_the_oldest_of_very_many_that_say_nothing_makes_room_for_the_newest(
         with pki.context().wrap_socket(silent[3], server_hostname="localhost") as link:
             link.sendall(encoder.connect(b"late"))
             assert link.recv(4) == CONNACK
-        assert broker.stats.connections_refused == 2 and broker.stats.connect_timeouts == 0
+        assert broker.stats.connections_refused == 3 and broker.stats.connect_timeouts == 0
 
 
 def test_more_handshakes_than_there_may_be_at_once_are_all_made(
@@ -277,18 +282,16 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
 ) -> None:
     monkeypatch.setattr("umqtt_broker.transport.stream._ACCEPT_AGAIN", 0.02)
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
-    loop = broker.broker.loop
-    accept, tries = loop.sock_accept, 0
+    accept, tries = socket.socket.accept, 0
 
-    async def fail_at_first(listening: socket.socket) -> tuple[socket.socket, object]:
+    def fail_at_first(listening: socket.socket) -> tuple[socket.socket, object]:
         nonlocal tries
         tries += 1
         if tries <= 3:
             raise OSError(number, "no")
-        return await accept(listening)
+        return accept(listening)
 
-    monkeypatch.setattr(loop, "sock_accept", fail_at_first)
-    # One handshake is waited for already.
+    monkeypatch.setattr(socket.socket, "accept", fail_at_first)
     assert [answer(broker.port, pki.context()) for _ in "12"] == [CONNACK, CONNACK]
     told = [record.message.partition(" at ")[0] for record in caplog.records if record.levelname != "INFO"]
     assert told == ["cannot accept clients", "accepting clients"]

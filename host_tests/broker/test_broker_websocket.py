@@ -211,6 +211,7 @@ def test_a_refused_request_is_answered_counted_and_closed(start_broker: StartBro
 
 def test_a_connection_without_a_request_counts_as_any_other(start_broker: StartBroker) -> None:
     broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),), max_connections=2)
+    broker.stop_clock()
     with WebSocketPeer(broker.port) as silent, WebSocketPeer(broker.port) as refused:
         broker.wait_until(lambda: broker.stats.connections == 2)
         with WebSocketPeer(broker.port) as third:

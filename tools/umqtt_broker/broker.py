@@ -1,10 +1,11 @@
 """The broker: its start, its network connections and its shutdown."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
+from .access.shares import Shares
 from .bridge.bridges import Bridges
 from .clients.connection import Connection
 from .clients.registry import Sessions
@@ -20,6 +21,7 @@ from .settings.broker import BrokerConfig, Listener
 from .stats import Stats
 from .store import open_store
 from .transport.listeners import BoundListener, open_listeners
+from .transport.peers import client_share
 
 # Seconds that connections have to send their last packets when the broker stops.
 _STOP_TIMEOUT = 2.0
@@ -54,6 +56,9 @@ class Broker:
         self.port = self.config.port
         self.connections: set[Connection] = set()
         self._connections_of: Counter[int] = Counter()
+        # The connections that are not logged in, by the address of the client: all, and those of each listener.
+        self._unfinished: Shares[Connection] = Shares()
+        self._unfinished_of: defaultdict[int, Shares[Connection]] = defaultdict(Shares)
         self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
         # Why the broker does not serve (another one has the store), or "" when it serves.
@@ -109,7 +114,9 @@ class Broker:
     async def _start(self, bound: Callable[[], None] | None) -> None:
         """Bind, recover and serve. See start()."""
         # The ports first: a broker that cannot listen must not change the store.
-        self.bound_listeners = open_listeners(self.config, self.stats, self.refusals, self.new_connection, bound)
+        self.bound_listeners = open_listeners(
+            self.config, self.stats, self.refusals, self.new_connection, self.make_room, bound
+        )
         first = self.bound_listeners[0]
         self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
         started: list[Service] = []
@@ -224,32 +231,67 @@ class Broker:
         return Connection(self, listener)
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new network connection. Returns False if there are too many."""
+        """Count a new network connection. Returns False if there are too many.
+
+        One more than there may be is admitted if one that is not logged in gives way: see Shares.to_yield().
+        """
         listener = connection.listener
-        most = listener.max_connections
-        here = self._connections_of[id(listener)]
-        clients = len(self.connections) - self._internal_connections
-        is_full = clients >= self.config.max_connections or (most is not None and here >= most)
-        if is_full and not listener.internal:
+        share = client_share(connection.transport)
+        if not listener.internal and not self._has_room(listener, share):
             self.stats.connections_refused += 1
             return False
         self.connections.add(connection)
-        self._connections_of[id(listener)] = here + 1
+        self._connections_of[id(listener)] += 1
         self._internal_connections += listener.internal
+        for unfinished in (self._unfinished, self._unfinished_of[id(listener)]):
+            unfinished.add(connection, share, self.loop.time())
         self.stats.connections_accepted += 1
         self.stats.connections = len(self.connections)
         self.stats.connections_max = max(self.stats.connections_max, self.stats.connections)
         return True
+
+    def _has_room(self, listener: Listener, share: str) -> bool:
+        """Return True if there is room for one more connection, perhaps because another one gives way now."""
+        most = listener.max_connections
+        if most is not None and self._connections_of[id(listener)] >= most:
+            return self._close_one_of(self._unfinished_of[id(listener)], share)
+        clients = len(self.connections) - self._internal_connections
+        return clients < self.config.max_connections or self._close_one_of(self._unfinished, share)
+
+    def _close_one_of(self, unfinished: Shares[Connection], share: str) -> bool:
+        connection = unfinished.to_yield(share, self.loop.time())
+        if connection is None:
+            return False
+        self.stats.connections_refused += 1
+        self.refusals.refused(self.loop.time(), connection.peer, "too many connections, and it sent no whole CONNECT")
+        connection.abort()
+        # Its room is free now, not only when the transport reports its end.
+        self.forget(connection)
+        return True
+
+    def make_room(self) -> bool:
+        """Close a client that is not logged in, because the process has no room for one more. See Acceptor."""
+        for bound_listener in self.bound_listeners:
+            if bound_listener.largest_share > self._unfinished.largest:
+                return bound_listener.close_waiting()
+        return self._close_one_of(self._unfinished, "")
+
+    def log_in(self, connection: Connection) -> None:
+        """Note that a connection's CONNECT is accepted."""
+        self._unfinished.discard(connection)
+        self._unfinished_of[id(connection.listener)].discard(connection)
 
     def forget(self, connection: Connection) -> None:
         """Remove a network connection that is gone."""
         if connection in self.connections:
             self.connections.remove(connection)
             self._internal_connections -= connection.listener.internal
-            here = self._connections_of[id(connection.listener)] - 1
-            self._connections_of[id(connection.listener)] = here
-            if not here:
-                del self._connections_of[id(connection.listener)]
+            self._unfinished.discard(connection)
+            listener = id(connection.listener)
+            self._unfinished_of[listener].discard(connection)
+            self._connections_of[listener] -= 1
+            if not self._connections_of[listener]:
+                del self._connections_of[listener], self._unfinished_of[listener]
         self.stats.connections = len(self.connections)
         self.sessions.detach(connection)
         if not self.connections:

@@ -12,10 +12,11 @@ A client that must wait gets return code 3, and learns nothing about its passwor
 A password that was right before passes only the limit of the name. All times are the event loop's, in seconds.
 """
 
-import ipaddress
 import logging
 from collections import Counter
 from dataclasses import dataclass
+
+from .shares import network
 
 # Wrong passwords from one address for one name that cause no wait, and the longest wait after further ones, in seconds.
 _FREE = 5
@@ -64,13 +65,13 @@ class Guesses:
 
     def address_must_wait(self, address: str, username: bytes, now: float) -> bool:
         """Return True if an address must wait, because of this name or of all names. now: the event loop's time."""
-        address, username = _network(address), username[:_MOST_NAME]
+        address, username = network(address), username[:_MOST_NAME]
         of_pair = self._wrong.get((address, username))
         return (of_pair is not None and now < of_pair.until) or self._is_full(address, now)
 
     def name_must_wait(self, address: str, username: bytes, now: float) -> bool:
         """Return True if a name is at its limit and was not right from this address. now: the event loop's time."""
-        address, username = _network(address), username[:_MOST_NAME]
+        address, username = network(address), username[:_MOST_NAME]
         is_full = self._is_full(username, now, self._pending.get(username, 0))
         return is_full and address not in self._right.get(username, ())
 
@@ -87,14 +88,14 @@ class Guesses:
 
     def right(self, address: str, username: bytes) -> None:
         """Remember that the password of a name was right from this address."""
-        address, username = _network(address), username[:_MOST_NAME]
+        address, username = network(address), username[:_MOST_NAME]
         known = self._right.get(username, ())
         if address not in known:
             self._right[username] = (*known[1 - _MOST_RIGHT :], address)
 
     def wrong(self, address: str, username: bytes, now: float, *, of_name: bool = True) -> None:
         """Count a wrong password. now: the event loop's time. of_name: count it for the name too."""
-        address, username = _network(address), username[:_MOST_NAME]
+        address, username = network(address), username[:_MOST_NAME]
         pair = self._count((address, username), now, 0.0 if self._is_forgotten((address, username), now) else 1.0)
         if pair.count > _FREE:
             wait = min(2.0 ** (pair.count - _FREE - 1), _LONGEST_WAIT)
@@ -127,16 +128,3 @@ class Guesses:
         if len(self._wrong) > _MOST:
             del self._wrong[next(iter(self._wrong))]
         return found
-
-
-def _network(address: str) -> str:
-    """Return what the limits count an address as: itself, of IPv6 its network of 64 bits."""
-    if ":" not in address:
-        return address
-    try:
-        found = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address  # the path of a Unix socket
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))

@@ -1,36 +1,52 @@
-"""Checks passwords outside the event loop: a few threads, a bounded queue, and a cache of right passwords.
+"""Checks passwords outside the event loop: a few threads, a bounded and fair queue, and a cache of right passwords.
 
 A deliberately slow hash takes 0.1 s of CPU time. A password that was right before is accepted without hashing it again,
 so that a fleet that reconnects at once does not wait, not even while another address floods the broker with wrong
-passwords.
+passwords. The addresses whose passwords wait for a thread take turns.
 """
 
 import asyncio
 import hashlib
 import hmac
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
 from .guesses import Guesses
 from .passwords import StoredPassword
 from .scram import ScramExchange, ScramKeys, decoy, normalize
+from .shares import Shares, network
 
-# Different passwords that may wait for a thread. Further clients are refused with return code 3.
+# Different passwords that are checked or wait for a thread. For one more, the address with most of them loses its
+# oldest, whose clients are refused with return code 3; if all have equally many, the new client is refused.
 MAX_WAITING = 4096
 
+# Threads, 1 to 4: one processor is left to the event loop.
+_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 
-class _Check(NamedTuple):
-    """A password check in a thread, and the connections that wait for its answer.
 
-    waiting: each with the address for which a wrong password will be counted; "" for none.
+class _Check:
+    """A password to check, and the connections that wait for the answer.
+
+    waiting: each with the address for which a wrong password will be counted; "" for none. job: its hash, once a thread
+    computes it.
     """
 
-    job: "asyncio.Future[bool]"
-    waiting: "list[tuple[asyncio.Future[int], str]]"
+    __slots__ = ("against", "digest", "job", "password", "stored", "username", "waiting")
+
+    def __init__(
+        self, digest: bytes, username: bytes, password: bytes, stored: StoredPassword | None, against: StoredPassword
+    ) -> None:
+        self.digest = digest
+        self.username = username
+        self.password = password
+        self.stored = stored
+        self.against = against
+        self.waiting: list[tuple[asyncio.Future[int], str]] = []
+        self.job: asyncio.Future[bool] | None = None
 
 
 class PasswordChecker:
@@ -47,6 +63,9 @@ class PasswordChecker:
         self._key = secrets.token_bytes(32)
         self._pool: ThreadPoolExecutor | None = None
         self._checks: dict[bytes, _Check] = {}
+        # Those that wait for a thread, by the address of the first connection that asked.
+        self._queue: Shares[_Check] = Shares()
+        self._running = 0
         self.replace(users)
 
     def replace(self, users: Mapping[bytes, StoredPassword]) -> None:
@@ -64,6 +83,7 @@ class PasswordChecker:
         address: the client's, for which wrong passwords are counted (see Guesses); "": they are not counted.
         """
         loop = asyncio.get_running_loop()
+        share = network(address)
         # Before the cache is asked: it would tell an address that must wait whether a guess is right.
         if address and self._guesses.address_must_wait(address, username, loop.time()):
             return SERVER_UNAVAILABLE
@@ -87,17 +107,17 @@ class PasswordChecker:
             return BAD_USER_NAME_OR_PASSWORD
         check = self._checks.get(digest)
         if check is None:
-            if len(self._checks) >= self._max_waiting:
+            if len(self._checks) >= self._max_waiting and not self._make_room(share, loop.time()):
                 self.refused_busy += 1
                 return SERVER_UNAVAILABLE
-            check = self._checks[digest] = _Check(self._submit(against, password), [])
+            check = self._checks[digest] = _Check(digest, username, password, stored, against)
             self._guesses.begin(username)
-            check.job.add_done_callback(lambda _: self._guesses.end(username))
-            check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
+            self._queue.add(check, share, loop.time())
+            self._begin_checks()
         # Clients that share a user name and a password wait for the same check: it is hashed only once.
         future: asyncio.Future[int] = loop.create_future()
         check.waiting.append((future, address))
-        future.add_done_callback(lambda future: self._on_answered(future, digest))
+        future.add_done_callback(lambda future: self._on_answered(future, check))
         return future
 
     def begin_scram(self, check: Callable[[bytes], int], address: str) -> ScramExchange | None:
@@ -110,30 +130,54 @@ class PasswordChecker:
             return found
         return decoy(username, self._scram) if self._scram else None
 
-    def _submit(self, against: StoredPassword, password: bytes) -> "asyncio.Future[bool]":
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_threads(), "umqtt-passwords")
-        return asyncio.wrap_future(self._pool.submit(against.verify, password))
+    def _make_room(self, share: str, now: float) -> bool:
+        """Refuse the clients of one waiting check for one of another address. Returns False if none gives way."""
+        check = self._queue.to_yield(share, now, grace=math.inf)
+        if check is None:
+            return False
+        self.refused_busy += 1
+        self._remove(check)
+        for future, _ in check.waiting:
+            if not future.done():
+                future.set_result(SERVER_UNAVAILABLE)
+        return True
 
-    def _on_verified(
-        self, job: "asyncio.Future[bool]", username: bytes, stored: StoredPassword | None, digest: bytes
-    ) -> None:
+    def _begin_checks(self) -> None:
+        """Begin checks while there are threads: the addresses take turns."""
+        while self._running < _THREADS and len(self._queue):
+            check = self._queue.next()
+            self._queue.discard(check)
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, "umqtt-passwords")
+            self._running += 1
+            check.job = asyncio.wrap_future(self._pool.submit(check.against.verify, check.password))
+            check.job.add_done_callback(lambda job, check=check: self._on_verified(job, check))
+
+    def _on_verified(self, job: "asyncio.Future[bool]", check: _Check) -> None:
         if job.cancelled():
             return
+        self._running -= 1
+        self._begin_checks()
         # The file may have been read again meanwhile: a result counts only for the current users.
-        is_right = job.result() and stored is not None and self._users.get(username) == stored
+        is_right = job.result() and check.stored is not None and self._users.get(check.username) == check.stored
         if is_right:
-            self._right[username] = digest
-        for future, address in self._checks.pop(digest).waiting:
+            self._right[check.username] = check.digest
+        self._remove(check)
+        for future, address in check.waiting:
             if not future.done():
-                future.set_result(self._decide(is_right, username, address))
+                future.set_result(self._decide(is_right, check.username, address))
 
-    def _on_answered(self, future: "asyncio.Future[int]", digest: bytes) -> None:
-        """Cancel the check if no client waits for it any more: a flood of short connections must not fill the queue."""
-        check = self._checks.get(digest)
-        if future.cancelled() and check is not None and all(one.cancelled() for one, _ in check.waiting):
-            del self._checks[digest]
-            check.job.cancel()
+    def _on_answered(self, future: "asyncio.Future[int]", check: _Check) -> None:
+        """Drop a check for which no client waits any more: a flood of short connections must not fill the queue."""
+        if future.cancelled() and check.job is None and all(one.cancelled() for one, _ in check.waiting):
+            self._remove(check)
+
+    def _remove(self, check: _Check) -> None:
+        """Forget a check that is done or dropped."""
+        self._queue.discard(check)
+        if self._checks.get(check.digest) is check:
+            del self._checks[check.digest]
+            self._guesses.end(check.username)
 
     def _decide(self, is_right: bool, username: bytes, address: str) -> int:
         """Return the return code for a password that has been hashed, and count it for its address."""
@@ -150,9 +194,10 @@ class PasswordChecker:
 
     def close(self) -> None:
         """End the threads; pending answers are dropped."""
-        checks, self._checks = self._checks, {}
-        for check in checks.values():
-            check.job.cancel()
+        for check in list(self._checks.values()):
+            self._remove(check)
+            if check.job is not None:
+                check.job.cancel()
             for future, _ in check.waiting:
                 future.cancel()
         if self._pool is not None:
@@ -173,8 +218,3 @@ class PasswordChecker:
             return None
         number = int.from_bytes(self._digest(username, b"")[:8], "big")
         return self._hashes[number % len(self._hashes)]
-
-
-def _threads() -> int:
-    """Return the number of threads, 1 to 4: one processor is left to the event loop."""
-    return max(1, min(4, (os.cpu_count() or 1) - 1))

@@ -65,6 +65,10 @@ class ConnectionBroker(Protocol):
         """Count a new network connection. Returns False if there are too many."""
         ...
 
+    def log_in(self, connection: "Connection") -> None:
+        """Note that a connection's CONNECT is accepted."""
+        ...
+
     def forget(self, connection: "Connection") -> None:
         """Remove a network connection that is gone."""
 
@@ -549,6 +553,7 @@ class Connection(asyncio.Protocol):
             self.topic_aliases = {}
             self._process = packet_loop5.process
         session_present = self._broker.sessions.connect(self, connect)
+        self._broker.log_in(self)
         self.connected_at = self.heard_at = self._loop.time()
         self.protocol_level = connect.protocol_level
         self.keep_alive = connect.keep_alive

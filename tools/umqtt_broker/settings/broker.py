@@ -114,7 +114,8 @@ class BrokerConfig:
     max_topic_levels: levels of a topic name or filter below its first; a client that names more is disconnected.
     max_shared_subscriptions: of one client; each gets its own copy of a message. One more is refused.
     max_payload_size: bytes; a larger message is acknowledged, counted and not routed; 0: no limit.
-    max_connections: network connections at once; one more is closed at once and counted.
+    max_connections: network connections at once. For one more, a client that is not logged in gives way, or it is
+        closed at once; both are counted.
     max_keep_alive: seconds; a client that asks for more, or for none, is watched as if it had asked for this;
         0: no limit.
     max_output_buffer: bytes a connection may leave unread before QoS 0 messages for it are dropped and

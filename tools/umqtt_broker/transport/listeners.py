@@ -3,29 +3,32 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import ssl
 from collections.abc import Callable
 from typing import cast
 
+from ..access.shares import Shares, network
 from ..log import RefusalLog
 from ..settings.broker import BrokerConfig, Listener, is_loopback
 from ..stats import Stats
 from .sockets import identity_of, open_tcp, open_unix
-from .stream import AcceptTrouble, StreamServer
+from .stream import Acceptor, StreamServer
 from .tls import make_context
 from .websocket.stream import Upgrade
 
 # Makes the protocol of a network connection, which gets plain bytes from every kind of transport.
 NewConnection = Callable[[Listener], asyncio.Protocol]
 
-# TLS handshakes at once on one listener. Each costs a millisecond of CPU; further clients wait in the kernel's queue.
+# TLS handshakes at once on one listening socket, and how many begin in one turn of the event loop: each costs a
+# millisecond of CPU.
 _MAX_HANDSHAKES = 256
+_BEGIN_AT_ONCE = 8
 
-# Connections of one TLS listener that have not sent a byte yet. For one more, the oldest is closed, since a client
-# normally begins at once.
-_MAX_SILENT = 1024
+# Accepted clients of one listening socket whose handshake has not begun. See Shares.to_yield() for one more.
+_MAX_WAITING = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +36,8 @@ _log = logging.getLogger(__name__)
 class BoundListener:
     """One listener and its sockets: open(), then serve(), then close().
 
-    context: its TLS context, replaced at a reload; None without TLS. sockets: the listening sockets.
+    context: its TLS context, replaced at a reload; None without TLS. sockets: the listening sockets. make_room: see
+    open_listeners().
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class BoundListener:
         stats: Stats,
         refusals: RefusalLog,
         new_connection: NewConnection,
+        make_room: Callable[[], bool],
     ) -> None:
         self.listener = listener
         self.context = None if listener.tls is None else make_context(listener.tls)
@@ -51,6 +56,7 @@ class BoundListener:
         self._stats = stats
         self._refusals = refusals
         self._new_connection = new_connection
+        self._make_room = make_room
         self._servers: list[StreamServer | _TlsServer] = []
         self._file: tuple[int, int] | None = None  # of the Unix socket: device and inode
         self._is_local = is_loopback(listener)
@@ -66,9 +72,11 @@ class BoundListener:
         loop = asyncio.get_running_loop()
         for listening in self.sockets:
             if self.context is not None:
-                self._servers.append(_TlsServer(self, listening, self._config, self._stats))
-            else:
-                self._servers.append(StreamServer(loop, listening, self._new_plain_protocol, self._is_delayed))
+                self._servers.append(_TlsServer(self, listening, self._config, self._stats, self._make_room))
+                continue
+            self._servers.append(
+                StreamServer(loop, listening, self._new_plain_protocol, self._is_delayed, self._make_room)
+            )
 
     def close(self) -> None:
         """Stop listening. Connections stay."""
@@ -81,6 +89,18 @@ class BoundListener:
             with contextlib.suppress(OSError):
                 os.unlink(self.listener.path)
         self._file = None
+
+    @property
+    def largest_share(self) -> int:
+        """How many of the clients that wait for a TLS handshake have the same address, at most."""
+        return max((server.waiting.largest for server in self._tls_servers()), default=0)
+
+    def close_waiting(self) -> bool:
+        """Close a client that waits for its TLS handshake. Returns False if none gives way."""
+        return any(server.close_waiting() for server in self._tls_servers())
+
+    def _tls_servers(self) -> "list[_TlsServer]":
+        return [server for server in self._servers if isinstance(server, _TlsServer)]
 
     def new_protocol(self) -> asyncio.Protocol:
         """Return the first protocol of a connection that asyncio serves (TLS)."""
@@ -120,92 +140,125 @@ class BoundListener:
 class _TlsServer:
     """Accepts TLS clients and does the handshake. asyncio's own server could not change its certificate at a reload.
 
-    A handshake begins with the client's first byte: clients that never send one do not count as handshakes.
+    A handshake begins with the client's first byte. The addresses whose clients wait take turns, and the address with
+    most handshakes loses its oldest one to a new client of an address with fewer.
+
+    make_room: see open_listeners(). waiting: clients whose handshake has not begun.
     """
 
     def __init__(
-        self, bound_listener: BoundListener, listening: socket.socket, config: BrokerConfig, stats: Stats
+        self,
+        bound_listener: BoundListener,
+        listening: socket.socket,
+        config: BrokerConfig,
+        stats: Stats,
+        make_room: Callable[[], bool],
     ) -> None:
         self._bound_listener = bound_listener
-        self._socket = listening
         self._config = config
         self._stats = stats
         self._loop = asyncio.get_running_loop()
-        # Clients that have not sent a byte, the oldest first, with the timers that close them.
-        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(_MAX_HANDSHAKES)
-        self._may_accept = asyncio.Event()
-        self._may_accept.set()
-        self._accepting = self._loop.create_task(self._accept())
+        self.waiting: Shares[socket.socket] = Shares()
+        # The timers that close them, and those of them that have sent a byte.
+        self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._ready: Shares[socket.socket] = Shares()
+        self._handshakes: Shares[asyncio.Task[None]] = Shares()
+        self._next_turn: asyncio.Handle | None = None
+        self._acceptor = Acceptor(self._loop, listening, self._watch, make_room)
 
     def close(self) -> None:
         """Stop accepting, and cancel unfinished handshakes."""
-        self._accepting.cancel()
-        for client in list(self._silent):
-            self._watch_no_more(client)
-            client.close()
-        for handshake in self._handshakes:
+        self._acceptor.close()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+        for client in list(self.waiting):
+            self._drop(client)
+        for handshake in list(self._handshakes):
             handshake.cancel()
 
-    async def _accept(self) -> None:
-        trouble = AcceptTrouble(self._socket.getsockname())
-        while True:
-            await self._may_accept.wait()
-            try:
-                client, _ = await self._loop.sock_accept(self._socket)
-            except ConnectionError:
-                continue  # the client has gone before it was accepted
-            except OSError as error:
-                await asyncio.sleep(trouble.failed(error))
-                continue
-            trouble.over()
-            self._watch(client)
-            # Accept one client in each turn of the loop, so that earlier clients can begin their handshakes.
-            await asyncio.sleep(0)
+    def close_waiting(self) -> bool:
+        """Close a client whose handshake has not begun. Returns False if none gives way."""
+        client = self.waiting.to_yield("", self._loop.time())
+        if client is None:
+            return False
+        self._stats.connections_refused += 1
+        self._drop(client)
+        return True
 
-    def _watch(self, client: socket.socket) -> None:
-        """Wait for the client's first byte; close the oldest silent client if there are too many."""
-        self._silent[client] = self._loop.call_later(self._config.connect_timeout, self._timed_out, client)
-        self._loop.add_reader(client.fileno(), self._begin, client)
-        if len(self._silent) > _MAX_SILENT:
-            oldest = next(iter(self._silent))
+    def _watch(self, client: socket.socket, address: tuple[str, int]) -> None:
+        """Wait for the client's first byte."""
+        share = network(address[0])
+        if len(self.waiting) >= _MAX_WAITING:
             self._stats.connections_refused += 1
-            self._watch_no_more(oldest)
-            oldest.close()
+            found = self.waiting.to_yield(share, self._loop.time())
+            if found is None:
+                client.close()
+                return
+            self._drop(found)
+        self.waiting.add(client, share, self._loop.time())
+        self._timers[client] = self._loop.call_later(self._config.connect_timeout, self._timed_out, client)
+        self._loop.add_reader(client.fileno(), self._on_first_byte, client)
 
-    def _watch_no_more(self, client: socket.socket) -> None:
-        self._silent.pop(client).cancel()
+    def _forget(self, client: socket.socket) -> None:
         self._loop.remove_reader(client.fileno())
+        self._timers.pop(client).cancel()
+        self.waiting.discard(client)
+        self._ready.discard(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        self._forget(client)
+        client.close()
 
     def _timed_out(self, client: socket.socket) -> None:
         self._stats.connect_timeouts += 1
-        self._watch_no_more(client)
-        client.close()
+        self._drop(client)
 
-    def _begin(self, client: socket.socket) -> None:
-        self._watch_no_more(client)
-        handshake = self._loop.create_task(self._shake_hands(client))
-        self._handshakes.add(handshake)
-        handshake.add_done_callback(self._done)
+    def _on_first_byte(self, client: socket.socket) -> None:
+        self._loop.remove_reader(client.fileno())
+        share = self.waiting.address_of(client)
+        self._ready.add(client, share, self._loop.time())
         if len(self._handshakes) >= _MAX_HANDSHAKES:
-            self._may_accept.clear()
+            oldest = self._handshakes.to_yield(share, self._loop.time(), grace=math.inf)
+            if oldest is not None:
+                self._stats.connections_refused += 1
+                self._handshakes.discard(oldest)
+                oldest.cancel()
+                self._begin_handshake(client)
+        elif self._next_turn is None:
+            self._begin_handshakes()
 
-    def _done(self, handshake: asyncio.Task[None]) -> None:
+    def _begin_handshakes(self) -> None:
+        """Begin a few handshakes, as far as there is room; continue in the next turn of the event loop."""
+        self._next_turn = None
+        for _ in range(_BEGIN_AT_ONCE):
+            if not len(self._ready) or len(self._handshakes) >= _MAX_HANDSHAKES:
+                return
+            self._begin_handshake(self._ready.next())
+        if len(self._ready):
+            self._next_turn = self._loop.call_soon(self._begin_handshakes)
+
+    def _begin_handshake(self, client: socket.socket) -> None:
+        share = self._ready.address_of(client)
+        self._forget(client)
+        handshake = self._loop.create_task(self._shake_hands(client))
+        self._handshakes.add(handshake, share, self._loop.time())
+        handshake.add_done_callback(lambda handshake: self._done(handshake, client))
+
+    def _done(self, handshake: asyncio.Task[None], client: socket.socket) -> None:
         self._handshakes.discard(handshake)
-        if len(self._handshakes) < _MAX_HANDSHAKES:
-            self._may_accept.set()
+        if handshake.cancelled():
+            client.close()  # its handshake may not have begun, so no transport closes it
+        if len(self._ready) and self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._begin_handshakes)
 
     async def _shake_hands(self, client: socket.socket) -> None:
-        timeout = self._config.connect_timeout
         try:
-            async with self._room:
-                await self._loop.connect_accepted_socket(
-                    self._bound_listener.new_protocol,
-                    client,
-                    ssl=self._bound_listener.context,
-                    ssl_handshake_timeout=timeout,
-                )
+            await self._loop.connect_accepted_socket(
+                self._bound_listener.new_protocol,
+                client,
+                ssl=self._bound_listener.context,
+                ssl_handshake_timeout=self._config.connect_timeout,
+            )
         except ssl.SSLError as error:
             reason = error.reason or "broken off"
             self._stats.malformed[f"TLS {reason}"] += 1
@@ -238,15 +291,19 @@ def open_listeners(
     stats: Stats,
     refusals: RefusalLog,
     new_connection: NewConnection,
+    make_room: Callable[[], bool],
     bound: Callable[[], None] | None,
 ) -> list[BoundListener]:
     """Open all listeners of the configuration; then call `bound`, which may give up root.
+
+    make_room: closes a connection if the process has no room for one more, see Acceptor.
 
     Raises PortInUse, ConfigError or BrokerError; then all listeners are closed.
     """
     # This reads the certificates first: nothing is bound if a listener could not serve.
     bound_listeners = [
-        BoundListener(listener, config, stats, refusals, new_connection) for listener in config.all_listeners()
+        BoundListener(listener, config, stats, refusals, new_connection, make_room)
+        for listener in config.all_listeners()
     ]
     try:
         for bound_listener in bound_listeners:

@@ -35,53 +35,27 @@ NOBODY = asyncio.Protocol()
 _log = logging.getLogger(__name__)
 
 
-class AcceptTrouble:
-    """Logs that accepting on a listening socket fails, and that it works again, each only once.
+class Acceptor:
+    """Accepts connections on one listening socket.
 
-    where: the address of the socket.
-    """
-
-    def __init__(self, where: object) -> None:
-        self._where = where
-        self._error: int | None = None
-
-    def failed(self, error: OSError) -> float:
-        """Log that accepting has failed. Returns the seconds after which to try again."""
-        if error.errno != self._error:
-            self._error = error.errno
-            advice = " — raise the limit of open files" if error.errno in _OUT_OF_RESOURCES else ""
-            _log.error("cannot accept clients at %s for now (%s)%s", self._where, error.strerror or error, advice)
-        return _ACCEPT_AGAIN
-
-    def over(self) -> None:
-        """Log that accepting works again, if it has failed before."""
-        if self._error is not None:
-            self._error = None
-            _log.warning("accepting clients at %s again", self._where)
-
-
-class StreamServer:
-    """Accepts connections on one listening socket. Accepted sockets inherit its TCP_NODELAY.
-
-    new_protocol: makes the protocol of a connection. is_delayed: tells, for each new connection, whether small packets
-    may be delayed to be sent together (Nagle's algorithm).
+    begin: called with each accepted socket, which does not block, and its address. make_room: called when the process
+    has no room for one more; closes another connection, or returns False if none may be closed.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         listening: socket.socket,
-        new_protocol: Callable[[], asyncio.Protocol],
-        is_delayed: Callable[[], bool],
+        begin: Callable[[socket.socket, Any], None],
+        make_room: Callable[[], bool],
     ) -> None:
         self._loop = loop
-        self._ready = readiness(loop)
         self._listening = listening
-        self._new_protocol = new_protocol
-        self._is_delayed = is_delayed
-        self._is_tcp = listening.family in (socket.AF_INET, socket.AF_INET6)
-        self._again: asyncio.TimerHandle | None = None
-        self._trouble = AcceptTrouble(listening.getsockname())
+        self._begin = begin
+        self._make_room = make_room
+        self._again: asyncio.Handle | None = None
+        # The error of the last attempt, so that it is logged only once; None after success.
+        self._error: int | None = None
         self._listen()
 
     def close(self) -> None:
@@ -104,20 +78,59 @@ class StreamServer:
             except ConnectionError:
                 continue  # the client has gone before it was accepted
             except OSError as error:
-                # The socket stays readable: trying again at once would make the loop spin.
-                self._loop.remove_reader(self._listening.fileno())
-                self._again = self._loop.call_later(self._trouble.failed(error), self._listen)
+                self._fail(error)
                 return
-            self._trouble.over()
+            if self._error is not None:
+                self._error = None
+                _log.warning("accepting clients at %s again", self._listening.getsockname())
             client.setblocking(False)
-            if self._is_tcp and self._is_delayed():
-                try:
-                    # The listening socket has TCP_NODELAY set, which was inherited.
-                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-                except OSError:
-                    client.close()  # reset before it was looked at
-                    continue
-            StreamTransport(self._loop, self._ready, client, address, self._new_protocol())
+            self._begin(client, address)
+
+    def _fail(self, error: OSError) -> None:
+        """Log that accepting has failed, once, and try again later: at once if another connection makes room."""
+        is_out = error.errno in _OUT_OF_RESOURCES
+        if error.errno != self._error:
+            self._error = error.errno
+            advice = " — raise the limit of open files" if is_out else ""
+            where, reason = self._listening.getsockname(), error.strerror or error
+            _log.error("cannot accept clients at %s for now (%s)%s", where, reason, advice)
+        # The socket stays readable: otherwise the loop would spin.
+        self._loop.remove_reader(self._listening.fileno())
+        # The connection that gives way closes its socket in the next turn.
+        delay = 0.0 if is_out and self._make_room() else _ACCEPT_AGAIN
+        self._again = self._loop.call_later(delay, self._listen)
+
+
+class StreamServer(Acceptor):
+    """Accepts connections without encryption on one listening socket. Accepted sockets inherit its TCP_NODELAY.
+
+    new_protocol: makes the protocol of a connection. is_delayed: tells, for each new connection, whether small packets
+    may be delayed to be sent together (Nagle's algorithm). make_room: see Acceptor.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listening: socket.socket,
+        new_protocol: Callable[[], asyncio.Protocol],
+        is_delayed: Callable[[], bool],
+        make_room: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._ready = readiness(loop)
+        self._new_protocol = new_protocol
+        self._is_delayed = is_delayed
+        self._is_tcp = listening.family in (socket.AF_INET, socket.AF_INET6)
+        super().__init__(loop, listening, self._begin_stream, make_room)
+
+    def _begin_stream(self, client: socket.socket, address: Any) -> None:
+        if self._is_tcp and self._is_delayed():
+            try:
+                # The listening socket has TCP_NODELAY set, which was inherited.
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+            except OSError:
+                client.close()  # reset before it was looked at
+                return
+        StreamTransport(self._loop, self._ready, client, address, self._new_protocol())
 
 
 class StreamTransport(asyncio.Transport):

@@ -97,7 +97,7 @@ class WebSocket(asyncio.Protocol):
                 self._connection.data_received(error.received)
             self.fail(error.code)
             return
-        if payload:
+        if payload and not self.closing:
             self._connection.data_received(payload)
         if decoder.replies:
             self._answer(decoder)
@@ -124,6 +124,8 @@ class WebSocket(asyncio.Protocol):
         self.closing = True
         if self._is_open:
             self._transport.write(encode_close(NORMAL))
+            # The client's close, or its end, must be seen even if the connection stopped reading.
+            self._transport.resume_reading()
         else:
             self._transport.close()
 
