@@ -22,6 +22,7 @@ from .errors import UsageError
 if TYPE_CHECKING:
     import pyarrow.fs as pa_fs
     from deltalake import DeltaTable
+    from deltalake.fs import DeltaStorageHandler
 
 SCHEMES = ("s3", "gs", "az")
 OPTIONS = {
@@ -114,25 +115,25 @@ class StorePath:
         """Do nothing: a prefix exists as soon as an object is below it."""
 
     def read_bytes(self) -> bytes:
-        import pyarrow as pa
-
-        return pa.PythonFile(_handler(self._root).open_input_file(self._key), "r").read()
+        with self.filesystem().open_input_file(self._key) as file:
+            return file.read()
 
     def read_range(self, start: int, end: int) -> bytes:
         """Return the bytes [`start`, `end`) of the object; fewer if it is shorter."""
-        import pyarrow as pa
-
-        file = pa.PythonFile(_handler(self._root).open_input_file(self._key), "r")
-        file.seek(start)
-        return file.read(end - start)
+        with self.filesystem().open_input_file(self._key) as file:
+            file.seek(start)
+            return file.read(end - start)
 
     def read_text(self) -> str:
         return self.read_bytes().decode()
 
     def write_bytes(self, data: bytes | memoryview) -> None:
         """Write the object, completely or not at all."""
-        stream = _handler(self._root).open_output_stream(self._key, None)
-        stream.write(bytes(data))
+        import pyarrow as pa
+
+        # delta-rs 1.6 takes bytes only, and pyarrow gives it something else, except when it empties a buffer.
+        stream = pa.BufferedOutputStream(_storage(self._root).open_output_stream(self._key), len(data) + 1)
+        stream.write(data)
         stream.close()
 
     def exists(self) -> bool:
@@ -161,14 +162,13 @@ class StorePath:
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Remove the object; it is no error if it does not exist."""
-        _handler(self._root).delete_file(self._key)
+        _storage(self._root).delete_file(self._key)
 
     def filesystem(self) -> "pa_fs.FileSystem":
         """Return the bucket as a file system for pyarrow."""
         import pyarrow.fs as pa_fs
-        from deltalake.fs import DeltaStorageHandler
 
-        return pa_fs.PyFileSystem(DeltaStorageHandler(self._root, OPTIONS))
+        return pa_fs.PyFileSystem(_storage(self._root))
 
     @property
     def key(self) -> str:
@@ -334,8 +334,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 @lru_cache
-def _handler(root: str) -> Any:
-    # DeltaStorageHandler, the wrapper for pyarrow, is not used here: the one of delta-rs 1.6 writes nothing.
-    from deltalake._internal import DeltaFileSystemHandler
+def _storage(root: str) -> "DeltaStorageHandler":
+    from deltalake.fs import DeltaStorageHandler
 
-    return DeltaFileSystemHandler(root, OPTIONS)
+    return DeltaStorageHandler(root, OPTIONS)

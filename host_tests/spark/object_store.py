@@ -102,7 +102,7 @@ def use(store: Store, patch: pytest.MonkeyPatch) -> None:
     """Make this process use the store."""
     for name, value in store.environment().items():
         patch.setenv(name, value)
-    location._handler.cache_clear()
+    location._storage.cache_clear()
 
 
 def _serve() -> None:

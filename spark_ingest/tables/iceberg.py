@@ -1,7 +1,7 @@
 """Iceberg tables over the Parquet files of the Delta tables: metadata only, no row is copied.
 
 Each run compares the files that the newest version of the Delta table uses with those that the newest Iceberg
-snapshot names, and commits the difference as one snapshot. So readers see whole versions only, and a run that was
+snapshot names, and commits the difference at once. So readers see whole versions only, and a run that was
 killed is simply run again. Delta's files have no field ids and no partition column; a name mapping and the partition
 in the manifests replace them, as the Iceberg specification prescribes for migrated tables.
 """
@@ -22,10 +22,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestFile
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.typedef import Record
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -45,13 +43,14 @@ _PROPERTIES = {
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
+    "commit.manifest-merge.enabled": "true",
 }
-_MOST_MANIFESTS = 100
 _PARTITION = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
 _NUMBERED = re.compile(r"v\d+\.metadata\.json")
 _MAPPING = "schema.name-mapping.default"
 DELTA_VERSION = "delta-version"
 """Key in a snapshot's summary: the version of the Delta table that the snapshot shows."""
+_UNFINISHED = "umqtt-unfinished"
 
 
 class Registered(NamedTuple):
@@ -175,7 +174,12 @@ def _create(
 
 
 def _follow(table: Table, delta: DeltaTable, path: Location) -> tuple[int, int]:
-    """Commit one snapshot that makes `table` equal to `delta`; return how many files it added and removed."""
+    """Make `table` equal to `delta` by one commit; return how many files it added and removed.
+
+    Files are removed in one snapshot of the commit and added in the next, since pyiceberg drops the manifests that only
+    list removals, and merges the others, when it appends. The first of the two is never the current one, and
+    :func:`_expire` removes it.
+    """
     held = {task.file.file_path: task.file for task in table.scan().plan_files()}
     actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
     used = {f"{_url(path)}/{unquote(action['path'])}": action for action in actions}
@@ -186,30 +190,16 @@ def _follow(table: Table, delta: DeltaTable, path: Location) -> tuple[int, int]:
                 update.union_by_name(schema)
         added = [_data_file(table, change.table_metadata, file, used[file]) for file in used.keys() - held.keys()]
         removed = [held[file] for file in held.keys() - used.keys()]
-        if added or removed:
-            # A snapshot without removals is marked as an append: engines that read a growing table accept no other.
-            operation = Operation.OVERWRITE if removed else Operation.APPEND
-            version = {DELTA_VERSION: str(delta.version())}
-            with _Difference(operation, change, table.io, snapshot_properties=version) as files:
+        version = {DELTA_VERSION: str(delta.version())}
+        if removed:
+            with change.update_snapshot(version | ({_UNFINISHED: "true"} if added else {})).overwrite() as files:
                 for file in removed:
                     files.delete_data_file(file)
+        if added:
+            with change.update_snapshot(version).merge_append() as files:
                 for file in added:
                     files.append_data_file(file)
     return len(added), len(removed)
-
-
-class _Difference(_OverwriteFiles):
-    """A pyiceberg snapshot of added and removed files in which manifests do not accumulate.
-
-    pyiceberg keeps forever the manifests that only list the removals of older snapshots, and never merges the others.
-    """
-
-    def _existing_manifests(self) -> list[ManifestFile]:
-        held = super()._existing_manifests()
-        return [manifest for manifest in held if manifest.has_added_files() or manifest.has_existing_files()]
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        return _ManifestMergeManager(8 << 20, _MOST_MANIFESTS, True, self).merge_manifests(manifests)
 
 
 def _data_file(table: Table, metadata, file: str, action: dict) -> DataFile:
@@ -226,10 +216,17 @@ def _schema(delta: DeltaTable) -> pa.Schema:
 
 
 def _expire(table: Table, keep_hours: float) -> None:
-    """Expire snapshots that were replaced more than `keep_hours` ago, when a vacuum removes their files too."""
+    """Expire snapshots that were replaced more than `keep_hours` ago, when a vacuum removes their files too.
+
+    Those of :func:`_follow` that show no version of the Delta table are expired at once.
+    """
     snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
     oldest_ms = time.time() * 1000 - keep_hours * 3_600_000
-    old = [before.snapshot_id for before, after in pairwise(snapshots) if after.timestamp_ms < oldest_ms]
+    old = [
+        before.snapshot_id
+        for before, after in pairwise(snapshots)
+        if after.timestamp_ms < oldest_ms or (before.summary and before.summary.get(_UNFINISHED))
+    ]
     if old:
         table.maintenance.expire_snapshots().by_ids(old).commit()
 

@@ -328,7 +328,7 @@ class TestBadInput:
         writer_of(tables, tmp_path)
         for name, value in store.reader().items():
             monkeypatch.setenv(name, value)
-        location._handler.cache_clear()
+        location._storage.cache_clear()
         store.check_keys(True)
         try:
             with pytest.raises(UsageError, match="the store does not allow it with these credentials"):
