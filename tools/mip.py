@@ -42,7 +42,7 @@ def main(package: str = "umqtt-robust", port: str = "") -> int:
         return error.exit_code
     where = ["connect", port] if port else []
     command = ["mpremote", *where, "exec", _REMOVE, "+", "mip", "install", "--index", str(_INDEX), package]
-    return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+    return subprocess.run([sys.executable, "-P", "-m", *command], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def release(root: Path, wanted: str, key: Path | None) -> None:
         built = tree / "dist"
         # With the commit's own time, the same commit gives the same files.
         stamp = git(tree, "log", "-1", "--format=%ct").strip()
-        run(tree, sys.executable, "-m", "hatchling", "build", "-d", str(built), SOURCE_DATE_EPOCH=stamp)
+        run(tree, sys.executable, "-P", "-m", "hatchling", "build", "-d", str(built), SOURCE_DATE_EPOCH=stamp)
         try_wheel(next(built.glob("*.whl")))
         write_index(built / "mip", tree)
         write_sums(built, key)
@@ -127,8 +127,8 @@ def try_wheel(wheel: Path) -> None:
     """Install the wheel into an empty environment, import the client and run the command. Raises Refused."""
     with tempfile.TemporaryDirectory(prefix="umqtt-release-") as folder:
         python = f"{folder}/bin/python"
-        run(wheel.parent, sys.executable, "-m", "venv", "--without-pip", folder)
-        pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
+        run(wheel.parent, sys.executable, "-P", "-m", "venv", "--without-pip", folder)
+        pip = (sys.executable, "-P", "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
         run(wheel.parent, *pip, "install", "--no-index", "--no-compile", str(wheel))
         run(Path(folder), python, "-I", "-c", _TRY)
         command = subprocess.run([f"{folder}/bin/umqtt"], cwd=folder, capture_output=True, text=True, check=False)

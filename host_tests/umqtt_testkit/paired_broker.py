@@ -13,7 +13,7 @@ from .waiting import WAIT_LIMIT_S
 @contextmanager
 def paired_broker(*arguments: str) -> Iterator[int]:
     """Run `python -m umqtt_broker`, without arguments in memory and on a free port; yield its port on 127.0.0.1."""
-    command = [sys.executable, "-m", "umqtt_broker", *(arguments or ("-p", "0", "--store", ":memory:"))]
+    command = [sys.executable, "-P", "-m", "umqtt_broker", *(arguments or ("-p", "0", "--store", ":memory:"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -90,6 +90,8 @@ def start_session(
     if submitted is None and not is_cluster(master):
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark starts its workers with `python -m`, which would import modules from the current folder first.
+    os.environ["PYTHONSAFEPATH"] = "1"
     chosen = {**_SETTINGS, "spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     if submitted is None:
         master = master or f"local[{cores}]"
@@ -134,6 +136,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 _SETTINGS = {
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
     "spark.sql.adaptive.enabled": "false",
     # The source limits a micro-batch by --max-bytes. A second limit here could only fail micro-batches within it.
     "spark.driver.maxResultSize": "0",

@@ -226,8 +226,11 @@ class Children:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a Python module with this interpreter, its output unbuffered."""
-    return [sys.executable, "-u", "-m", module, *arguments]
+    """Return the command line that runs a Python module with this interpreter, its output unbuffered.
+
+    -P: without it, the module would import files of the current folder instead of the standard library's.
+    """
+    return [sys.executable, "-P", "-u", "-m", module, *arguments]
 
 
 def become(module: str, *arguments: str) -> int:

@@ -37,7 +37,7 @@ def shell(device: str) -> int:
         open_serial(port.path).close()
         say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
         # mpremote puts the terminal into raw mode, so Ctrl-C goes to the board like every key.
-        code = subprocess.call([sys.executable, "-m", "mpremote", "connect", port.path, "repl"])
+        code = subprocess.call([sys.executable, "-P", "-m", "mpremote", "connect", port.path, "repl"])
     if code:
         raise KitError(f"{port.name}: the board is gone — plug it in again, then: umqtt devices", EXIT_NO_DEVICE)
     return 0

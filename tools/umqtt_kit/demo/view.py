@@ -95,5 +95,5 @@ def _show_how_to_open(console: Console, tables: Path) -> None:
         "spark.sql('SELECT device_id, health, readings FROM devices').show()"
     )
     console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True)
-    for command in (f'{python} -c "{pandas}"', f'{python} -c "{spark}"'):
+    for command in (f'{python} -P -c "{pandas}"', f'{python} -P -c "{spark}"'):
         console.print(f"  {command}", soft_wrap=True)
