@@ -56,6 +56,7 @@ def test_a_record_becomes_a_row():
         "segment": 0,
         "position": 0,
         "topic": "fleet/pump/telemetry",
+        "retain": False,
     }
 
 
@@ -80,9 +81,48 @@ def test_what_the_rules_allow_is_taken(fields):
     assert (decoded.readings.num_rows, decoded.quarantined.num_rows) == (1, 0)
 
 
-def test_a_number_beyond_doubles_becomes_null_as_not_finite():
-    payload = record("pump", "1-a", 5).replace(b"21.5", b"1e999")
-    assert parse(payload).metrics == {"t": None}
+def test_a_number_beyond_doubles_is_refused_with_a_reason_and_costs_only_itself():
+    """Planted: it becomes null without a trace."""
+    payload = record("pump", "1-a", 5, m={"t": 21.5, "u": 1}).replace(b"21.5", b"1e999")
+    one = parse(payload)
+    assert one.metrics == {"u": 1} and one.refused == "metric 't' is beyond doubles: inf"
+    assert decode(messages([payload])).quarantined["kept"].to_pylist() == [True]
+    nan = cbor2.dumps(json.loads(record("pump", "1-a", 5)) | {"m": {"t": float("nan"), "u": 1}})
+    assert parse(nan).metrics == {"t": None, "u": 1} and parse(nan).extra == {"t": '"NaN"'} and not parse(nan).refused
+
+
+@pytest.mark.parametrize("number", [(1 << 53) + 1, -(1 << 53) - 1, (1 << 64) - 1, 10**20 + 1, 10**300 + 1])
+def test_a_whole_number_that_a_double_rounds_is_kept_exactly(number):
+    """The fast and the strict parser agree. Planted: a bound of the fast parser above 2**53."""
+    for payload in (
+        record("pump", "1-a", 5, m={"t": number}),
+        cbor2.dumps(json.loads(record("pump", "1-a", 5)) | {"m": {"t": number}})
+        if abs(number) < 1 << 64
+        else record("pump", "1-a", 5, m={"t": number}),
+    ):
+        (row,) = decode(messages([payload])).readings.to_pylist()
+        assert row["metrics"] == [("t", float(number))] and row["extra"] == [("t", str(number))]
+    (row,) = decode(messages([record("pump", "1-a", 5, m={"t": 1 << 60, "u": 3})])).readings.to_pylist()
+    assert row["metrics"] == [("t", 2.0**60), ("u", 3.0)] and row["extra"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics", "reason"),
+    [
+        (b'"m":{"t":1,"t":2,"u":3}', {"u": 3}, "metric 't' is not a number: said 2 times: 1, 2"),
+        (b'"m" :{"t":1,"t":2,"u":3}', {"u": 3}, "metric 't' is not a number: said 2 times: 1, 2"),
+        (b'"m":{"t":1,"t":2},"m":{}', None, "m is not an object"),
+        (b'"m":{"t":1},"seq":9', None, "seq is not a whole number"),
+        (b'"m":{"a:b":1,"\\"":2}', {"a:b": 1, '"': 2}, ""),
+    ],
+)
+def test_a_name_that_is_said_twice_is_no_value_and_is_named(text, metrics, reason):
+    """Planted: the last value is taken for the only one."""
+    payload = b'{"v":1,"id":"pump","boot":"b","seq":1,' + text + b"}"
+    decoded = decode(messages([payload]))
+    assert [dict(row["metrics"]) for row in decoded.readings.to_pylist()] == ([] if metrics is None else [metrics])
+    assert "".join(decoded.quarantined["reason"].to_pylist()).startswith(reason)
+    assert decoded.quarantined.num_rows == (reason != "")
 
 
 BAD = {

@@ -1,6 +1,6 @@
 """The interface of decoders: what they are given and what they return, whatever the payload's format."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -12,8 +12,9 @@ class BadRecord(ValueError):
 class Topic(NamedTuple):
     """The topic of a message, and the levels that the rule's pattern names.
 
-    :ivar device: the level at ``{device}``; None if the pattern has no ``{device}``.
-    :ivar metric: the level at ``{metric}``; None if the pattern has no ``{metric}``.
+    :ivar device: the levels at ``{device}``, joined with /; None if the pattern has none.
+    :ivar metric: the levels at ``{metric}``, + and #, joined with /; None if the pattern has none, or # stands for no
+        level. They tell the topic's series apart, so they belong to the names of its metrics.
     """
 
     name: str
@@ -32,7 +33,10 @@ class Reading:
     :ivar seq: the reading's number in `boot`, from 0.
     :ivar ts: the time of the reading in Unix milliseconds, or None.
     :ivar up: milliseconds since `boot` began, or None.
-    :ivar extra: other values to keep: name to any value that JSON can represent.
+    :ivar extra: texts and other values to keep: name to any value that JSON can represent.
+    :ivar ago: if `ts` is None: how many milliseconds before its receipt the reading was taken.
+    :ivar refused: what of the payload is not in the reading, each with its reason: the message is stored in quarantine
+        too, so nothing is left out without a trace.
     """
 
     metrics: Mapping[str, object]
@@ -42,10 +46,35 @@ class Reading:
     ts: int | None = None
     up: int | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+    ago: int | None = None
+    refused: Sequence[str] = ()
 
 
-Decode = Callable[[Topic, Sequence[bytes]], Sequence[Reading | BadRecord]]
-"""A decoder: takes the payloads of a topic in order of arrival; returns a Reading or a BadRecord for each payload.
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A device is online or offline: a row of the table status, as from our firmware's status message.
+
+    :ivar reason: why, as the device says it.
+    :ivar device_id, boot, extra: as in :class:`Reading`.
+    """
+
+    online: bool
+    reason: str | None = None
+    device_id: str | None = None
+    boot: str | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+Result = Reading | Status | BadRecord
+Results = Result | list[Result]
+"""What one payload contains. An empty list: it is in order, but contains no value."""
+
+UNMATCHED = BadRecord("no rule that matches its topic reads such a payload: see `when` and `begins`")
+"""The result for a payload that the rule does not read, but that a later rule of the same topic may read."""
+
+Decode = Callable[[Topic, Sequence[bytes]], Sequence[Result | Iterable[Result]]]
+"""A decoder: takes the payloads of a topic in order of arrival; returns what each of them contains: a Reading, a Status
+or a BadRecord, or several of them, or none.
 
 If it raises, the payload at hand goes to quarantine with the exception as the reason.
 """
@@ -53,23 +82,37 @@ If it raises, the payload at hand goes to quarantine with the exception as the r
 _Returned = TypeVar("_Returned")
 
 
-def each_payload(read: Callable[[Topic, bytes], Reading]) -> Decode:
-    """Make a decoder from a function that reads one payload and raises BadRecord for a bad one."""
+def each_payload(read: Callable[[Topic, bytes], Result | Iterable[Result]]) -> Decode:
+    """Make a decoder from a function that reads one payload, and raises BadRecord for a bad one.
 
-    def decode(topic: Topic, payloads: Sequence[bytes]) -> list[Reading | BadRecord]:
-        results: list[Reading | BadRecord] = []
+    The function may also return or yield several readings; those before a BadRecord that it raises are kept.
+    """
+
+    def decode(topic: Topic, payloads: Sequence[bytes]) -> list[Results]:
+        results: list[Results] = []
         for payload in payloads:
             try:
-                results.append(read(topic, payload))
+                one = read(topic, payload)
             except BadRecord as error:
-                results.append(error)
+                one = error
+            results.append(one if isinstance(one, Result) else _gathered(one))
         return results
 
     return decode
 
 
-def run(decode: Decode, name: str, topic: Topic, payloads: Sequence[bytes]) -> list[Reading | BadRecord]:
-    """Run a decoder and return one result for each payload, whatever the decoder raises or returns.
+def _gathered(many: Iterable[Result]) -> list[Result]:
+    found: list[Result] = []
+    try:
+        for one in many:
+            found.append(one)
+    except BadRecord as error:
+        found.append(error)
+    return found
+
+
+def run(decode: Decode, name: str, topic: Topic, payloads: Sequence[bytes]) -> list[Results]:
+    """Run a decoder and return what each payload contains, whatever the decoder raises or returns.
 
     If a call with several payloads raises, each payload is decoded alone. A wrong number of results makes every
     result a BadRecord.
@@ -77,11 +120,8 @@ def run(decode: Decode, name: str, topic: Topic, payloads: Sequence[bytes]) -> l
     :param name: the decoder's name, for the reasons.
     """
 
-    def call() -> list[Reading | BadRecord]:
-        results = list(decode(topic, payloads))
-        if not all(isinstance(one, Reading | BadRecord) for one in results):
-            raise TypeError("what it returned is neither a Reading nor a BadRecord")
-        return results
+    def call() -> list[Results]:
+        return [one if isinstance(one, Result) else _several(one) for one in decode(topic, payloads)]
 
     try:
         results = guarded(name, call)
@@ -93,6 +133,16 @@ def run(decode: Decode, name: str, topic: Topic, payloads: Sequence[bytes]) -> l
         wrong = BadRecord(f"the decoder {name} returned {len(results)} results for {len(payloads)} payloads")
         return [wrong] * len(payloads)
     return results
+
+
+def _several(many: object) -> list[Result]:
+    # A class is iterable by accident; so is text.
+    if not isinstance(many, Iterable) or isinstance(many, str | bytes | Mapping):
+        raise TypeError("what it returned is neither a Reading nor a BadRecord")
+    found = list(many)
+    if not all(isinstance(one, Result) for one in found):
+        raise TypeError("what it returned holds what is neither a Reading nor a BadRecord")
+    return found
 
 
 def guarded(name: str, call: Callable[[], _Returned]) -> _Returned:
@@ -107,8 +157,13 @@ def guarded(name: str, call: Callable[[], _Returned]) -> _Returned:
     except (BadRecord, KeyboardInterrupt):
         raise
     except BaseException as error:
-        text = text_of(error)
-        raise BadRecord(f"the decoder {name} raised {type(error).__name__}{text and f': {text}'}") from error
+        raise raised(name, error) from error
+
+
+def raised(name: str, error: BaseException) -> BadRecord:
+    """Return the reason that the decoder `name` raised `error`."""
+    text = text_of(error)
+    return BadRecord(f"the decoder {name} raised {type(error).__name__}{text and f': {text}'}")
 
 
 def text_of(error: BaseException) -> str:

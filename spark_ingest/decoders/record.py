@@ -14,6 +14,9 @@ up      milliseconds since boot, or null
 m       metrics: name → finite number or null; names are not restricted, new ones need no change here; -0 is 0
 ======  ================================================================================================
 
+A metric is stored as a double. A whole number that a double rounds is also kept exactly, in column ``extra`` under
+the metric's name; NaN is stored as null, with "NaN" there. A number beyond doubles breaks its rule.
+
 A record is a JSON object, or a CBOR map with the same fields. Additional fields are kept as JSON text (column
 ``extra``). A metric that breaks its rule is left out of the reading, and the message is also stored in quarantine,
 with the reason. A record that breaks any other rule is stored in quarantine only.
@@ -24,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .cbor import cbor_object
-from .fast_decode import LONGEST_NAME, SEQ_END, TS_END, VERSION
+from .fast_decode import EXACT_END, LONGEST_NAME, SEQ_END, TS_END, VERSION
 from .json import json_object, json_text, shown
 from .reading import BadRecord, Reading
 
@@ -89,8 +92,16 @@ def checked(reading: Reading, device_id: object) -> Record:
             raise BadRecord("seq is missing")
         boot = a_name(reading.boot, "boot")
     ts = whole(reading.ts, "ts", TS_END)
-    metrics, refused = _metrics(reading.metrics)
-    return Record(a_name(device_id, "id"), boot, seq, ts, up, metrics, extra_fields(reading.extra), refused)
+    beside: dict[str, object] = {}
+    refused = [*reading.refused]
+    metrics = _metrics(reading.metrics, beside, refused)
+    extra = {} if type(reading.extra) is dict and not reading.extra else extra_fields(reading.extra)
+    for name, value in beside.items():
+        if extra.setdefault(name, text := json_text(value, name)) != text:
+            refused.append(f"metric {shown(name)} is rounded, and another value has its place in extra: {shown(value)}")
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    why = f"{refused[0]}{more}" if refused else ""
+    return Record(a_name(device_id, "id"), boot, seq, ts, up, metrics, extra, why)
 
 
 def extra_fields(fields: Mapping[str, object], known: frozenset[str] = frozenset()) -> dict[str, str]:
@@ -121,26 +132,35 @@ def whole(value: object, field: str, end: int) -> int | None:
     return value
 
 
-def _metrics(value: object) -> tuple[dict[str, float | None], str]:
-    """Return the metrics that are numbers or null, and the reason why others were refused ("" if none was)."""
+def _metrics(value: object, beside: dict[str, object], refused: list[str]) -> dict[str, float | None]:
+    """Return the metrics that are numbers or null.
+
+    :param beside: gets what a double does not show, by metric: a whole number that is rounded, "NaN".
+    :param refused: gets the reason why each of the others is refused.
+    """
     if not isinstance(value, Mapping):
         raise BadRecord(f"m is not an object: {shown(value)}")
     metrics: dict[str, float | None] = {}
-    refused: list[str] = []
     for name, number in value.items():
-        if type(name) is not str or not _is_unicode(name):
+        if type(name) is not str or not (name.isascii() or _is_unicode(name)):
             refused.append(f"a metric's name is not Unicode: {shown(name)}")
         elif isinstance(number, float):
-            # A subclass of float may have a + of its own.
-            metrics[name] = float(number) + 0.0 if math.isfinite(number) else None
+            if math.isfinite(number):
+                # A subclass of float may have a + of its own.
+                metrics[name] = float(number) + 0.0
+            elif math.isnan(number):
+                metrics[name], beside[name] = None, "NaN"
+            else:
+                refused.append(f"metric {shown(name)} is beyond doubles: {shown(number)}")
         elif number is None:
             metrics[name] = None
         elif type(number) is int and -(1 << 1023) < number < 1 << 1023:
-            metrics[name] = float(number)
+            metrics[name] = rounded = float(number)
+            if not -EXACT_END <= number <= EXACT_END and int(rounded) != number:
+                beside[name] = number
         else:
             refused.append(f"metric {shown(name)} is not a number: {shown(number)}")
-    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-    return metrics, refused[0] + more if refused else ""
+    return metrics
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,17 +1,18 @@
 """``ingest.toml``: which decoder reads which topic. ::
 
+    include = ["zigbee2mqtt", "shelly"]       # ready-made rules, which come after those of the file
+
     [[decoder]]                               # the first whose topic matches reads the message
-    topic = "zigbee2mqtt/{device}"            # + and # as in a topic filter; {device}: the level with the device id
-    format = "json"                           # json, cbor, protobuf, number, umqtt, sparkplug, or Python: "a.py"
+    topic = "press/{device}/+"                # + and # as in a topic filter; {device}: the level with the device id
+    format = "json"                           # a format, or your own decoder in Python: "a.py"
     metrics = { temp_c = "temperature" }      # metric = field; without this key every number is a metric
 
-The pipeline reads a topic that no rule matches as it does without ``ingest.toml``. Paths are relative to that file.
+A topic that no rule matches is read as without ``ingest.toml``. Paths are relative to that file. Ready-made rules are
+the files in :mod:`systems`.
 """
 
-import importlib.util
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,31 +20,39 @@ from typing import Any, NamedTuple
 from ..errors import UsageError
 from ..toml_file import read_toml, take_tables
 from . import sparkplug
-from .cbor import cbor_object
-from .fields import FieldMap
-from .json import json_object
-from .number import number
-from .reading import BadRecord, Decode, Reading, Topic, each_payload
-from .record import read_record
+from .build import decoder_of
+from .patterns import Pattern, compiled, topics_of
+from .reading import Decode, Topic
+from .rule_keys import check
 
-_MAPPING = frozenset(("metrics", "time", "device", "boot", "seq"))
-_KEYS: Mapping[str, frozenset[str]] = {
-    "json": _MAPPING,
-    "cbor": _MAPPING,
-    "protobuf": _MAPPING | {"descriptor", "message"},
-    "number": frozenset(("metric",)),
-    "umqtt": frozenset(),
-    "sparkplug": frozenset(),
-}
-_NAMED = ("{device}", "{metric}")
+SYSTEMS = (
+    *("sparkplug", "chirpstack", "ttn", "zigbee2mqtt", "tasmota", "homie", "zwave-js-ui", "victron", "rtl_433"),
+    *("openmqttgateway", "owntracks", "telegraf", "homeassistant-statestream", "esphome", "shelly"),
+)
+"""The systems with ready-made rules, in the order in which the rules are tried, whatever the order in `include`.
+
+The topics of the last ones begin with the device, so that they match those of other systems too.
+"""
+_SOURCE = "#source"
 
 
 class Match(NamedTuple):
-    """The decoder that reads a message, the topic to pass to it, and the decoder's name: its format or its file."""
+    """The rule that reads a message.
+
+    :ivar decode: its decoder.
+    :ivar topic: the topic to pass to it.
+    :ivar name: the decoder's name: its format or its file.
+    :ivar rule: where the rule stands: ``decoder 2``, ``tasmota: decoder 1``.
+    :ivar skip_retained: messages that the broker had retained are not read.
+    :ivar later: the rule that reads what this one leaves: see :data:`UNMATCHED`.
+    """
 
     decode: Decode
     topic: Topic
     name: str
+    rule: str = ""
+    skip_retained: bool = False
+    later: "Match | None" = None
 
 
 class Rules(NamedTuple):
@@ -78,69 +87,73 @@ def load(path: Path) -> str:
     :raises UsageError: the file, or a file that it names, cannot be read or is invalid.
     """
     content = read_toml(path)
-    tables = take_tables(path, content, "decoder", "a topic and a format")
+    include = content.pop("include", [])
+    if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+        raise UsageError(f"{path}: include = {include!r} must be a list of names")
+    unknown = [name for name in include if name not in SYSTEMS]
+    if unknown:
+        raise UsageError(f"{path}: there are no rules for {unknown[0]!r}; there are {', '.join(SYSTEMS)}")
+    tables = _checked(path, content, required=not include)
+    return json.dumps(tables + ready_made(include))
+
+
+def ready_made(names: list[str]) -> list[dict[str, Any]]:
+    """Return the tables of the ready-made rules of some systems."""
+    tables: list[dict[str, Any]] = []
+    for name in SYSTEMS:
+        if name in names:
+            file = Path(__file__).parent / "systems" / f"{name}.toml"
+            some = _checked(file, read_toml(file), required=True)
+            tables += [table | {_SOURCE: f"{name}: {table[_SOURCE]}"} for table in some]
+    return tables
+
+
+def _checked(path: Path, content: dict[str, Any], *, required: bool) -> list[dict[str, Any]]:
+    tables = take_tables(path, content, "decoder", "a topic and a format", required=required)
     if content:
-        raise UsageError(f"{path}: there is no key {min(content)}; there is [[decoder]]")
+        raise UsageError(f"{path}: there is no key {min(content)}; there are include and [[decoder]]")
     for index, table in enumerate(tables, 1):
         where = f"{path}: decoder {index}"
-        _check(where, table)
+        check(where, table)
         for key in ("descriptor", "format"):
             if key in table and (key == "descriptor" or table[key].endswith(".py")):
                 table[key] = str((path.parent / table[key]).absolute())
         try:
-            _decoder(table)
+            decoder_of(table)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error
-    return json.dumps(tables)
+        table[_SOURCE] = f"decoder {index}"
+    return tables
 
 
-def _check(where: str, table: dict[str, Any]) -> None:
-    """Check one [[decoder]] table.
-
-    :raises UsageError: the table is invalid.
-    """
-    for key in ("topic", "format"):
-        if not isinstance(table.get(key), str) or not table[key]:
-            raise UsageError(f"{where}: there is no {key}")
-    levels = table["topic"].split("/")
-    odd = [one for one in levels if re.search(r"[{}+#]", one) and one not in (*_NAMED, "+", "#")]
-    if odd or "#" in levels[:-1] or any(levels.count(one) > 1 for one in _NAMED):
-        raise UsageError(
-            f"{where}: topic {table['topic']!r} is no pattern: {{device}}, {{metric}} and + are whole levels, each "
-            "name stands there once, and # is the last"
-        )
-    kind = "python" if table["format"].endswith(".py") else table["format"]
-    if kind not in (*_KEYS, "python"):
-        raise UsageError(f"{where}: there is no format {kind!r}; there are {', '.join(_KEYS)}, and files ending in .py")
-    known = _KEYS.get(kind, frozenset())
-    for key, value in table.items():
-        if key not in known | {"topic", "format"}:
-            raise UsageError(f"{where}: {kind} has no key {key}; it has {', '.join(sorted(known)) or 'none'}")
-        names = isinstance(value, dict) and value and all(isinstance(one, str) and one for one in value.values())
-        if not names if key == "metrics" else not isinstance(value, str) or not value:
-            raise UsageError(f"{where}: {key} = {value!r} must be {'a table of names' if key == 'metrics' else 'text'}")
-    if (table.get("boot") is None) != (table.get("seq") is None):
-        raise UsageError(f"{where}: boot and seq are one identity: give both or neither")
-    if kind == "sparkplug":
-        if levels[0] != "spBv1.0" or "{device}" in levels or "{metric}" in levels:
-            raise UsageError(f"{where}: topic of sparkplug begins with spBv1.0/ and has no {{device}}: spBv1.0/#")
-    elif ("{device}" in levels) == ("device" in table) and kind != "python":
-        raise UsageError(f"{where}: give the device either as {{device}} in the topic, or with the key device")
-    if kind == "number" and ("{metric}" in levels) == ("metric" in table):
-        raise UsageError(f"{where}: the metric's name is {{metric}} in the topic, or the key metric")
-    if kind == "protobuf" and not {"descriptor", "message"} <= table.keys():
-        raise UsageError(f"{where}: protobuf needs a descriptor and a message")
+class _Rule(NamedTuple):
+    patterns: list[Pattern]
+    decode: Decode
+    name: str
+    source: str
+    skip_retained: bool
+    is_partial: bool
 
 
 def _match(decoders: str, name: str) -> Match | None:
-    for pattern, decode, decoder_name in _compiled(decoders):
-        found = pattern.fullmatch(name)
-        if found:
-            named = found.groupdict()
-            if decode is sparkplug.read_alone:
-                named = {"device": sparkplug.node_of(name)}
-            return Match(decode, Topic(name, **named), decoder_name)
-    return None
+    """Return the first rule for a topic, with those after it as far as it may leave messages to them."""
+    found: list[Match] = []
+    for rule, topic in _matching(decoders, name):
+        found.append(Match(rule.decode, topic, rule.name, rule.source, rule.skip_retained))
+        if not rule.is_partial:
+            break
+    later: Match | None = None
+    for match in reversed(found):
+        later = match._replace(later=later)
+    return later
+
+
+def _matching(decoders: str, name: str) -> Iterator[tuple[_Rule, Topic]]:
+    for rule in _rules(decoders):
+        levels = next(filter(None, (pattern.match(name) for pattern in rule.patterns)), None)
+        if levels is not None:
+            device = sparkplug.node_of(name) if rule.decode is sparkplug.read_alone else levels[0]
+            yield rule, Topic(name, device, levels[1])
 
 
 _REMEMBERED_LENGTH = 256
@@ -148,65 +161,15 @@ _remembered = lru_cache(maxsize=20_000)(_match)
 
 
 @cache
-def _compiled(decoders: str) -> list[tuple[re.Pattern[str], Decode, str]]:
-    tables = json.loads(decoders)
-    return [(_pattern(table["topic"]), _decoder(table), Path(table["format"]).name) for table in tables]
-
-
-def _pattern(topic: str) -> re.Pattern[str]:
-    """Compile a topic pattern. [MQTT-4.7]: a wildcard as the first level does not match topics that begin with $."""
-    shapes = {"+": "[^/]*", "#": ".*"} | {name: f"(?P<{name[1:-1]}>[^/]+)" for name in _NAMED}
-    levels = topic.split("/")
-    whole = "/".join(shapes.get(level, re.escape(level)) for level in levels)
-    if levels[-1] == "#" and len(levels) > 1:
-        whole = whole.removesuffix("/.*") + "(/.*)?"
-    return re.compile(("(?!\\$)" if levels[0] in shapes else "") + whole, re.DOTALL)
-
-
-def _decoder(table: Mapping[str, Any]) -> Decode:
-    """Return the decoder that a checked [[decoder]] table describes.
-
-    :raises UsageError: a file that the table names cannot be used.
-    """
-    kind = table["format"]
-    if kind.endswith(".py"):
-        return _python(Path(kind))
-    if kind == "umqtt":
-        return each_payload(_own)
-    if kind == "sparkplug":
-        return sparkplug.read_alone
-    if kind == "number":
-        metric = table.get("metric")
-        return each_payload(lambda topic, payload: Reading({metric or topic.metric or "": number(payload)}))
-    mapping = FieldMap(table.get("metrics", {}), *(table.get(key) for key in ("time", "device", "boot", "seq")))
-    readers: dict[str, Callable[[bytes], dict[str, object]]] = {"json": json_object, "cbor": cbor_object}
-    if kind == "protobuf":
-        from .protobuf import message_reader
-
-        readers[kind] = message_reader(Path(table["descriptor"]), table["message"])
-    read = readers[kind]
-    return each_payload(lambda _topic, payload: mapping.read(read(payload)))
-
-
-def _own(topic: Topic, payload: bytes) -> Reading:
-    """Read a telemetry record on a rule's topic. Raises BadRecord if its id is not the topic's device."""
-    reading = read_record(payload)
-    if reading.device_id != topic.device:
-        raise BadRecord(f"id {ascii(reading.device_id)[:60]} is not the topic's device {ascii(topic.device)[:60]}")
-    return reading
-
-
-def _python(path: Path) -> Decode:
-    try:
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise UsageError(f"cannot import {path}: {type(error).__name__}: {error}") from error
-    decode = getattr(module, "decode", None)
-    if not callable(decode):
-        raise UsageError(f"{path} has no function decode(topic, payloads)")
-    return decode  # pyrefly: ignore[bad-return] - run() looks at what it returns
+def _rules(decoders: str) -> list[_Rule]:
+    return [
+        _Rule(
+            [compiled(topic) for topic in topics_of(table["topic"])],
+            decoder_of(table),
+            Path(table["format"]).name,
+            table.get(_SOURCE, ""),
+            table.get("skip_retained", False),
+            bool(table.keys() & {"when", "begins"}),
+        )
+        for table in json.loads(decoders)
+    ]

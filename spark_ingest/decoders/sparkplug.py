@@ -1,23 +1,27 @@
 """Sparkplug B: messages on ``spBv1.0/GROUP/KIND/NODE[/DEVICE]``, readable only with their birth certificate.
 
 A birth (NBIRTH, DBIRTH) names its metrics and gives each an alias and a type; data messages may use the alias alone.
-So the content of births is remembered, separately for each pair of collector and edge node.
+So the content of births is remembered, separately for each pair of collector and edge node. A death ends that: births
+are QoS 0 and may be lost, and the aliases of the next session can be others.
 
 The messages of a node make up one series: the device_id is ``GROUP/NODE``, and metrics of the node's devices are
 named ``DEVICE/METRIC``. The boot is ``bdSeq-TIMESTAMP`` of the NBIRTH, so a restart and a rebirth each begin a new
 boot. The seq counts messages from the NBIRTH on, because Sparkplug's own seq wraps from 255 to 0.
+
+Each metric has a time of its own. A message with several times becomes several readings: the newest has the message's
+number, and the others are identified by their place.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from .fast_decode import TS_END
 from .json import shown
-from .reading import BadRecord, Reading, Topic, each_payload
+from .reading import BadRecord, Reading, Result, Status, Topic, each_payload
 from .record import a_name
+from .sparkplug_payload import Value, parse, values
 
 _NODE_KINDS = ("NBIRTH", "NDATA", "NDEATH")
 _DEVICE_KINDS = ("DBIRTH", "DDATA", "DDEATH")
@@ -31,59 +35,6 @@ _SESSIONS = 2
 _LARGEST = 1_000_000
 _COUNTED_LENGTH = 64
 
-_STRING, _BYTES, _UINT32, _UINT64, _FLOAT, _DOUBLE, _BOOL, _MESSAGE = 9, 12, 13, 4, 2, 1, 8, 11
-_OPTIONAL, _REPEATED = 1, 3
-# Message to (field, number, type in descriptor.proto). Data sets, templates and properties are not parsed: bytes.
-_FIELDS = {
-    "Metric": (
-        ("name", 1, _STRING),
-        ("alias", 2, _UINT64),
-        ("timestamp", 3, _UINT64),
-        ("datatype", 4, _UINT32),
-        ("is_historical", 5, _BOOL),
-        ("is_transient", 6, _BOOL),
-        ("is_null", 7, _BOOL),
-        ("metadata", 8, _BYTES),
-        ("properties", 9, _BYTES),
-        ("int_value", 10, _UINT32),
-        ("long_value", 11, _UINT64),
-        ("float_value", 12, _FLOAT),
-        ("double_value", 13, _DOUBLE),
-        ("boolean_value", 14, _BOOL),
-        ("string_value", 15, _STRING),
-        ("bytes_value", 16, _BYTES),
-        ("dataset_value", 17, _BYTES),
-        ("template_value", 18, _BYTES),
-    ),
-    "Payload": (
-        ("timestamp", 1, _UINT64),
-        ("metrics", 2, _MESSAGE),
-        ("seq", 3, _UINT64),
-        ("uuid", 4, _STRING),
-        ("body", 5, _BYTES),
-    ),
-}
-# Signed data type of a metric to the number of bits of its two's complement.
-_SIGNED = {1: 8, 2: 16, 3: 32, 4: 64}
-_PACKAGE = "sparkplug_b"
-
-
-@cache
-def _parser() -> Callable[[bytes], Any]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(name="sparkplug_b.proto", package=_PACKAGE, syntax="proto2")
-    for name, fields in _FIELDS.items():
-        one = file.message_type.add(name=name)
-        for field_name, number, kind in fields:
-            label: Any = _REPEATED if kind == _MESSAGE else _OPTIONAL
-            added = one.field.add(name=field_name, number=number, type=cast(Any, kind), label=label)
-            if kind == _MESSAGE:
-                added.type_name = f".{_PACKAGE}.Metric"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Payload")).FromString
-
 
 @dataclass
 class _Session:
@@ -92,22 +43,28 @@ class _Session:
     :ivar boot: the boot of its readings, ``bdSeq-TIMESTAMP``.
     :ivar born: timestamp of the NBIRTH, Unix milliseconds.
     :ivar first_seq: Sparkplug's seq of the NBIRTH.
+    :ivar bd_seq: its bdSeq, which its NDEATH has too.
     :ivar metrics: path to data type.
-    :ivar aliases: alias to path.
+    :ivar aliases: alias to path, by device ("" for the node's own metrics): an alias of another is unknown.
+    :ivar defined: the number of the birth that `aliases` are from, by device.
     :ivar points: (timestamp, number) of some messages, both ascending; the last is the newest message.
+    :ivar is_dead: its NDEATH was received.
     """
 
     boot: str
     born: int
     first_seq: int
+    bd_seq: int
     metrics: dict[str, int] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, dict[str, str]] = field(default_factory=dict)
+    defined: dict[str, int] = field(default_factory=dict)
     points: list[tuple[int, int]] = field(default_factory=list)
+    is_dead: bool = False
 
     @property
     def size(self) -> int:
         """The number of metrics and aliases that the session defines; long names count as several."""
-        return _size(self.metrics) + len(self.aliases)
+        return _size(self.metrics) + sum(map(len, self.aliases.values()))
 
     def number(self, seq: int, timestamp: int, redelivered: bool) -> int:
         """Return a message's number in the session; the NBIRTH has 0.
@@ -157,83 +114,116 @@ class Births:
         content = {node: [asdict(one) for one in sessions] for node, sessions in self._nodes.items()}
         return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
-    def result(self, collector: str, topic: str, payload: bytes, redelivered: bool) -> Reading | BadRecord:
+    def result(self, collector: str, topic: str, payload: bytes, redelivered: bool) -> list[Result]:
         """Return the result of :meth:`read`, or the BadRecord that it raised."""
         try:
             return self.read(collector, topic, payload, redelivered=redelivered)
         except BadRecord as error:
-            return error
+            return [error]
 
-    def read(self, collector: str, topic: str, payload: bytes, *, redelivered: bool = False) -> Reading:
-        """Return the reading in a message. Call this in the order in which the collector received the messages.
+    def read(self, collector: str, topic: str, payload: bytes, *, redelivered: bool = False) -> list[Result]:
+        """Return what is in a message. Call this in the order in which the collector received the messages.
+
+        The first is the reading that has the message's number; readings of other times, which have none, and the
+        node's status follow.
 
         :param redelivered: the broker may have sent the message before (DUP).
         :raises BadRecord: the message cannot be read.
         """
         node, kind, device = parse_topic(topic)
-        content = _parse(payload)
+        content = parse(payload)
+        key = f"{collector}\0{a_name(node, 'group/node')}"
         if kind == "NDEATH":
-            # NDEATH is the node's will: it has no seq and no timestamp.
-            metrics, extra = _values(_found(content, "", None))
-            return Reading(metrics, node, extra={**extra, "sparkplug": kind})
+            return self._end(key, node, content)
         seq, timestamp = _place(content, kind)
         self.changed = True
-        prefix = f"{device}/" if device else ""
-        key = f"{collector}\0{a_name(node, 'group/node')}"
         if kind in ("NBIRTH", "DBIRTH"):
             # Check all names before anything of this birth is remembered.
             for one in content.metrics:
-                a_name(prefix + one.name if one.name else None, "a metric's name")
+                a_name(f"{device}/{one.name}" if device and one.name else one.name or None, "a metric's name")
         if kind == "NBIRTH":
-            session, number = self._begin(key, content), 0
+            session, number, repeated = self._begin(key, content, redelivered)
         else:
             session = self._session(key, timestamp, redelivered)
-            number = session.number(seq, timestamp, redelivered)
-        if kind in ("NBIRTH", "DBIRTH"):
-            self._define(self._nodes[key], session, content, prefix)
-        metrics, extra = _values(_found(content, prefix, session))
+            known = session.points[-1][1]
+            number = None if seq is None else session.number(seq, timestamp, redelivered)
+            repeated = redelivered and number is not None and number <= known
+        # What a birth or death says is news only once: a later message may have changed it.
+        if kind in ("NBIRTH", "DBIRTH") and not repeated:
+            self._define(self._nodes[key], session, content, device, number or 0)
+        readings = _readings(node, content, session, device, timestamp, number)
+        extra = dict(readings[0].extra)
         if kind not in ("NDATA", "DDATA"):
             extra["sparkplug"] = f"{kind} {device}" if device else kind
-        return Reading(metrics, node, session.boot, number, ts=timestamp, extra=extra)
+        if kind == "DDEATH" and device and not repeated:
+            self._size -= len(session.aliases.pop(device, {}))
+        boot = None if number is None else session.boot
+        results: list[Result] = [replace(readings[0], boot=boot, seq=number, extra=extra), *readings[1:]]
+        if kind == "NBIRTH":
+            results.append(Status(True, kind, node, session.boot))
+        return results
 
-    def _begin(self, key: str, content: Any) -> _Session:
-        counters = [one.long_value or one.int_value for one in content.metrics if one.name == "bdSeq"]
-        if not counters:
+    def _end(self, key: str, node: str, content: Any) -> list[Result]:
+        """Read an NDEATH: the node's will, which has no seq. That of an earlier session is no news."""
+        bd_seq = _bd_seq(content)
+        newest = self._nodes[key][-1] if key in self._nodes else None
+        if newest is not None:
+            if bd_seq is not None and _is_older(bd_seq, newest.bd_seq):
+                return []
+            newest.is_dead = self.changed = True
+        boot = newest.boot if newest is not None and newest.bd_seq == bd_seq else None
+        return [Status(False, "NDEATH", node, boot, {} if bd_seq is None else {"bdSeq": bd_seq})]
+
+    def _begin(self, key: str, content: Any, redelivered: bool) -> tuple[_Session, int, bool]:
+        """Begin the session of an NBIRTH; return it, the NBIRTH's number, and whether the NBIRTH was known."""
+        bd_seq = _bd_seq(content)
+        if bd_seq is None:
             raise BadRecord("NBIRTH without bdSeq")
-        boot, born = f"{counters[0]}-{content.timestamp}", content.timestamp
+        boot, born = f"{bd_seq}-{content.timestamp}", content.timestamp
         # Move the node to the end: nodes are ordered by when they were last heard.
         sessions = self._nodes[key] = self._nodes.pop(key, [])
         for one in sessions:
             if one.boot == boot:
-                return one
-        sessions.append(_Session(boot, born, content.seq, points=[(born, 0)]))
+                one.is_dead &= redelivered
+                return one, 0, redelivered
+        sessions.append(_Session(boot, born, content.seq, bd_seq, points=[(born, 0)]))
         self._size -= sum(old.size for old in sessions[:-_SESSIONS])
         del sessions[:-_SESSIONS]
-        return sessions[-1]
+        return sessions[-1], 0, False
 
     def _session(self, key: str, timestamp: int, redelivered: bool) -> _Session:
         if key not in self._nodes:
-            raise BadRecord("the birth certificate of its node was not received: ask the node for a rebirth")
+            raise BadRecord(f"the birth certificate of its node was not received: {_REBIRTH}")
         sessions = self._nodes[key] = self._nodes.pop(key)
         before = [one for one in sessions if one.born <= timestamp] if redelivered else []
-        return before[-1] if before else sessions[-1]
+        session = before[-1] if before else sessions[-1]
+        # What was sent before the death may come again after it.
+        if session.is_dead and not (redelivered and timestamp <= session.points[-1][0]):
+            raise BadRecord(f"its node died, and the next birth certificate was not received: {_REBIRTH}")
+        return session
 
-    def _define(self, sessions: list[_Session], session: _Session, content: Any, prefix: str) -> None:
+    def _define(
+        self, sessions: list[_Session], session: _Session, content: Any, device: str | None, number: int
+    ) -> None:
         """Remember the metrics of a birth.
 
         :param sessions: the sessions of the node, of which `session` is one.
         :raises BadRecord: the node would have more than _LARGEST; nothing of the birth is remembered.
         """
+        prefix = f"{device}/" if device else ""
         metrics = {prefix + one.name: one.datatype for one in content.metrics}
         aliases = {str(one.alias): prefix + one.name for one in content.metrics if one.HasField("alias")}
-        added = _size(metrics.keys() - session.metrics.keys()) + len(aliases.keys() - session.aliases.keys())
+        known = session.aliases.get(device or "", {})
+        added = _size(metrics.keys() - session.metrics.keys()) + len(aliases) - len(known)
         if session is sessions[-1] and sum(one.size for one in sessions) + added > _LARGEST:
             self._size -= sum(one.size for one in sessions[:-1])
             del sessions[:-1]
         if sum(one.size for one in sessions) + added > _LARGEST:
             raise BadRecord(f"its node has births of more than {_LARGEST:,} metrics and aliases: this one is too many")
         session.metrics.update(metrics)
-        session.aliases.update(aliases)
+        # A birth has all metrics, so aliases of the one before are over.
+        session.aliases[device or ""] = aliases
+        session.defined[device or ""] = number
         self._size += added
         self._forget_silent(keep=1)
 
@@ -245,6 +235,9 @@ class Births:
         while self._size > _LARGEST and len(self._nodes) > keep:
             silent = self._nodes.pop(next(iter(self._nodes)))
             self._size -= sum(one.size for one in silent)
+
+
+_REBIRTH = "ask the node for a rebirth (umqtt sparkplug rebirth GROUP/NODE)"
 
 
 def _size(paths: Iterable[str]) -> int:
@@ -269,78 +262,89 @@ def node_of(topic: str) -> str | None:
 
 
 @each_payload
-def read_alone(topic: Topic, payload: bytes) -> Reading:
+def read_alone(topic: Topic, payload: bytes) -> list[Result]:
     """Read a message without the births before it, for callers that need only its device."""
     return Births().read("", topic.name, payload)
 
 
-def _parse(payload: bytes) -> Any:
-    from google.protobuf import message
-
-    try:
-        content = _parser()(payload)
-    except (message.DecodeError, UnicodeDecodeError) as error:
-        raise BadRecord(f"not a Sparkplug payload: {error}") from None
-    # For text that is not UTF-8, Protobuf returns bytes and leaves the check to the reader.
-    if not all(type(one.name) is str and type(one.string_value) is str for one in content.metrics):
-        raise BadRecord("not a Sparkplug payload: a text is not UTF-8")
-    return content
+def _bd_seq(content: Any) -> int | None:
+    return next((one.long_value or one.int_value for one in content.metrics if one.name == "bdSeq"), None)
 
 
-def _place(content: Any, kind: str) -> tuple[int, int]:
+def _is_older(bd_seq: int, than: int) -> bool:
+    """Return whether a session is older than another one; bdSeq begins again after 255."""
+    if max(bd_seq, than) < _SEQ_END:
+        return (bd_seq - than) % _SEQ_END > _SEQ_END // 2
+    return bd_seq < than
+
+
+def _place(content: Any, kind: str) -> tuple[int | None, int]:
     """Return the seq and timestamp of a message. Raises BadRecord if one is missing or out of range."""
-    for name in ("seq", "timestamp"):
+    # Some libraries send a DDEATH without seq; it has no values, and tells all the same that the device is gone.
+    for name in ("timestamp",) if kind == "DDEATH" else ("seq", "timestamp"):
         if not content.HasField(name):
             raise BadRecord(f"{kind} without {name}")
     if content.seq >= _SEQ_END or content.timestamp >= TS_END:
         raise BadRecord(f"seq or timestamp is out of range: {content.seq}, {content.timestamp}")
-    return content.seq, content.timestamp
+    return content.seq if content.HasField("seq") else None, content.timestamp
 
 
-def _found(content: Any, prefix: str, session: _Session | None) -> Iterator[tuple[str, object]]:
-    """Yield (path, value) of each metric; a value of type bytes is the reason why this metric alone is refused.
+class _Values:
+    """The values of one time in a message."""
 
-    A metric is refused if no birth has named it, or if its value is neither a number nor text.
-    """
+    def __init__(self) -> None:
+        self.metrics: dict[str, object] = {}
+        self.extra: dict[str, object] = {}
+        self.refused: list[str] = []
+
+    def add(self, path: str, value: Value) -> None:
+        if value.refused:
+            self.refused.append(f"metric {shown(path)} is {value.refused}")
+        elif path in self.metrics or path in self.extra:
+            self.refused.append(f"metric {shown(path)} has several values of one time: {shown(value.value)}")
+        elif value.beside is not None:
+            self.extra[path] = value.beside
+        elif isinstance(value.value, str):
+            self.extra[path] = value.value
+        else:
+            self.metrics[path] = value.value
+
+
+def _readings(
+    node: str, content: Any, session: _Session, device: str | None, timestamp: int, number: int | None
+) -> list[Reading]:
+    """Return one reading for each time in a message, the newest first."""
+    # A message from before the newest birth that comes again has aliases that are not known any more.
+    is_current = number is None or number >= session.defined.get(device or "", 0)
+    aliases = session.aliases.get(device or "", {}) if is_current else {}
+    times: dict[int, _Values] = {}
+    refused: list[str] = []
     for one in content.metrics:
-        path = prefix + one.name if one.name else None
-        if path is None and session is not None and one.HasField("alias"):
-            path = session.aliases.get(str(one.alias))
-        if path is None:
-            yield f"alias {one.alias}", b"no birth certificate has it"
-        else:
-            yield path, _value(one, one.datatype or (session.metrics.get(path, 0) if session else 0))
+        at = one.timestamp if one.HasField("timestamp") else timestamp
+        if at >= TS_END:
+            refused.append(f"time: the timestamp of metric {shown(one.name)} is no time: {at}")
+            at = timestamp
+        mine = times.setdefault(at, _Values())
+        for path, value in _named(one, session, aliases, device):
+            mine.add(path, value)
+    newest = max(times, default=timestamp)
+    times.setdefault(newest, _Values()).refused[:0] = refused
+    return [
+        Reading(mine.metrics, node, ts=at, extra=mine.extra, refused=mine.refused)
+        for at, mine in sorted(times.items(), reverse=True)
+    ]
 
 
-def _value(one: Any, datatype: int) -> object:
-    if one.is_null:
-        return None
-    bits = _SIGNED.get(datatype)
-    for name in ("int_value", "long_value"):
-        if one.HasField(name):
-            number = getattr(one, name)
-            if bits is None:
-                return number
-            number &= (1 << bits) - 1
-            return number - (1 << bits) if number >> (bits - 1) else number
-    for name in ("float_value", "double_value", "string_value"):
-        if one.HasField(name):
-            return getattr(one, name)
-    if one.HasField("boolean_value"):
-        return float(one.boolean_value)
-    is_other = any(one.HasField(name) for name in ("bytes_value", "dataset_value", "template_value"))
-    return b"a value that is neither number nor text" if is_other else None
-
-
-def _values(found: Iterator[tuple[str, object]]) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the metrics and the texts. A path's second value becomes the metric ``PATH again``, which is refused."""
-    metrics: dict[str, object] = {}
-    extra: dict[str, object] = {}
-    for path, value in found:
-        if path in metrics or path in extra:
-            metrics[f"{path} again"] = f"one of several values: {shown(value)}"
-        elif isinstance(value, str):
-            extra[path] = value
-        else:
-            metrics[path] = value
-    return metrics, extra
+def _named(one: Any, session: _Session, aliases: dict[str, str], device: str | None) -> Iterator[tuple[str, Value]]:
+    """Yield the path of each value of a metric, and the value."""
+    prefix = f"{device}/" if device else ""
+    path = prefix + one.name if one.name else aliases.get(str(one.alias))
+    if path is None or not (one.name or one.HasField("alias")):
+        whose = f"of {shown(device)}" if device else "of the node"
+        yield f"alias {one.alias}", Value("", None, refused=f"unknown: no birth certificate {whose} has it")
+        return
+    for value in values(one, one.datatype or session.metrics.get(path, 0)):
+        inner = path + value.name
+        if value.name and inner in session.metrics:
+            value = value._replace(refused="a part of another metric, and the name of a metric of its own")
+        yield inner, value

@@ -40,6 +40,7 @@ from .silver import (
     silver_rows,
     stored_identities,
     unnumbered_rows,
+    without_repeated,
 )
 
 __all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "bronze_rows", "judge"]
@@ -66,7 +67,10 @@ _TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
 @dataclass
 class Totals:
-    """Counts since the process started; a replayed micro-batch counts only the rows that it appended."""
+    """Counts since the process started; a replayed micro-batch counts only the rows that it appended.
+
+    :ivar ignored: messages that are in bronze alone: there is no value in them, or a rule leaves them out.
+    """
 
     batches: int = 0
     messages: int = 0
@@ -76,6 +80,7 @@ class Totals:
     rows_quarantined: int = 0
     rows_status: int = 0
     rows_logs: int = 0
+    ignored: int = 0
     duplicates: int = 0
     open_gaps: int = 0
     boots: int = 0
@@ -162,6 +167,7 @@ class BatchWriter:
             self._births.keep(batch_id, births)
         totals.batches += 1
         totals.messages += read
+        totals.ignored += parts.ignored
         totals.replayed += read - new
         totals.open_gaps = seen.open_gaps
         totals.boots = len(seen)
@@ -209,9 +215,9 @@ def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table, rules: Ru
     :param silver: the table, for comparing the payloads of readings that were seen before.
     """
     new = seen.take(parts.readings)
-    unnumbered = unnumbered_rows(silver.without_known(parts.unnumbered))
-    rows = pa.concat_tables([silver_rows(parts.readings, new), unnumbered])
     again = repeated(parts.readings, new, silver)
+    unnumbered = unnumbered_rows(without_repeated(silver.without_known(parts.unnumbered), again))
+    rows = pa.concat_tables([silver_rows(parts.readings, new), unnumbered])
     return {
         "silver": rows,
         "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts, rules)]),

@@ -168,6 +168,7 @@ class ClusterWriter:
         totals.batches += 1
         totals.messages += total("messages")
         totals.replayed += total("messages") - rows["bronze"]
+        totals.ignored += total("ignored")
         totals.duplicates += rows["duplicates"]
         totals.boots, totals.open_gaps = total("boots"), total("open_gaps")
         totals.rows_bronze += rows["bronze"]

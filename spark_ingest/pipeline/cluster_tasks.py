@@ -145,7 +145,7 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
         written = {name: _write_new(job, name, some) for name, some in rows.items()}
     except (OSError, DeltaError) as error:
         raise write_failure(error, located(job.tables)) from error
-    counts = {"messages": read, "readings": parts.readings.num_rows}
+    counts = {"messages": read, "readings": parts.readings.num_rows, "ignored": parts.ignored}
     report = json.dumps({"partition": partition, "files": written, "counts": counts}).encode()
     sent = [(partition % job.buckets, report)]
     sent += [(bucket, _packed(readings)) for bucket, readings in _by_bucket(parts.readings, job.buckets)]

@@ -3,20 +3,29 @@
 A reading with a boot and a seq from its device is like any other. A reading without them is *unnumbered*: its place
 in the spool identifies it. Its boot is then the spool, and its seq is negative, which no device can send. So no seq
 is ever missing between two such readings, and a reading that is sent twice is stored twice.
+
+A message may contain several readings. The first without a number has the spool as boot, the others ``SPOOL#1``,
+``SPOOL#2`` and so on. If one reading of a message has a number, the unnumbered ones belong to it: they are duplicates
+if it is one.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from ..decoders.reading import BadRecord, Reading, guarded, run, text_of
-from ..decoders.record import Record, a_name, checked
+from ..decoders.fast_decode import LONGEST_NAME, TS_END
+from ..decoders.json import shown
+from ..decoders.reading import UNMATCHED, BadRecord, Reading, Result, Results, Status, guarded, raised, run, text_of
+from ..decoders.record import Record, a_name, checked, extra_fields
 from ..decoders.rules import Match, Rules
 from ..decoders.sparkplug import Births, read_alone
 from ..escape import printable
+from ..tables.schemas import STATUS_SCHEMA
 from ..tables.table import places
 from .record import Owner, quarantine, readings_table
+from .shared_names import warn_of_shared_names
 
 FIRST_PLACE = -(1 << 63)
 """The seq of a message at the beginning of a spool; later positions have larger ones."""
@@ -30,12 +39,28 @@ class Foreign(NamedTuple):
     :ivar readings: numbered readings, in READING_SCHEMA.
     :ivar unnumbered: unnumbered readings, in READING_SCHEMA.
     :ivar quarantined: refused messages and readings with refused metrics, in QUARANTINE_SCHEMA.
+    :ivar status: in STATUS_SCHEMA.
+    :ivar ignored: number of messages in none of these: there is no value in them, or the rule leaves them out.
     """
 
     mask: np.ndarray
     readings: pa.Table
     unnumbered: pa.Table
     quarantined: pa.Table
+    status: pa.Table
+    ignored: int
+
+
+class _Message:
+    """What one message contains: its records, the device's status, and why something of it was refused."""
+
+    __slots__ = ("owner", "reasons", "records", "status")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.status: tuple[str, Status] | None = None
+        self.reasons: list[str] = []
+        self.owner: Owner = (None, None, None)
 
 
 def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign | None:
@@ -51,69 +76,220 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
     mask = np.array([match is not None for match in matches], dtype=bool)[codes]
     if not mask.any():
         return None
-    messages, codes = messages.filter(pa.array(mask)), codes[mask]
-    payloads = messages["payload"].to_pylist()
-    results: list[Reading | BadRecord | None] = [None] * len(payloads)
-    in_order: list[int] = []
-    records: list[Record | None] = [None] * len(payloads)
-    reasons: dict[int, str] = {}
-    owners: dict[int, Owner] = {}
+    if not mask.all():
+        messages, codes = messages.filter(pa.array(mask)), codes[mask]
+    reader = _Reader(messages)
+    in_order: list[tuple[int, Match]] = []
     order = np.argsort(codes, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
-        match = matches[codes[rows[0]]]
+    for group in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        match = matches[codes[group[0]]]
         assert match is not None
+        rows = [row for row in group.tolist() if not (match.skip_retained and reader.is_retained[row])]
         if match.decode is read_alone:
-            in_order += rows.tolist()
-            continue
-        decoded = run(match.decode, match.name, match.topic, [payloads[row] for row in rows])
-        for row, result in zip(rows.tolist(), decoded, strict=True):
-            results[row] = result
-    for row in sorted(in_order):
-        # Read the messages of a node in the order in which they came, across all of its topics.
-        collector, topic, dup = (messages[name][row].as_py() for name in ("collector", "topic", "dup"))
-        results[row] = births.result(collector, topic, payloads[row], dup)
-    for row, result in enumerate(results):
-        match = matches[codes[row]]
-        assert match is not None and result is not None
-        try:
-            records[row] = record = _checked(result, match)
-        except BadRecord as error:
-            reasons[row], owners[row] = _reason(error), (_device_of(match), None, None)
-        else:
+            in_order += [(row, match) for row in rows]
+        elif rows:
+            reader.read(match, rows)
+    reader.read_sparkplug(sorted(in_order), births)
+    return Foreign(mask, *reader.tables())
+
+
+class _Reader:
+    """The contents of messages, as far as they are read.
+
+    :param messages: those that a rule matches.
+    """
+
+    def __init__(self, messages: pa.Table) -> None:
+        self._messages = messages
+        self._payloads: list[bytes] = messages["payload"].to_pylist()
+        self.is_retained: list[bool | None] = messages["retain"].to_pylist()
+        # A record stands for a message that contains nothing else, as most do.
+        self._contents: list[_Message | Record | None] = [None] * len(self._payloads)
+        self._rules: list[str | None] = [None] * len(self._payloads)
+
+    def read(self, match: Match, rows: list[int]) -> None:
+        """Read the messages of a topic by the rule that matches it, and what the rule leaves by later ones."""
+        results = run(match.decode, match.name, match.topic, [self._payloads[row] for row in rows])
+        left: list[int] = []
+        for row, result in zip(rows, results, strict=True):
+            if result is UNMATCHED and match.later is not None:
+                left.append(row)
+            else:
+                self._rules[row] = match.rule
+                self._take(row, result, match)
+        if left and match.later is not None:
+            self.read(match.later, left)
+
+    def read_sparkplug(self, rows: list[tuple[int, Match]], births: Births) -> None:
+        """Read the messages of nodes in the order in which they came, across all of their topics."""
+        some = self._messages.take(pa.array([row for row, _ in rows], pa.int64()))
+        columns = (some[name].to_pylist() for name in ("collector", "topic", "dup"))
+        for (row, match), collector, topic, dup in zip(rows, *columns, strict=True):
+            self._take(row, births.result(collector, topic, self._payloads[row], bool(dup)), match)
+
+    def _take(self, row: int, results: Results, match: Match) -> None:
+        if type(results) is Reading and results.ago is None:
+            try:
+                record = _checked(results, match)
+            except BadRecord as error:
+                results = error
+            else:
+                if not record.refused:
+                    self._contents[row] = record
+                    return
+        several = results if isinstance(results, list) else [results]
+        if several:
+            self._contents[row] = self._message(row, several, match)
+
+    def _message(self, row: int, results: list[Result], match: Match) -> _Message:
+        message = _Message()
+        identities: set[tuple[str, str | None, int | None]] = set()
+        for result in results:
+            try:
+                if isinstance(result, Status):
+                    message.status = _checked_status(result, match)
+                    continue
+                record = _checked(self._dated(row, result), match)
+            except BadRecord as error:
+                message.reasons.append(_reason(error))
+                continue
             if record.refused:
-                reasons[row], owners[row] = record.refused, (record.device_id, record.boot, record.seq)
-    refused = sorted(reasons)
-    read = [(row, record) for row, record in enumerate(records) if record is not None]
-    return Foreign(
-        mask,
-        _readings(messages, [(row, record) for row, record in read if record.boot is not None]),
-        _readings(messages, _placed(messages, [(row, record) for row, record in read if record.boot is None])),
-        quarantine(
-            messages.take(pa.array(refused, pa.int64())),
-            [reasons[row] for row in refused],
-            [owners[row] for row in refused],
-            [records[row] is not None for row in refused],
-        ),
-    )
+                message.reasons.append(printable(record.refused))
+            identity = record.device_id, record.boot, record.seq
+            if record.boot is not None and identity in identities:
+                # Two readings of one message have the same number: the first has it.
+                record = record._replace(boot=None, seq=None)
+            identities.add(identity)
+            message.records.append(record)
+        first = message.records[0] if message.records else None
+        message.owner = (first.device_id, first.boot, first.seq) if first else (_device_of(match), None, None)
+        return message
+
+    def _dated(self, row: int, result: Result) -> Result:
+        """Return a result with its time, if it says how long before its receipt it was taken."""
+        if not isinstance(result, Reading) or result.ago is None or result.ts is not None:
+            return result
+        received = self._messages["received_ts"][row].cast(pa.timestamp("ms", tz="UTC")).value
+        if type(result.ago) is not int or not 0 <= received - result.ago < TS_END:
+            return replace(result, ago=None, refused=[*result.refused, f"time: no time: {shown(result.ago)} ms ago"])
+        return replace(result, ts=received - result.ago)
+
+    def tables(self) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table, int]:
+        """Return the readings, unnumbered readings, quarantine, status, and the number of messages in none of them."""
+        numbered: list[tuple[int, Record]] = []
+        unnumbered: list[tuple[int, Record, int]] = []
+        refused: list[tuple[int, _Message]] = []
+        status: list[tuple[int, tuple[str, Status]]] = []
+        ignored = 0
+        for row, content in enumerate(self._contents):
+            if isinstance(content, Record):
+                if content.boot is None:
+                    unnumbered.append((row, content, 0))
+                else:
+                    numbered.append((row, content))
+            elif content is None:
+                ignored += 1
+            else:
+                numbered += [(row, record) for record in content.records if record.boot is not None]
+                placed = [record for record in content.records if record.boot is None]
+                unnumbered += [(row, record, index) for index, record in enumerate(placed)]
+                refused += [(row, content)] if content.reasons else []
+                status += [(row, content.status)] if content.status else []
+        warn_of_shared_names(self._messages, self._rules, [*numbered, *(one[:2] for one in unnumbered)])
+        return (
+            self._readings(numbered),
+            self._readings(self._placed(unnumbered)),
+            quarantine(
+                self._rows([row for row, _ in refused]),
+                [_joined(message.reasons) for _, message in refused],
+                [message.owner for _, message in refused],
+                [bool(message.records or message.status) for _, message in refused],
+            ),
+            self._status(status),
+            ignored,
+        )
+
+    def _rows(self, rows: list[int]) -> pa.Table:
+        # Often these are all messages, and none needs to be copied.
+        is_all = len(rows) == len(self._payloads) and rows == list(range(len(rows)))
+        return self._messages if is_all else self._messages.take(pa.array(rows, pa.int64()))
+
+    def _readings(self, records: list[tuple[int, Record]]) -> pa.Table:
+        payloads = [self._payloads[row] for row, _ in records]
+        return readings_table([record for _, record in records], payloads, self._rows([row for row, _ in records]))
+
+    def _placed(self, records: list[tuple[int, Record, int]]) -> list[tuple[int, Record]]:
+        """Return records without an identity with the boot and seq that their place gives them."""
+        some = self._rows([row for row, _, _ in records])
+        found = zip(records, some["spool"].to_pylist(), (places(some) + FIRST_PLACE).tolist(), strict=True)
+        return [
+            (row, record._replace(boot=f"{spool}#{index}" if index else spool, seq=place))
+            for (row, record, index), spool, place in found
+        ]
+
+    def _status(self, status: list[tuple[int, tuple[str, Status]]]) -> pa.Table:
+        messages = self._rows([row for row, _ in status]).to_pylist()
+        rows = [
+            {
+                **message,
+                "device_id": device_id,
+                "boot": one.boot,
+                "online": one.online,
+                "fw": None,
+                "reason": one.reason,
+                "extra": list(one.extra.items()),
+            }
+            for message, (_, (device_id, one)) in zip(messages, status, strict=True)
+        ]
+        return pa.Table.from_pylist(rows, schema=STATUS_SCHEMA)
 
 
 def owner_of_foreign(match: Match, payload: bytes) -> Owner:
     """Return the device that a message belongs to, and the boot and seq of its reading."""
+    results = run(match.decode, match.name, match.topic, [payload])[0]
+    if results is UNMATCHED and match.later is not None:
+        return owner_of_foreign(match.later, payload)
+    for result in results if isinstance(results, list) else [results]:
+        try:
+            if isinstance(result, Status):
+                return _checked_status(result, match)[0], None, None
+            record = _checked(result, match)
+        except BadRecord:
+            continue
+        return record.device_id, record.boot, record.seq
+    return _device_of(match), None, None
+
+
+def _checked(result: Result, match: Match) -> Record:
+    """Return a reading as a checked record. Raises BadRecord if it is none."""
     try:
-        record = _checked(run(match.decode, match.name, match.topic, [payload])[0], match)
-    except BadRecord:
-        return _device_of(match), None, None
-    return record.device_id, record.boot, record.seq
-
-
-def _checked(result: Reading | BadRecord, match: Match) -> Record:
-    def check() -> Record:
         # A decoder's own classes may run code here: a mapping, a property, a subclass of int.
         if isinstance(result, BadRecord):
             raise result
+        assert isinstance(result, Reading)
         return checked(result, result.device_id if match.topic.device is None else match.topic.device)
+    except (BadRecord, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise raised(match.name, error) from error
+
+
+def _checked_status(status: Status, match: Match) -> tuple[str, Status]:
+    """Return a device and its status. Raises BadRecord if a table cannot hold them."""
+
+    def check() -> tuple[str, Status]:
+        device_id = a_name(status.device_id if match.topic.device is None else match.topic.device, "id")
+        if type(status.online) is not bool:
+            raise BadRecord("online is neither true nor false")
+        reason = None if status.reason is None else printable(str(status.reason)[:LONGEST_NAME])
+        boot = None if status.boot is None else a_name(status.boot, "boot")
+        return device_id, Status(status.online, reason, device_id, boot, extra_fields(status.extra))
 
     return guarded(match.name, check)
+
+
+def _joined(reasons: list[str]) -> str:
+    return reasons[0] + (f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else "")
 
 
 def _reason(error: BadRecord) -> str:
@@ -127,15 +303,3 @@ def _device_of(match: Match) -> str | None:
         return a_name(match.topic.device, "id")
     except BadRecord:
         return None
-
-
-def _placed(messages: pa.Table, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
-    """Return records without an identity with the boot and seq that their place gives them."""
-    some = messages.take(pa.array([row for row, _ in records], pa.int64())).combine_chunks()
-    found = zip(records, some["spool"].to_pylist(), places(some).tolist(), strict=True)
-    return [(row, record._replace(boot=spool, seq=FIRST_PLACE + place)) for (row, record), spool, place in found]
-
-
-def _readings(messages: pa.Table, records: list[tuple[int, Record]]) -> pa.Table:
-    some = messages.take(pa.array([row for row, _ in records], pa.int64()))
-    return readings_table([record for _, record in records], some["payload"].to_pylist(), some)

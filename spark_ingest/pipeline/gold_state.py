@@ -31,6 +31,7 @@ SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
 SILVER_COLUMNS = [
     *("device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc", "collector"),
+    "retain",
 ]
 
 DAY_US = 86_400_000_000
@@ -223,7 +224,10 @@ class State:
         anchor = np.flatnonzero(ok & has_up)
         boots.keep_last(boot[anchor], {"anchor_seq": seq[anchor]}, {"anchor_us": (ts - up_us)[anchor]}, first=True)
         self._take_gaps(rows, boot, seq, received)
-        self._heard(device, received)
+        # A retained message may be as old as it likes; the broker sends it, not the device.
+        live = ~rows["retain"].fill_null(False).to_numpy()
+        self.newest_us = max(self.newest_us, int(received.max()))
+        self._heard(device[live], received[live])
         delay_bins = to_bin((_us(rows["received_ts"]) - ts)[ok] / 1000) + BIN_ZERO
         self.histogram.add((device[ok] << METRIC_BITS | DELAY) << BIN_BITS | delay_bins)
         self._take_metrics(rows, device, boot, received, seq)

@@ -55,7 +55,9 @@ class Parts(NamedTuple):
 
     Each message is in exactly one of them, except that a reading with refused metrics is also in `quarantined`.
 
-    :ivar unnumbered: readings that their device does not number; their place in the spool identifies them.
+    :ivar unnumbered: readings that their device does not number; their place in the spool identifies them. Those in a
+        message with a numbered reading are duplicates if that is one.
+    :ivar ignored: number of messages that are in none of the tables: there is no value in them, or the rule says so.
     """
 
     readings: pa.Table
@@ -63,6 +65,7 @@ class Parts(NamedTuple):
     quarantined: pa.Table
     status: pa.Table
     logs: pa.Table
+    ignored: int = 0
 
 
 def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = None) -> Parts:
@@ -74,11 +77,14 @@ def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = No
     """
     births = Births() if births is None else births
     parts = [_part(piece, rules, births) for piece in _pieces(messages)]
-    return (
-        parts[0]
-        if len(parts) == 1
-        else Parts(*(pa.concat_tables(same).combine_chunks() for same in zip(*parts, strict=True)))
-    )
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str) -> pa.Table:
+        return pa.concat_tables([getattr(one, name) for one in parts]).combine_chunks()
+
+    tables = [joined(name) for name in Parts._fields if name != "ignored"]
+    return Parts(*tables, ignored=sum(one.ignored for one in parts))
 
 
 def _pieces(messages: pa.Table) -> list[pa.Table]:
@@ -93,11 +99,17 @@ def _part(messages: pa.Table, rules: Rules, births: Births) -> Parts:
     foreign = decode_foreign(messages, rules, births)
     if foreign is None:
         return _part_own(messages, rules.trust_ids)
+    if foreign.mask.all():
+        none = LOGS_SCHEMA.empty_table()
+        return Parts(foreign.readings, foreign.unnumbered, foreign.quarantined, foreign.status, none, foreign.ignored)
     parts = _part_own(messages.filter(pa.array(~foreign.mask)), rules.trust_ids)
-    return parts._replace(
-        readings=pa.concat_tables([parts.readings, foreign.readings]),
-        unnumbered=foreign.unnumbered,
-        quarantined=pa.concat_tables([parts.quarantined, foreign.quarantined]),
+    return Parts(
+        pa.concat_tables([parts.readings, foreign.readings]),
+        foreign.unnumbered,
+        pa.concat_tables([parts.quarantined, foreign.quarantined]),
+        pa.concat_tables([parts.status, foreign.status]),
+        parts.logs,
+        foreign.ignored,
     )
 
 

@@ -17,6 +17,7 @@ COUNTERS = {
     "rows_quarantined": "Rows appended to quarantine.",
     "rows_status": "Rows appended to status.",
     "rows_logs": "Rows appended to logs.",
+    "ignored": "Messages in bronze alone: there is no value in them, or a rule leaves them out.",
     "duplicates": "Readings that were received again.",
 }
 GAUGES: Mapping[str, tuple[str, str, float]] = {

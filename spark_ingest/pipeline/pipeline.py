@@ -18,6 +18,7 @@ rows_silver        rows appended to silver
 rows_quarantined   rows appended to quarantine
 rows_status        rows appended to status
 rows_logs          rows appended to logs
+ignored            messages in bronze alone: there is no value in them, or a rule leaves them out
 duplicates         rows appended to duplicates: readings that were received again
 boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
 alerts             open alerts in the newest gold; null without gold

@@ -5,7 +5,7 @@ not the topic's device goes to quarantine. With `trust_ids`, the record's id is 
 whose topics name no device.
 
 :func:`parse` defines the rules. :func:`decode` first tries msgspec, seven times as fast, for ordinary records.
-Doubtful records (an additional field, a number that doubles cannot hold, any error) are left to :func:`parse`, so the
+Doubtful records (an additional field, a number that doubles round, any error) are left to :func:`parse`, so the
 result is the same.
 """
 
@@ -22,6 +22,7 @@ from ..decoders.fast_decode import SEQ_END, plain_records
 from ..decoders.json import shown
 from ..decoders.reading import BadRecord
 from ..decoders.record import Record, a_name, parse, record_fields, whole
+from ..escape import printable
 from ..tables.schemas import EXTRA, METRICS, PLACE_COLUMNS, QUARANTINE_SCHEMA, READING_SCHEMA, SILVER_SCHEMA, TIMESTAMP
 
 __all__ = [
@@ -36,6 +37,10 @@ __all__ = [
     "parse",
     "quarantine",
 ]
+
+_LONGEST_TOPIC = 200
+# How the reasons begin for what was never meant to be a telemetry record.
+_NO_RECORD = ("not ", "unknown version v=None")
 
 Owner = tuple[str | None, str | None, int | None]
 """The device of a refused message, and the boot and seq of the reading in it."""
@@ -72,11 +77,13 @@ def _decode(messages: pa.Table, trust_ids: bool) -> Decoded:
     payloads = messages["payload"].to_pylist()
     records, doubtful = plain_records(payloads)
     reasons: dict[int, str] = {}
+    unread: list[int] = []
     for index in doubtful:
         try:
             records[index] = record = parse(payloads[index])
         except BadRecord as error:
             reasons[index] = str(error)
+            unread.append(index)
         else:
             if record.refused:
                 reasons[index] = record.refused
@@ -98,6 +105,10 @@ def _decode(messages: pa.Table, trust_ids: bool) -> Decoded:
         readings = readings if stays.all() else readings.filter(pa.array(stays))
     if not reasons:
         return Decoded(readings, QUARANTINE_SCHEMA.empty_table())
+    topics = messages["topic"].take(pa.array(unread, pa.int64())).to_pylist()
+    for index, topic in zip(unread, topics, strict=True):
+        if not topic.startswith("fleet/") and reasons[index].startswith(_NO_RECORD):
+            reasons[index] = f"no rule matches {printable(topic)[:_LONGEST_TOPIC]}: see umqtt ingest --config"
     refused = messages.take(pa.array(sorted(reasons), pa.int64()))
     why = [reasons[index] for index in sorted(reasons)]
     kept = [records[index] is not None for index in sorted(reasons)]
@@ -159,7 +170,7 @@ def readings_table(records: Sequence[tuple], payloads: list[bytes], messages: pa
     return pa.table([(arrays | taken)[name] for name in READING_SCHEMA.names], schema=READING_SCHEMA)
 
 
-_FROM_MESSAGE = ("topic", "received_ts", "collector", "spool", "segment", "position")
+_FROM_MESSAGE = ("topic", "received_ts", "retain", "collector", "spool", "segment", "position")
 
 
 def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:

@@ -59,6 +59,20 @@ def unnumbered_rows(readings: pa.Table) -> pa.Table:
     return silver_rows(readings, Filtered(every, every, every))
 
 
+def without_repeated(unnumbered: pa.Table, again: Repeated) -> pa.Table:
+    """Return unnumbered readings without those in messages whose numbered reading was stored before.
+
+    :param unnumbered: READING_SCHEMA.
+    :param again: the numbered readings of the same messages that are not new.
+    """
+    stored = pa.concat_tables([again.duplicates.select(_PLACE), again.conflicts.select(_PLACE)])
+    if not stored.num_rows or not unnumbered.num_rows:
+        return unnumbered
+    known = set(zip(*(stored[name].to_pylist() for name in _PLACE), strict=True))
+    mine = zip(*(unnumbered[name].to_pylist() for name in _PLACE), strict=True)
+    return unnumbered.filter(pa.array([place not in known for place in mine], pa.bool_()))
+
+
 def repeated(readings: pa.Table, new: Filtered, table: Table) -> Repeated:
     """Compare the readings that are not new with the payloads stored under their identities.
 

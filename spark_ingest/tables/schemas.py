@@ -5,7 +5,8 @@ import pyarrow as pa
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 METRICS = pa.map_(pa.string(), pa.float64())
 EXTRA = pa.map_(pa.string(), pa.string())
-"""Top-level fields without a column of their own: the field's JSON text by name."""
+"""Fields without a column of their own, and texts: the JSON text by name. A metric's name holds the exact whole number
+that a double rounds, or "NaN"."""
 
 PLACE_COLUMNS = ("spool", "segment", "position")
 """The place of a message in its spool: the key of bronze, duplicates, status, logs and, with the reason, quarantine."""
@@ -39,6 +40,7 @@ READING_SCHEMA = pa.schema(
         ("payload_crc", pa.int64()),
         *_PLACE,
         ("topic", pa.string()),
+        ("retain", pa.bool_()),
     ]
 )
 """What :func:`spark_ingest.pipeline.record.decode` returns for a valid record."""
@@ -53,6 +55,7 @@ SILVER_SCHEMA = pa.schema(
         *_PLACE,
         ("received_date", pa.date32()),
         ("topic", pa.string()),
+        ("retain", pa.bool_()),
     ]
 )
 """One row per reading: (device_id, boot, seq) is unique. Partitioned by received_date.
@@ -60,6 +63,7 @@ SILVER_SCHEMA = pa.schema(
 A negative seq means that the device does not number its readings: `boot` is the spool then, and seq rises with the
 position in it.
 
+retain: the broker had retained the message, so it may be old, and may come again with each new session.
 payload_crc: the payload's length * 2**32 + its CRC-32, which reveals another
 payload under the same identity.
 """
