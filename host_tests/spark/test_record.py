@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS, TOPIC, record, topic_of
 
+from spark_ingest.decoders.fast_decode import SEQ_END, TS_END
 from spark_ingest.pipeline.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
 from spark_ingest.source.rows import ARROW_SCHEMA
 
@@ -65,10 +66,11 @@ def test_a_record_becomes_a_row():
     [
         {"ts": None},
         {"ts": 0},
-        {"ts": 253_402_300_799_999},
+        {"ts": TS_END - 1},
         {"up": None},
         {"seq": 0},
-        {"seq": 2**63 - 1},
+        {"seq": SEQ_END - 1},
+        {"up": SEQ_END - 1},
         {"m": {}},
         {"m": {"": 1e308, "ü": -0.0}},
         {"id": "ü" * 256},
@@ -155,11 +157,12 @@ BAD = {
     record("a\0b", "1-a", 1): "id is too long or holds characters",
     record("\ud800", "1-a", 1): "id is too long or holds characters",
     record("pump", "1-a", -1): "seq is not a whole number",
-    record("pump", "1-a", 2**63): "seq is not a whole number",
+    record("pump", "1-a", 2**53): "seq is not a whole number",
+    record("pump", "1-a", 2**63 - 1): "seq is not a whole number",
     record("pump", "1-a", 1, up=1.5): "up is not a whole number",
     record("pump", "1-a", 1, up=True): "up is not a whole number",
     record("pump", "1-a", 1, ts="now"): "ts is not a whole number",
-    record("pump", "1-a", 1, ts=10**18): "ts is not a whole number",
+    record("pump", "1-a", 1, ts=True): "ts is not a whole number",
     record("pump", "1-a", 1, m=None): "m is missing",
     record("pump", "1-a", 1, m=[1]): "m is not an object",
 }
@@ -177,7 +180,7 @@ CBOR_NUMBERS = st.one_of(
 )
 
 
-@given(st.text(max_size=30), st.integers(0, 2**63 - 1), st.dictionaries(st.text(max_size=40), CBOR_NUMBERS))
+@given(st.text(max_size=30), st.integers(0, SEQ_END - 1), st.dictionaries(st.text(max_size=40), CBOR_NUMBERS))
 @settings(max_examples=200, deadline=None)
 def test_a_record_that_the_firmware_writes_as_cbor_is_the_one_that_it_writes_as_json(name, number, metrics):
     """Planted: a float loses bits by passing through 32 of them, or the pipeline takes CBOR for broken JSON."""
@@ -217,6 +220,26 @@ def test_a_refused_metric_is_left_out_of_the_reading_and_quarantined_with_the_re
         assert (row["device_id"], row["boot"], row["seq"], row["kept"]) == ("pump", "1-a", 1, True)
         assert row["reason"].isascii() and row["reason"].isprintable()
     assert len(quarantined) == len(REFUSED_METRICS)
+
+
+@pytest.mark.parametrize("field, end", [("ts", TS_END), ("up", SEQ_END)])
+@pytest.mark.parametrize("write", [json.dumps, cbor2.dumps], ids=["JSON", "CBOR"])
+def test_a_time_out_of_range_is_left_out_of_the_reading_and_quarantined_with_the_reason(field, end, write):
+    """Planted: the whole reading is dropped with it, or it disappears silently."""
+    plain = json.loads(record("pump", "1-a", 7))
+    numbers = [end - 1, end, -1, 253_402_300_799_999, (1 << 63) - 1]
+    payloads = [write(plain | {field: number}) for number in numbers]
+    payloads = [one if isinstance(one, bytes) else one.encode() for one in payloads]
+    decoded = decode(messages(payloads, TOPIC))
+    kept = [
+        None if one is None else number
+        for one, number in zip(decoded.readings["ts" if field == "ts" else "up_ms"].to_pylist(), numbers, strict=True)
+    ]
+    refused = [number for number in numbers if not 0 <= number < end]
+    assert [number for number in numbers if number not in kept] == refused
+    rows = decoded.quarantined.to_pylist()
+    assert [row["reason"] for row in rows] == [f"{field} is not from 0 to {end - 1}: {number}" for number in refused]
+    assert all((row["boot"], row["seq"], row["kept"]) == ("1-a", 7, True) for row in rows)
 
 
 def test_quarantine_says_whose_a_message_is_and_which_reading_it_would_have_been():
@@ -307,7 +330,7 @@ NUMBERS += [
     "[]",
     "123456789012345678.5",
 ]
-NUMBERS += ["253402300799999", "253402300800000"]
+NUMBERS += [str(number) for end in (SEQ_END, TS_END) for number in (end - 1, end)] + ["253402300799999"]
 BIG_NUMBERS = [str(2**1023), str(2**1023 - 1), "1" + "0" * 308, "1" + "0" * 309, "9" * 5000]
 NUMBER = st.sampled_from(NUMBERS + BIG_NUMBERS)
 TEXT = st.text(st.characters(), max_size=4) | st.sampled_from(["\ud800", "a\0", "x" * 256, "x" * 257, "ü" * 256, ""])

@@ -11,8 +11,10 @@ from msgspec import UNSET
 
 from .json import said_once
 
-SEQ_END = 1 << 63
-TS_END = 253_402_300_800_000  # 10000-01-01: no table format or data frame can show what comes after.
+SEQ_END = 1 << 53
+"""The end of seq and up: the sum of a thousand such numbers fits into 64 bits, and doubles hold each of them."""
+TS_END = 9_214_646_400_000
+"""2262-01-01 in Unix ms, the end of ts: data frames count nanoseconds in 64 bits, which end in that year."""
 VERSION = 1
 LONGEST_NAME = 256
 EXACT_END = 1 << 53

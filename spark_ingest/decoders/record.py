@@ -8,9 +8,9 @@ field   rule
 v       1
 id      device_id: text, 1 to 256 characters, no U+0000; the device of its topic, ``fleet/{device_id}/…``
 boot    text, 1 to 256 characters, no U+0000
-seq     whole number, 0 to 2**63 - 1; (id, boot, seq) is the reading's identity
-ts      Unix milliseconds, or null while the device's clock was not set; up to the year 9999, kept unchanged
-up      milliseconds since boot, or null
+seq     whole number, 0 to 2**53 - 1; (id, boot, seq) is the reading's identity
+ts      Unix milliseconds from 1970 to 2261, or null while the device's clock was not set
+up      milliseconds since boot, 0 to 2**53 - 1, or null
 m       metrics: name → finite number or null; names are not restricted, new ones need no change here; -0 is 0
 ======  ================================================================================================
 
@@ -18,8 +18,9 @@ A metric is stored as a double. A whole number that a double rounds is also kept
 the metric's name; NaN is stored as null, with "NaN" there. A number beyond doubles breaks its rule.
 
 A record is a JSON object, or a CBOR map with the same fields. Additional fields are kept as JSON text (column
-``extra``). A metric that breaks its rule is left out of the reading, and the message is also stored in quarantine,
-with the reason. A record that breaks any other rule is stored in quarantine only.
+``extra``). A metric that breaks its rule is left out of the reading, and so is a ts or up that is a whole number out of
+its range; the message is also stored in quarantine, with the reason. A record that breaks any other rule is stored in
+quarantine only.
 """
 
 import math
@@ -37,8 +38,8 @@ _FIELDS = frozenset(("v", "id", "boot", "seq", "ts", "up", "m"))
 class Record(NamedTuple):
     """A checked reading. `ts` and `up` are in milliseconds; `extra` maps a name to JSON text.
 
-    `boot` and `seq` are both None if the reading is identified by its place in the spool. `refused` says why metrics
-    were left out; it is empty if none was.
+    `boot` and `seq` are both None if the reading is identified by its place in the spool. `refused` says why metrics,
+    `ts` or `up` were left out; it is empty if nothing was.
     """
 
     device_id: str
@@ -86,14 +87,14 @@ def read_record(payload: bytes) -> Reading:
 def checked(reading: Reading, device_id: object) -> Record:
     """Return a device's reading as a checked record. Raises BadRecord if a field outside `m` breaks its rule."""
     boot = seq = up = None
+    refused = [*reading.refused]
     if reading.boot is not None or reading.seq is not None:
-        seq, up = whole(reading.seq, "seq", SEQ_END), whole(reading.up, "up", SEQ_END)
+        seq, up = whole(reading.seq, "seq", SEQ_END), _in_range(reading.up, "up", SEQ_END, refused)
         if seq is None:
             raise BadRecord("seq is missing")
         boot = a_name(reading.boot, "boot")
-    ts = whole(reading.ts, "ts", TS_END)
+    ts = _in_range(reading.ts, "ts", TS_END, refused)
     beside: dict[str, object] = {}
-    refused = [*reading.refused]
     metrics = _metrics(reading.metrics, beside, refused)
     extra = {} if type(reading.extra) is dict and not reading.extra else extra_fields(reading.extra)
     for name, value in beside.items():
@@ -130,6 +131,17 @@ def whole(value: object, field: str, end: int) -> int | None:
     if type(value) is not int or not 0 <= value < end:
         raise BadRecord(f"{field} is not a whole number from 0 to {end - 1}: {shown(value)}")
     return value
+
+
+def _in_range(value: object, field: str, end: int, refused: list[str]) -> int | None:
+    """Return `value`, or None if it is a whole number outside of 0 to `end` - 1, with the reason added to `refused`.
+
+    Raises BadRecord if it is neither a whole number nor None.
+    """
+    if type(value) is int and not 0 <= value < end:
+        refused.append(f"{field} is not from 0 to {end - 1}: {shown(value)}")
+        return None
+    return whole(value, field, end)
 
 
 def _metrics(value: object, beside: dict[str, object], refused: list[str]) -> dict[str, float | None]:

@@ -61,8 +61,8 @@ def event_times(boots: np.ndarray, ts: pa.Array, up_ms: pa.Array, received_ts: p
         at = np.minimum(np.searchsorted(anchored, boots), len(anchored) - 1)
         derived_us = booted_us[at] + up_us
         derive = ~plausible & has_up & (anchored[at] == boots)
-        # A reading cannot have been taken after it was received, so an `up` that says so is wrong too.
-        derive &= derived_us <= received_us + AHEAD_US
+        # A reading cannot have been taken after it was received, or before 1970, so an `up` that says so is wrong too.
+        derive &= (derived_us >= 0) & (derived_us <= received_us + AHEAD_US)
         event_us = np.where(derive, derived_us, event_us)
         source = np.where(derive, 1, source)
     return EventTimes(

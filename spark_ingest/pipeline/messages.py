@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..decoders.fast_decode import SEQ_END
 from ..decoders.json import json_object, json_text
 from ..decoders.reading import BadRecord
 from ..decoders.record import extra_fields
@@ -44,7 +45,6 @@ _OTHER = r"^fleet/[^/]+/(status|log)$"
 _TOPIC = re.compile(_OTHER)
 _STATUS = frozenset(("boot", "online", "fw", "reason"))
 _LOG = frozenset(("level", "text", "boot", "dropped_seq", "crash"))
-_SEQ_END = 1 << 63
 _MOST_RANGES = 10_000
 # The objects of a decoded payload take up to 40 times its bytes, so only a few payloads are objects at once.
 _PIECE_BYTES = 4 << 20
@@ -202,7 +202,7 @@ def _ranges(value: object) -> list[dict[str, int]] | None:
     for one in value:
         if type(one) is not list or len(one) != 2 or not all(type(seq) is int for seq in one):
             raise BadRecord("dropped_seq holds what is not a pair of whole numbers")
-        if not 0 <= one[0] <= one[1] < _SEQ_END:
+        if not 0 <= one[0] <= one[1] < SEQ_END:
             raise BadRecord("dropped_seq holds a range that ends before it begins, or is out of bounds")
         ranges.append({"first": one[0], "last": one[1]})
     return ranges

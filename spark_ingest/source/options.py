@@ -145,7 +145,7 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 def _timestamp(given: Mapping[str, str], name: str) -> int | None:
     """Parse an option whose value is a time in Unix milliseconds; None without the option.
 
-    :raises UsageError: the value is no number, or is later than the year 9999, as microseconds would be.
+    :raises UsageError: the value is no number, or is later than the year 2261, as microseconds would be.
     """
     value = positive(given, name)
     if value is not None and value > LATEST_MS:

@@ -53,8 +53,11 @@ _POSITION_MAGIC = b"MQP1"
 _POSITION = struct.Struct("<4s16sQQ")
 _CRC = struct.Struct("<I")
 POSITION_BYTES = _POSITION.size + _CRC.size
-LATEST_MS = 253_402_128_000_000
-"""9999-12-30 in Unix ms. Readers use it for every later received_ms: tables and calendars end with the year 9999."""
+LATEST_MS = 9_214_646_399_999
+"""The end of the year 2261 in Unix ms. Readers use it for every later received_ms.
+
+Data frames count nanoseconds in 64 bits, which end in the year 2262.
+"""
 
 _SEGMENT_NAME = re.compile(r"(\d{10})\.seg")
 _RUN_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.run")

@@ -89,7 +89,7 @@ QUARANTINE_SCHEMA = pa.schema(
 """Messages that could not be read, and readings whose identity is known with another payload.
 
 device_id: the device of the topic; with --trust-ids the id in the message. boot and seq: of the reading, where known.
-kept: the reading is in silver, without the metrics that the reason names.
+kept: the reading is in silver, without what the reason names.
 """
 
 STATUS_SCHEMA = pa.schema(

@@ -174,6 +174,38 @@ def test_what_no_decoder_can_read_is_quarantined_and_stops_nothing(tmp_path, rul
         assert read(sent((topic, "good"), (topic, payload), (topic, "good")), how) == [("d", {"t": 1})] * 2
 
 
+TIMED = """from spark_ingest.decoders import Reading
+
+def decode(topic, payloads):
+    return [Reading({"t": 1}, boot="1-a", seq=7, ts=int(one)) for one in payloads]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "payloads"),
+    [
+        (
+            JSON + 'time = "at"',
+            [{"at": at, "t": 1} for at in (-1, 1e23, "9999-12-31T00:00:00", "1969-12-31T23:59:59Z")],
+        ),
+        ('topic = "c/{device}"\nformat = "cbor"\ntime = "at"', [cbor2.dumps({"at": 1e23, "t": 1})]),
+        ('topic = "x/{device}"\nformat = "timed.py"', ["-1", "9214646400000"]),
+    ],
+    ids=["json", "cbor", "python"],
+)
+def test_a_time_that_no_reader_can_show_is_left_out_whoever_decodes_it(tmp_path, rule, payloads):
+    """Planted: a decoder whose reading is dropped with its time."""
+    (tmp_path / "timed.py").write_text(TIMED)
+    how = rules(tmp_path, f"[[decoder]]\n{rule}")
+    batch = sent(*((rule[9] + "/d", payload) for payload in payloads))
+    assert read(batch, how) == [("d", {"t": 1.0})] * len(payloads)
+    parts = part(batch, how)
+    assert {*parts.readings["ts"].to_pylist(), *parts.unnumbered["ts"].to_pylist()} == {None}
+    assert parts.quarantined["kept"].to_pylist() == [True] * len(payloads)
+    told = ("ts is not from 0 to 9214646399999: ", "time: the field at is no time: ")
+    assert all(reason.startswith(told) for reason in reasons(batch, how))
+
+
 ODD = """
 import sys
 from spark_ingest.decoders import BadRecord, Reading
