@@ -15,6 +15,12 @@ from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test have its own list of allowed projects, and not the user's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _builds_made_once() -> Iterator[None]:
     with builds_made_once():

@@ -1,8 +1,10 @@
-"""umqtt.toml sets defaults of options, and its credentials go only to its own broker; the shell completes names."""
+"""umqtt.toml sets defaults of options once it is allowed; no credentials go to a broker that they are not for."""
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,6 +12,7 @@ import pytest
 from cable import broker
 from click.shell_completion import ShellComplete
 from live_device import PlayedDevice
+from terminals import terminal
 from umqtt_kit import mqtt, project
 from umqtt_kit.__main__ import umqtt as cli
 from umqtt_kit.keys import Keys
@@ -24,13 +27,21 @@ _ALL = {key: f"the {key}" for key in project.KEYS}
 _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device", *_BROKER}, "logs": {"device", *_BROKER},
-    "shell": {"device"}, "serial": {"broker", "ca"},
+    "shell": {"device"}, "serial": {"broker", "ca"}, "allow": set(),
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
     "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,
     "broker": set(), "brokers": _BROKER, "certs": set(), "passwd": set(), "store": set(),
     "collect": set(), "spool": set(), "ingest": set(), "alerts": set(), "tables": set(), "report": set(),
 }  # fmt: skip
+
+
+def write_project(folder: Path, text: str) -> Path:
+    """Write a umqtt.toml and allow it."""
+    file = folder / project.FILE
+    file.write_text(text)
+    project.read_project(folder).allow()
+    return file
 
 
 @pytest.mark.parametrize("name", _TAKEN)
@@ -40,7 +51,7 @@ def test_a_command_takes_those_keys_that_are_its_options(name):
     assert command is not None
     found = project.defaults_of(command, _ALL)
     parts = found.values() if isinstance(command, click.Group) else [found]
-    values = [value for part in parts for value in part.values()]
+    values = [value() for part in parts for value in part.values()]
     assert {value if isinstance(value, str) else value[0] for value in values} == {_ALL[key] for key in _TAKEN[name]}
 
 
@@ -79,12 +90,12 @@ def test_a_file_of_another_user_is_not_followed(umqtt, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Provide the arguments of make_access(); nothing is connected."""
-    calls: list[tuple[Any, ...]] = []
+    calls: list[dict[str, Any]] = []
 
-    def make_access(*given: Any) -> mqtt.Access:
-        calls.append(given)
+    def make_access(brokers: tuple[str, ...], **given: Any) -> mqtt.Access:
+        calls.append({"brokers": brokers, **given, "environment": dict(given["environment"])})
         raise mqtt.KitError("asked — enough", 4)
 
     monkeypatch.setattr(mqtt, "make_access", make_access)
@@ -95,34 +106,154 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     ("given", "environment", "broker_url", "username"),
     [
         ([], {}, "mqtt://project:1", "owner"),
-        ([], {"UMQTT_USERNAME": "me"}, "mqtt://project:1", "me"),
+        ([], {"UMQTT_USERNAME": "me"}, "mqtt://project:1", "owner"),
+        (["--username", "me"], {}, "mqtt://project:1", "me"),
+        (["--broker", "mqtt://project:1"], {"UMQTT_USERNAME": "me"}, "mqtt://project:1", "me"),
         (["--broker", "mqtt://typed:1"], {}, "mqtt://typed:1", None),
+        (["--broker", "mqtt://typed:1"], {"UMQTT_USERNAME": "me"}, "mqtt://typed:1", "me"),
         (["--broker", "mqtt://typed:1", "--username", "me"], {}, "mqtt://typed:1", "me"),
         ([], {"UMQTT_BROKER": "mqtt://set:1"}, "mqtt://set:1", None),
         ([], {"UMQTT_BROKER": "mqtt://set:1 mqtt://set:2"}, "mqtt://set:1 mqtt://set:2", None),
+        ([], {"UMQTT_BROKER": "mqtt://set:1", "UMQTT_USERNAME": "me"}, "mqtt://set:1", "me"),
         (["--broker", "mqtt://typed:1", "--broker", "mqtt://typed:2"], {}, "mqtt://typed:1 mqtt://typed:2", None),
     ],
 )
-def test_the_command_line_comes_first_and_credentials_go_to_the_files_own_broker(
+def test_credentials_go_only_to_the_broker_that_they_are_for(
     umqtt, tmp_path, asked, given, environment, broker_url, username
 ):
-    """Planted: the user name, the CA and the version of the file go to any broker given on the command line."""
+    """What the file says goes to its own broker, what the environment says to the broker that the user names.
+
+    Planted: the user name, the CA and the version of the file go to any broker given on the command line; the user name
+    and the password of the environment go to a broker that only the file names.
+    """
     folder = tmp_path / "certs"
     folder.mkdir()
     (folder / "ca.pem").write_text("")
-    (tmp_path / "umqtt.toml").write_text("broker = 'mqtt://project:1'\nusername = 'owner'\nca = 'certs/ca.pem'\n"
-                                         "mqtt_version = '5'\n")  # fmt: skip
-    umqtt("cmd", "pump-7", "ping", *given, env=environment)
-    ((found_broker, found_username, _, ca, _, _, _, version),) = asked
-    assert version == ("5" if broker_url == "mqtt://project:1" else "3.1.1")
-    assert (" ".join(found_broker), found_username) == (broker_url, username)
-    assert ca == (folder / "ca.pem" if broker_url == "mqtt://project:1" else None)
+    write_project(
+        tmp_path, "broker = 'mqtt://project:1'\nusername = 'owner'\nca = 'certs/ca.pem'\nmqtt_version = '5'\n"
+    )
+    umqtt("cmd", "pump-7", "ping", *given, env={"UMQTT_PASSWORD": "secret-horse", **environment})
+    (found,) = asked
+    is_own = not {"--broker"} & set(given) and "UMQTT_BROKER" not in environment
+    assert found["mqtt_version"] == ("5" if is_own else None)
+    assert (" ".join(found["brokers"]), found["username"]) == (broker_url, username)
+    assert found["ca"] == (folder / "ca.pem" if is_own else None)
+    assert found["environment"].get("UMQTT_PASSWORD") == (None if is_own else "secret-horse")
+
+
+def test_a_password_of_the_environment_that_is_not_used_is_told(umqtt, tmp_path):
+    write_project(tmp_path, "broker = 'mqtt://127.0.0.1:1'\nusername = 'owner'\n")
+    ended = umqtt("cmd", "pump-7", "ping", env={"UMQTT_PASSWORD": "secret-horse"})
+    assert ended.code == 2
+    error = ended.only_error()
+    assert "UMQTT_PASSWORD is not for a broker that only umqtt.toml names" in error and "secret-horse" not in error
+
+
+@pytest.mark.parametrize("key", ["password_file", "ca", "cert", "key", "sensors", "fleet"])
+@pytest.mark.parametrize("way", ["above", "absolute", "by a link", "by a linked folder"])
+def test_a_file_outside_of_the_project_is_not_used(umqtt, tmp_path, monkeypatch, key, way):
+    """Planted: only the text of the path is looked at."""
+    secret = tmp_path / "home" / "secret"
+    secret.parent.mkdir()
+    secret.write_text("secret-horse\n")
+    secret.chmod(0o600)
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    (folder / "link").symlink_to(secret)
+    (folder / "linked").symlink_to(secret.parent)
+    paths = ("../home/secret", str(secret), "link", "linked/secret")
+    path = dict(zip(("above", "absolute", "by a link", "by a linked folder"), paths, strict=True))
+    (folder / project.FILE).write_text(f"broker = 'mqtt://127.0.0.1:1'\n{key} = '{path[way]}'\n")
+    with pytest.raises(project.KitError, match=f"{key} is outside of the project's folder") as refused:
+        project.read_project(folder)
+    assert refused.value.exit_code == 2
+
+
+def test_files_inside_of_the_project_are_used_also_where_the_folder_itself_is_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "pass").write_text("x")
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / project.FILE).write_text(f"ca = '{tmp_path}/real/pass'\npassword_file = 'pass'\n")
+    found = project.read_project(tmp_path / "linked").values
+    assert found == {"ca": str(tmp_path / "real" / "pass"), "password_file": str(tmp_path / "linked" / "pass")}
+
+
+def test_a_project_counts_once_it_is_allowed_and_until_it_changes(umqtt, tmp_path, asked):
+    """Planted: only the path is remembered; the first use is allowed silently; help asks too."""
+    file = tmp_path / project.FILE
+    file.write_text("broker = 'mqtt://project:1'\n")
+    ended = umqtt("cmd", "pump-7", "ping")
+    assert ended.code == 2 and "umqtt allow" in ended.only_error() and str(file) in ended.stderr and not asked
+    # What uses nothing of the file needs no permission.
+    assert umqtt("cmd", "--help").code == umqtt("certs", "--help").code == 0
+    umqtt("cmd", "pump-7", "ping", "--broker", "mqtt://typed:1")
+    assert asked.pop()["brokers"] == ("mqtt://typed:1",)
+    allowed = umqtt("allow")
+    assert allowed.code == 0 and "broker = mqtt://project:1" in allowed.stdout
+    umqtt("cmd", "pump-7", "ping")
+    assert asked.pop()["brokers"] == ("mqtt://project:1",)
+    file.write_text("broker = 'mqtt://other:1'\n")
+    assert umqtt("cmd", "pump-7", "ping").code == 2 and not asked
+    found = json.loads(umqtt("allow", "--json").stdout)
+    assert found == {"file": str(file), "allowed": True, "values": {"broker": "mqtt://other:1"}}
+    umqtt("cmd", "pump-7", "ping")
+    assert asked.pop()["brokers"] == ("mqtt://other:1",)
+    # The same text elsewhere is another project.
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / project.FILE).write_text(file.read_text())
+    assert not project.read_project(tmp_path / "other").is_allowed
+    assert umqtt("allow", "--deny").code == 0
+    assert umqtt("cmd", "pump-7", "ping").code == 2 and not asked
+    state = Path(os.environ["XDG_STATE_HOME"]) / "umqtt-robust" / "allowed"
+    assert state.stat().st_mode & 0o777 == 0o700
+    file.unlink()
+    assert "there is no umqtt.toml" in umqtt("allow").only_error()
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_the_first_use_asks_and_shows_what_the_file_says(tmp_path, monkeypatch, answer):
+    """Planted: it asks at each use."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / project.FILE).write_text('broker = "mqtt://127.0.0.1:1"\nusername = "\\u001b[2Jowner"\n')
+    with terminal("pub", "a", "x") as asking:
+        asking.until("[y/N]")
+        assert "broker = mqtt://127.0.0.1:1" in asking.text and "\\x1b[2Jowner" in asking.text
+        asking.type(answer + "\n")
+        if answer == "n":
+            assert asking.end() == 2 and "is not used" in asking.text
+            return
+        asking.until("Password of")
+        asking.interrupt()
+    with terminal("pub", "a", "x") as again:
+        again.until("Password of")
+        assert "[y/N]" not in again.text
+        again.interrupt()
+
+
+def test_completion_neither_asks_nor_follows_a_file_that_is_not_allowed(tmp_path, monkeypatch):
+    """Planted: completion connects to the broker of any folder, with the password of the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UMQTT_PASSWORD", "secret-horse")
+    monkeypatch.setenv("UMQTT_USERNAME", "me")
+    seen: list[tuple[Any, ...]] = []
+
+    def make_access(brokers: tuple[str, ...], **given: Any) -> mqtt.Access:
+        seen.append((tuple(brokers), given["username"], given["environment"].get("UMQTT_PASSWORD")))
+        raise mqtt.KitError("seen", 4)
+
+    monkeypatch.setattr(mqtt, "make_access", make_access)
+    (tmp_path / project.FILE).write_text("broker = 'mqtt://foreign:1'\n")
+    assert _completed("cmd", "") == []
+    assert seen.pop()[0] == ("mqtt://127.0.0.1:1883",)
+    project.read_project(tmp_path).allow()
+    assert _completed("cmd", "") == []
+    assert seen.pop() == (("mqtt://foreign:1",), None, None)
 
 
 def test_a_list_of_brokers_is_all_of_them(umqtt, tmp_path, asked):
-    (tmp_path / "umqtt.toml").write_text("broker = ['mqtt://one:1', 'mqtt://two:1']\nusername = 'owner'\n")
+    write_project(tmp_path, "broker = ['mqtt://one:1', 'mqtt://two:1']\nusername = 'owner'\n")
     umqtt("cmd", "pump-7", "ping")
-    assert asked[0][:2] == (("mqtt://one:1", "mqtt://two:1"), "owner")
+    assert (asked[0]["brokers"], asked[0]["username"]) == (("mqtt://one:1", "mqtt://two:1"), "owner")
 
 
 def test_the_nearest_file_above_counts_and_its_paths_are_its_own(tmp_path):
@@ -130,11 +261,11 @@ def test_the_nearest_file_above_counts_and_its_paths_are_its_own(tmp_path):
     inner.mkdir(parents=True)
     (tmp_path / "umqtt.toml").write_text("broker = 'mqtt://outer'")
     (tmp_path / "a" / "umqtt.toml").write_text("ca = 'ca.pem'\nfleet = 'pump-*'\nsensors = 'sensors'")
-    assert project.read_project(inner) == {
+    assert project.read_project(inner).values == {
         "ca": str(tmp_path / "a" / "ca.pem"), "fleet": "pump-*", "sensors": str(tmp_path / "a" / "sensors")
     }  # fmt: skip
     (tmp_path / "a" / "pump-*").touch()
-    assert project.read_project(inner)["fleet"] == str(tmp_path / "a" / "pump-*")
+    assert project.read_project(inner).values["fleet"] == str(tmp_path / "a" / "pump-*")
 
 
 def test_the_keys_lie_beside_the_file_that_is_found(tmp_path, monkeypatch):
@@ -170,10 +301,10 @@ def test_the_shell_completes_boards_ports_and_device_ids(tmp_path, monkeypatch):
     assert _completed("deploy", "--board", "RPI") == ["RPI_PICO2_W", "RPI_PICO_W"]
     with registry.registered("bench-7", "/dev/null", board="UNIX", image="x"):
         assert _completed("logs", "-d", "be") == ["bench-7"]
-    (tmp_path / "umqtt.toml").write_text(f"broker = 'mqtt://127.0.0.1:{reserved_port()}'")
+    write_project(tmp_path, f"broker = 'mqtt://127.0.0.1:{reserved_port()}'")
     assert _completed("ota", "pu") == []  # no broker is there: no error is shown
     with broker(tmp_path) as port:
-        (tmp_path / "umqtt.toml").write_text(f"broker = 'mqtt://127.0.0.1:{port}'")
+        write_project(tmp_path, f"broker = 'mqtt://127.0.0.1:{port}'")
         device = PlayedDevice(port, "pump-7", lambda command: [])
         device.say("status", {"online": True}, retain=True)
         assert _completed("ota", "pu") == _completed("cmd", "") == ["pump-7"]

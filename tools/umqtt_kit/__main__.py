@@ -39,7 +39,7 @@ _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands
 # Each command is in one of these groups; test_cli.py checks this.
 _GROUPS = {
     "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell", "serial"),
-    "Without a board": ("board", "demo", "fleet", "new", "size"),
+    "Without a board": ("allow", "board", "demo", "fleet", "new", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "brokers", "certs", "passwd", "store"),
     "Data": ("collect", "spool", "ingest", "alerts", "tables", "report"),
@@ -73,10 +73,13 @@ class _Commands(CommandGroup):
             context = super().make_context(*arguments, **options)  # this prints --help
         finally:
             check_output()
-        context.obj, context.default_map = {}, {}
+        context.obj, context.default_map = project.Project(), {}
         # During shell completion no error may be printed.
         with contextlib.suppress(KitError) if context.resilient_parsing else contextlib.nullcontext():
-            context.obj = project.read_project(Path.cwd())
+            found = project.read_project(Path.cwd())
+            # Completion cannot ask, so it ignores a file that is not allowed.
+            if found.is_allowed or not context.resilient_parsing:
+                context.obj = found
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -99,8 +102,9 @@ class _Commands(CommandGroup):
         if cmd_name not in _COMMANDS:
             return None
         command = getattr(importlib.import_module(f"umqtt_kit.commands.{cmd_name}"), cmd_name)
-        if ctx.obj:
-            ctx.default_map = {cmd_name: project.defaults_of(command, ctx.obj)}
+        if ctx.obj and ctx.obj.values:
+            defaults = project.defaults_of(command, ctx.obj.values, ctx.obj.require_allowed)
+            ctx.default_map = {cmd_name: defaults}
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -112,7 +116,8 @@ class _Commands(CommandGroup):
         with formatter.section("Environment"):
             formatter.write_dl(list(_ENVIRONMENT.items()))
         with formatter.section(f"{project.FILE}, in this folder or one above it"):
-            formatter.write_text(f'Options of every command, as key = "value": {", ".join(project.KEYS)}.')
+            keys = ", ".join(project.KEYS)
+            formatter.write_text(f'Options of every command, as key = "value", once you allow the file: {keys}.')
         with formatter.section("Completion of commands, boards and devices in bash (zsh and fish: the same)"):
             formatter.write_text('eval "$(_UMQTT_COMPLETE=bash_source umqtt)"')
 

@@ -6,8 +6,6 @@ If something fails, nothing is offered, because no error may be shown during com
 from __future__ import annotations
 
 import contextlib
-import os
-from typing import Any
 
 import click
 
@@ -41,12 +39,12 @@ def complete_device_id(context: click.Context, option: click.Parameter, incomple
     They come from the retained statuses at the broker that the command line, environment or umqtt.toml names.
     """
     from umqtt_kit.device_commands import known_devices
-    from umqtt_kit.mqtt import make_access
+    from umqtt_kit.mqtt import for_chosen_broker, make_access
 
-    given: dict[str, Any] = {
-        name: context.params.get(name) for name in ("username", "password_file", "ca", "cert", "key", "mqtt_version")
-    }
-    if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in os.environ:
+    names = ("username", "password_file", "ca", "cert", "key", "mqtt_version")
+    with context.scope(cleanup=False):
+        given = for_chosen_broker({name: context.params.get(name) for name in names})
+    if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in given["environment"]:
         return []  # the command would ask for the password
     with contextlib.suppress(KitError):
         access = make_access(context.params["broker"], **given, timeout_s=_CONNECT_WITHIN_S)

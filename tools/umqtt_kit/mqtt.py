@@ -21,7 +21,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -118,16 +118,14 @@ def _with_broker_options(
         *arguments: Any, broker: tuple[str, ...], username: str | None, password_file: Path | None, ca: Path | None,
         cert: Path | None, key: Path | None, connect_timeout: float, mqtt_version: str, **options: Any,
     ) -> Any:  # fmt: skip
-        if not _from_project("broker"):
-            # What umqtt.toml says of its own broker does not apply to another one.
-            mqtt_version = _DEFAULT_VERSION if _from_project("mqtt_version") else mqtt_version
-            username = None if _from_project("username") else username
-            password_file = None if _from_project("password_file") else password_file
-            ca = None if _from_project("ca") else ca
-            cert = None if _from_project("cert") else cert
-            key = None if _from_project("key") else key
-        given = broker, username, password_file, ca, cert, key, connect_timeout, mqtt_version
-        return function(*arguments, access=make_access(*given) if wanted(options) else None, **options)
+        given = {
+            "username": username, "password_file": password_file, "ca": ca, "cert": cert, "key": key,
+            "mqtt_version": mqtt_version,
+        }  # fmt: skip
+        access = None
+        if wanted(options):
+            access = make_access(broker, **for_chosen_broker(given), timeout_s=connect_timeout)
+        return function(*arguments, access=access, **options)
 
     for option in (
         click.option("-V", "--mqtt-version", type=click.Choice(list(_PROTOCOLS)), default=_DEFAULT_VERSION,
@@ -148,18 +146,33 @@ def _with_broker_options(
     return with_access
 
 
-def _from_project(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+def for_chosen_broker(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the current command for make_access() that apply to the broker that was chosen.
+
+    What umqtt.toml says of its own broker does not apply to another one. And what the environment says is for a broker
+    that the command line or the environment names: a file must not direct the user's password to its own broker.
+    """
+    context = click.get_current_context()
+    only_in_file = context.get_parameter_source("broker") is ParameterSource.DEFAULT_MAP
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.DEFAULT_MAP and not only_in_file:
+            value = None
+        elif source is ParameterSource.ENVIRONMENT and only_in_file:
+            value = context.lookup_default(name)
+        found[name] = value
+    return {**found, "environment": {} if only_in_file else os.environ}
 
 
 def make_access(
     brokers: Sequence[str], username: str | None = None, password_file: Path | None = None, ca: Path | None = None,
     cert: Path | None = None, key: Path | None = None, timeout_s: float = 10.0,
-    mqtt_version: str | None = None,
+    mqtt_version: str | None = None, environment: Mapping[str, str] = os.environ,
 ) -> Access:  # fmt: skip
     """Return an Access for the user's options; the password comes from a file, UMQTT_PASSWORD or the terminal.
 
-    Raises KitError (exit code 2).
+    environment: where UMQTT_PASSWORD is looked for. Raises KitError (exit code 2).
     """
     for broker in brokers:
         check_address(broker)
@@ -167,7 +180,7 @@ def make_access(
         raise KitError("--broker names one broker twice — name each once", EXIT_USAGE)
     if (cert is None) != (key is None):
         raise KitError("--cert and --key go together — give both", EXIT_USAGE)
-    password = _password(username, password_file)
+    password = _password(username, password_file, brokers[0], environment)
     contents = [_content(file) for file in (ca, cert, key)]
     if contents[0] is None and any(broker.startswith("mqtts:") for broker in brokers):
         contents[0] = _trusted_here()
@@ -523,7 +536,7 @@ def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
     return f"{said}, which is {printable(reference)}" if reference else said
 
 
-def _password(username: str | None, file: Path | None) -> str | None:
+def _password(username: str | None, file: Path | None, broker: str, environment: Mapping[str, str]) -> str | None:
     if file is not None:
         if username is None:
             raise KitError("--password-file without a user name — add --username NAME", EXIT_USAGE)
@@ -537,17 +550,17 @@ def _password(username: str | None, file: Path | None) -> str | None:
             raise KitError(f"{file}: its password is no UTF-8 — save it as UTF-8", EXIT_USAGE) from error
     if username is None:
         return None
-    password = os.environ.get("UMQTT_PASSWORD")
+    password = environment.get("UMQTT_PASSWORD")
     if password is not None:
         return password
     if not sys.stdin.isatty():
-        raise KitError(
-            f"there is no password for {username} and no terminal to ask on — use --password-file or UMQTT_PASSWORD",
-            EXIT_USAGE,
-        )
+        hint = "use --password-file or UMQTT_PASSWORD"
+        if "UMQTT_PASSWORD" in os.environ:
+            hint = f"UMQTT_PASSWORD is not for a broker that only umqtt.toml names: give --broker {broker} too"
+        raise KitError(f"there is no password for {username} and no terminal to ask on — {hint}", EXIT_USAGE)
     import getpass
 
-    return getpass.getpass(f"Password of {username}: ")
+    return getpass.getpass(printable(f"Password of {username} at {broker}: "))
 
 
 def _content(file: Path | None) -> bytes | None:

@@ -8,19 +8,27 @@
     sensors = "sensors"
     fleet = "fleet.txt"
 
-The nearest file counts, from the current folder upwards. Paths in it are relative to the file. The command line and
-the environment override it.
+The nearest file counts, from the current folder upwards. Paths in it are relative to the file, and of files in its
+folder. The command line and the environment override it.
+
+The file may come with somebody else's folder, and name a broker that is to get this user's password. So it counts only
+after this user has allowed it, as it is: the first command that would use it asks, or `umqtt allow` says so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from spark_ingest.errors import UsageError
+from spark_ingest.escape import printable
 from spark_ingest.toml_file import read_toml
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
@@ -34,19 +42,75 @@ _NOT_FOR = ("collect", "size", "spool")
 _CONNECTED = ("board", "device")
 
 
+@dataclass
+class Project:
+    """A umqtt.toml and its values; paths of files are absolute. file: None if there is none."""
+
+    file: Path | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    _is_allowed: bool = False
+
+    @property
+    def is_allowed(self) -> bool:
+        """True if this user has allowed the file as it is."""
+        self._is_allowed = self._is_allowed or self.file is None or self._mark().exists()
+        return self._is_allowed
+
+    def allow(self) -> None:
+        """Note that this user allows the file as it is. Raises KitError."""
+        try:
+            self._mark().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._mark().touch(mode=0o600)
+        except OSError as error:
+            raise KitError(f"{error.filename}: {error.strerror} — set XDG_STATE_HOME to a folder of yours",
+                           EXIT_USAGE) from error  # fmt: skip
+
+    def deny(self) -> None:
+        """Take the permission back. Raises KitError."""
+        self._is_allowed = False
+        try:
+            self._mark().unlink(missing_ok=True)
+        except OSError as error:
+            raise KitError(f"{error.filename}: {error.strerror} — remove it yourself", EXIT_USAGE) from error
+
+    def require_allowed(self) -> None:
+        """Return if the user has allowed the file, or allows it now on the terminal. Raises KitError (exit code 2)."""
+        if self.is_allowed:
+            return
+        shown = printable(str(self.file))
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise KitError(f"{shown} is new, or was changed — read it, then: umqtt allow", EXIT_USAGE)
+        # Imported here: most commands ask nothing.
+        from umqtt_kit.console import say
+
+        for line in [f"{self.file} is new, or was changed. It says:", *self.lines()]:
+            say(line)
+        if not click.confirm("Use it from now on?", err=True):
+            raise KitError(f"{shown} is not used — give its options yourself, or work elsewhere", EXIT_USAGE)
+        self.allow()
+
+    def lines(self) -> list[str]:
+        """Return the values as lines, which console.say() makes safe for the terminal."""
+        return [f"  {key} = {value}" for key, value in self.values.items()]
+
+    def _mark(self) -> Path:
+        """Return the file whose existence says that the project's file is allowed with its current content."""
+        assert self.file is not None
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        known_by = hashlib.sha256(os.fsencode(self.file.resolve()) + b"\0" + self.file.read_bytes()).hexdigest()
+        return state / "umqtt-robust" / "allowed" / known_by
+
+
 def find_project(start: Path) -> Path | None:
     """Return the nearest umqtt.toml from a folder upwards; None if there is none."""
     return next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
 
 
-def read_project(start: Path) -> dict[str, Any]:
-    """Return the values of the nearest umqtt.toml, {} without one. Raises KitError (exit code 2).
-
-    Paths of files are absolute.
-    """
+def read_project(start: Path) -> Project:
+    """Return the project of a folder, with the nearest umqtt.toml. Raises KitError (exit code 2)."""
     file = find_project(start)
     if file is None:
-        return {}
+        return Project()
     try:
         if file.stat().st_uid not in (os.getuid(), 0):
             # In a folder that others may write to, their file could send this user's password to their broker.
@@ -64,20 +128,52 @@ def read_project(start: Path) -> dict[str, Any]:
         if not isinstance(value, str) or not value:
             raise KitError(f"{file}: {key} must be text — put it in quotes", EXIT_USAGE)
         if key in _FILES or (key == "fleet" and (file.parent / value).is_file()):
-            values[key] = str(file.parent / value)
-    return values
+            values[key] = str(_inside(file, key, value))
+    return Project(file, values)
 
 
-def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults that `values` give a command's options, by parameter name; for a group, by command."""
+def _inside(file: Path, key: str, value: str) -> Path:
+    """Return the path that a key names. Raises KitError if it leads out of the project's folder, also by a link."""
+    found = file.parent / value
+    if not found.resolve().is_relative_to(file.parent.resolve()):
+        option = key.replace("_", "-")
+        raise KitError(
+            f"{file}: {key} is outside of the project's folder — put the file there, or give --{option} yourself",
+            EXIT_USAGE,
+        )
+    return found
+
+
+def defaults_of(
+    command: click.Command, values: dict[str, Any], check: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Return the defaults that `values` give a command's options, by parameter name; for a group, by command.
+
+    check: called when the first of them is used; raises KitError if they may not be.
+    """
     if command.name in _NOT_FOR:
         return {}
     if isinstance(command, click.Group):
-        return {name: defaults_of(part, values) for name, part in command.commands.items()}
+        return {name: defaults_of(part, values, check) for name, part in command.commands.items()}
     found: dict[str, Any] = {}
     for option in command.params:
         key = max(option.opts, key=len).removeprefix("--").replace("-", "_")
         if isinstance(option, click.Option) and key in values and option.name and (command.name, key) != _CONNECTED:
             value = values[key]
-            found[option.name] = [value] if option.multiple and isinstance(value, str) else value
+            found[option.name] = _Checked([value] if option.multiple and isinstance(value, str) else value, check)
     return found
+
+
+class _Checked:
+    """A default that click asks for only if the command line and the environment give no value."""
+
+    def __init__(self, value: Any, check: Callable[[], None]) -> None:
+        self._value = value
+        self._check = check
+
+    def __call__(self) -> Any:
+        self._check()
+        return self._value
+
+    def __str__(self) -> str:  # in --help
+        return str(self._value)
