@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -39,16 +40,17 @@ class Report:
     absent: list[str]
 
 
-def write_report(tables: Location, out: Path, *, days: float = 7.0) -> Report:
+def write_report(tables: Location, out: Path, *, days: float = 7.0, made_at: float | None = None) -> Report:
     """Write the page to `out`, completely or not at all.
 
     :param tables: the --tables of the pipeline.
     :param days: the days before the newest reading that the charts show.
+    :param made_at: the time that the page names as that of its making, in Unix seconds; None: now.
     :raises UsageError: there are no gold tables, or `out` cannot be written.
     :raises IngestError: a table cannot be read.
     """
     gold = Gold(tables)
-    data = collect(gold, days)
+    data = {**collect(gold, days), "made": int(time.time() if made_at is None else made_at)}
     page = render(data).encode()
     try:
         replace_file(out, page, durable=False)

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gold_tables import fleet
+from gold_tables import MADE_AT, fleet
 
 from spark_ingest.report import write_report
 
@@ -21,5 +21,5 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def page_file(tables: Path) -> Path:
     out = tables / "report.html"
-    write_report(tables, out)
+    write_report(tables, out, made_at=MADE_AT)
     return out

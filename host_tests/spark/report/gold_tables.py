@@ -20,6 +20,8 @@ US = 1_000_000
 MINUTE, HOUR, DAY = 60 * US, 3600 * US, 86_400 * US
 WINDOW = 5 * MINUTE
 END_US = 1_795_000_200 * US
+MADE_AT = 1_795_090_000
+"""When the page of these tables is made, in Unix seconds."""
 """When the newest reading came: 2026-11-18 11:10 UTC, a multiple of the windows' length."""
 
 _CAUSES = ("power on", "power on", "watchdog", "hard reset", "brown out", "soft reset")

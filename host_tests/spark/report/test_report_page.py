@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gold_tables import END_US, HOUR, decoded, empty, fleet, outage, write_rows
+from gold_tables import END_US, HOUR, MADE_AT, decoded, empty, fleet, outage, write_rows
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.report import write_report
@@ -399,6 +399,42 @@ def test_one_device_that_has_just_begun_gives_charts_of_what_there_is(open_page:
     page.keyboard.press("End")
     expect(page.locator("#rate .readout")).to_have_text("18 Nov 11:10 to 11:11: readings 1")
     assert not re.search(r"NaN|undefined|null|Infinity|1970", page.locator("body").inner_text())
+
+
+# Finds rule names that lie over their neighbours, and cells of groups that are no cells.
+OVERLAPS = """() => [
+  ...[...document.querySelectorAll("#alerts-rows li")].filter((row) => {
+    const [pill, next] = [row.children[0], row.children[1]].map((part) => part.getBoundingClientRect());
+    return (pill.right > next.left && pill.bottom > next.top + 1) || pill.right > innerWidth;
+  }),
+  ...[...document.querySelectorAll("#rows td.group")].filter((cell) =>
+    getComputedStyle(cell).display !== getComputedStyle(cell.previousElementSibling).display),
+].map((node) => node.textContent)"""
+
+
+def test_long_names_of_rules_and_groups_are_shown_and_so_are_clocks_and_when_it_was_made(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    """Planted: a rule's name of one line; a cell that is a flex box; a footer without a time."""
+    fleet(tmp_path, devices=12, days=0.5)
+    gold = Gold(tmp_path)
+    rule, group = "greenhouse too warm for the tomatoes at night " * 2, "greenhouse north, tomatoes and cucumbers"
+    rows = [row | {"device_group": group, "clock_ok_share": 0.5} for row in gold.read("devices").to_pylist()]
+    write_rows(tmp_path, "devices", rows)
+    alert = {"device_id": rows[0]["device_id"], "kind": "threshold", "since": END_US - HOUR, "text": "t", "rule": rule}
+    write_rows(tmp_path, "alerts", [alert, alert | {"rule": "x" * 120}, alert | {"rule": "short"}])
+    write_report(tmp_path, tmp_path / "report.html", made_at=MADE_AT)
+    page = open_page(tmp_path / "report.html")
+    for width in (320, 400, 760, 1100, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(OVERLAPS) == [], width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    card = page.locator("#devices").bounding_box()
+    cell = page.locator("#rows td.group").first.bounding_box()
+    assert card and cell and cell["x"] + cell["width"] < card["x"] + card["width"], "seen without scrolling"
+    expect(page.locator("#rows td.group").first).to_have_attribute("title", group)
+    expect(page.locator("#rows tr").first.locator("[data-label='Clock right']")).to_have_text("50 %")
+    expect(page.locator("#made")).to_have_text("Made by umqtt report at 19 Nov 2026, 12:06 UTC.")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

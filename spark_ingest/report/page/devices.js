@@ -7,6 +7,7 @@ const percent = (share) => `${share === 1 ? 100 : Math.min(99.9, Math.floor(shar
 const COLUMNS = [
   { key: "id", title: "Device" },
   { key: "health", title: "Health" },
+  { key: "group", title: "Group" },
   { key: "seen", title: "Last seen", write: ago, number: true, down: true },
   { key: "readings", title: "Readings", write: count, number: true, down: true },
   { key: "missing", title: "Missing", write: count, number: true, down: true },
@@ -14,12 +15,12 @@ const COLUMNS = [
   { key: "quarantined", title: "Quarantined", write: count, number: true, down: true },
   { key: "reboots", title: "Reboots 24 h", write: count, number: true, down: true },
   { key: "p95", title: "Delay p95", write: duration, number: true, down: true },
+  { key: "clock", title: "Clock right", write: percent, number: true },
   { key: "supply_v", title: "Battery", write: formatOf("supply_v"), number: true },
   { key: "temp_c", title: "Temp.", write: formatOf("temp_c"), number: true, down: true },
   { key: "mem_free", title: "Memory", write: formatOf("mem_free"), number: true },
   { key: "rssi", title: "rssi", write: formatOf("rssi"), number: true },
   { key: "fw", title: "Firmware" },
-  { key: "group", title: "Group" },
 ];
 // As spark_ingest/tables/schemas.py has it: worst first.
 const HEALTH = ["offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok"];
@@ -71,6 +72,8 @@ function deviceRow(device) {
     } else if (key === "health") cell.append(healthPill(healthOf(device)));
     else cell.textContent = value === null ? "–" : write ? write(value) : visible(value);
     if (key === "seen" && value !== null) cell.title = moment(value);
+    // A name may be too long for its column.
+    if (key === "group" && value !== null) cell.title = visible(value);
     if (!value && key !== "id" && key !== "health") cell.classList.add("zero");
     row.append(cell);
   }

@@ -38,7 +38,7 @@ const ALERTS = new Map(Object.entries({
 function alertRow([device, kind, text, since, until, rule]) {
   const row = element("li", until === null ? "" : "over");
   const [usual, tone] = ALERTS.get(kind) ?? [visible(kind ?? ""), "late"];
-  // A default is called like its kind; gold of an older release has no rules.
+  // A default is called like its kind.
   const called = rule === null || rule === kind ? usual : visible(rule);
   const when = until === null ? `for ${duration((data.as_of - since) * 1000)}` : `until ${moment(until)}`;
   const time = element("span", "when quiet", since === null ? "" : `since ${moment(since)}, ${when}`);

@@ -71,7 +71,7 @@ function begin() {
   byId("span").textContent = data.as_of
     ? `${duration(days * 1000)} to ${day(data.as_of)} ${new Date(data.as_of * 1000).getUTCFullYear()}, ${clock(data.as_of)} UTC`
     : "no readings yet";
-  byId("made").textContent = "Made by umqtt report.";
+  byId("made").textContent = `Made by umqtt report at ${day(data.made)} ${new Date(data.made * 1000).getUTCFullYear()}, ${clock(data.made)} UTC.`;
   byId("nothing").hidden = data.totals.devices > 0;
   for (const part of document.querySelectorAll("main > nav, main > section:not(.tiles)")) part.hidden = !data.totals.devices;
   makeTiles();
