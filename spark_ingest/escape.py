@@ -7,10 +7,8 @@ people passes through :func:`printable` where it is printed.
 
 from __future__ import annotations
 
-import re
 import sys
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SHORT = {"\n": "\\n", "\r": "\\r"}
 
 
@@ -28,11 +26,6 @@ def printable(data: bytes | str) -> str:
 def remark(line: str) -> None:
     """Print one line on standard error, made printable."""
     print(printable(line), file=sys.stderr, flush=True)
-
-
-def without_colours(text: str) -> str:
-    """Return the text without the escape codes for colours."""
-    return _COLOURS.sub("", text)
 
 
 def _shown(character: str) -> str:

@@ -21,7 +21,7 @@
 ``upkeep``         update gold, join small files and vacuum while the pipeline runs
 ``process``        folders, checkpoints, the end of Spark's Java process, and messages about failures
 ``metrics``        the figures for Prometheus, and the health
-``panel``          the live display; ``stderr_capture`` keeps other output on standard error from corrupting it
+``panel``          the live display
 ``session``        the Spark session; ``spark_home`` is the folder that Spark starts from, ``class_archive`` makes
                    the archive of Java classes with which it starts sooner
 ``config``         the settings of a pipeline

@@ -156,7 +156,7 @@ def _run(
     live = Live(Console(stderr=True), pipeline.status)
     live.start()
     try:
-        pipeline.run(lambda: live.say("ready"))
+        pipeline.run(live.ready)
     finally:
         live.stop()
         status_file.close()

@@ -15,6 +15,7 @@ messages           MQTT messages in them
 replayed           of these, those that bronze already had: a repeated micro-batch, or a new checkpoint
 rows_bronze        rows appended to bronze
 rows_silver        rows appended to silver
+rows_in_silver     rows that silver has
 rows_quarantined   rows appended to quarantine
 rows_status        rows appended to status
 rows_logs          rows appended to logs
@@ -106,6 +107,7 @@ class Pipeline:
         self._source: Options | None = None
         # Micro-batch to its number of messages, for the newest two.
         self._written: dict[int, int] = {}
+        self._silver_before = 0
         self._query_id: str | None = None
         self._last_batch_ms = 0
         self._rows_per_second = 0
@@ -124,6 +126,7 @@ class Pipeline:
         return {
             "state": self._state,
             **totals,
+            **({"rows_in_silver": self._silver_before + totals["rows_silver"]} if totals else {}),
             **(self._upkeep.figures() if self._upkeep else {}),
             "last_batch_ms": self._last_batch_ms,
             "rows_per_second": self._rows_per_second,
@@ -228,7 +231,9 @@ class Pipeline:
         self._spools, self._source = Options(options).spools, Options(options)
         try:
             before, self._writer = self._writer, self._new_writer()
-            if before is not None:
+            if before is None:
+                self._silver_before = self._writer.tables["silver"].count()
+            else:
                 self._writer.totals = before.totals
             self._upkeep = Upkeep(config, on_stage=self._on_stage)
         except (OSError, DeltaError) as error:

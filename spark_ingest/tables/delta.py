@@ -118,6 +118,10 @@ class Delta(Table):
         """The id in the table's metadata."""
         return str(self.delta.metadata().id)
 
+    def count(self) -> int:
+        """Return the number of rows of the newest version, which its log has."""
+        return self.delta.count()
+
     def dataset(self) -> pa_dataset.Dataset:
         """Return the newest version as a dataset; files whose statistics exclude a filter are not read."""
         delta = self.delta

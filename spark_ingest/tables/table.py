@@ -33,6 +33,10 @@ class Table(ABC):
     def dataset(self) -> pa_dataset.Dataset:
         """Return everything that is committed now."""
 
+    def count(self) -> int:
+        """Return the number of rows that are committed now."""
+        return self.dataset().count_rows()
+
     @abstractmethod
     def has(self, application_id: str, batch_id: int) -> bool:
         """Return whether the micro-batch has already been committed to this table."""
