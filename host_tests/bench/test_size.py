@@ -14,7 +14,7 @@ from umqtt_kit import sizes
 from umqtt_kit.__main__ import run
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.deploy.build import build
-from umqtt_kit.deploy.filesets import OPTIONAL
+from umqtt_kit.deploy.filesets import HOST_MODULES, OPTIONAL
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -42,7 +42,7 @@ def test_no_budget_is_passed(measured):
 
 
 def test_every_module_a_board_may_carry_is_measured(measured, apart):
-    files = {file.stem for file in library_folder().glob("*.py")} - {"_host"}
+    files = {file.stem for file in library_folder().glob("*.py")} - HOST_MODULES
     bundle = Bundle(library_folder())
     assert {module.module for module in measured.modules} | set(bundle.joined) == files
     assert {module.module for module in apart.modules} == files

@@ -201,7 +201,8 @@ class Manifest:
 @pytest.mark.parametrize("name", NAMES)
 def test_manifest_freezes_the_library_the_firmware_and_the_pins_of_its_board(name: str):
     manifest = Manifest(BOARDS / name / "manifest.py")
-    wanted = {file.relative_to(ROOT).as_posix(): file for file in LIBRARY.glob("*.py") if file.stem != "_host"}
+    library = (file for file in LIBRARY.glob("*.py") if file.stem not in filesets.HOST_MODULES)
+    wanted = {file.relative_to(ROOT).as_posix(): file for file in library}
     firmware = ROOT / "firmware"
     wanted |= {file.relative_to(firmware).as_posix(): file for file in firmware.rglob("*.py")}
     wanted["pins.py"] = BOARDS / name / "pins.py"

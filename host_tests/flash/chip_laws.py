@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chip import BOOTS_WITHIN_S
 from umqtt_kit.bundle import library_folder
+from umqtt_kit.deploy.filesets import HOST_MODULES
 from umqtt_kit.device import Board
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.rp2040 import ImageBoard
@@ -84,7 +85,7 @@ def run(
 
 
 def _files(laws: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    client = [file for file in library_folder().glob("*.py") if file.stem != "_host"]
+    client = [file for file in library_folder().glob("*.py") if file.stem not in HOST_MODULES]
     sources = [(file, f"/lib/umqtt_robust/{file.stem}.mpy", _NO_ASSERTS) for file in client]
     kit = [_TESTS / "umqtt_testkit" / f"{name}.py" for name in ("portable", "encoder")]
     sources += [(file, f"/laws/umqtt_testkit/{file.stem}.mpy", _ASSERTS) for file in kit]

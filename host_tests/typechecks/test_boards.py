@@ -15,8 +15,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from get_stubs import BOARDS, stubs_of
+from umqtt_kit.deploy.filesets import HOST_MODULES
 
 _ROOT = Path(__file__).resolve().parents[2]
+_HOST_FILES = [f"{name}.py" for name in HOST_MODULES]
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     copy = tmp_path_factory.mktemp(request.param)
     for name in ("umqtt_robust", "firmware"):
         # Without the .pyi files, so that the checker infers from the source what a module uses of another.
-        shutil.copytree(_ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyi", "_host.py", "__pycache__"))
+        shutil.copytree(_ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyi", *_HOST_FILES, "__pycache__"))
     (copy / "firmware" / "app" / "planted.py").write_text("\n".join(["import machine, socket, time", *_PLANTED]))
     settings = {
         "include": ["umqtt_robust", "firmware"],

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import umqtt_robust
 from umqtt_kit import minify
+from umqtt_kit.deploy.filesets import HOST_MODULES
 from umqtt_kit.mpy_cross import compile_file
 
 PACKAGE = "umqtt_robust"
@@ -40,7 +41,7 @@ def library_folder() -> Path:
 
 def modules(folder: Path) -> dict[str, Path]:
     """Return the file of every module that a board may carry, by the module's name."""
-    return {file.stem: file for file in sorted(folder.glob("*.py")) if file.stem != _HOST_MODULE}
+    return {file.stem: file for file in sorted(folder.glob("*.py")) if file.stem not in HOST_MODULES}
 
 
 def with_imports(wanted: Iterable[str], files: Mapping[str, Path]) -> list[str]:

@@ -15,6 +15,8 @@ _BY_SCHEME = {"mqtts": ("tls",), "ws": ("websocket",), "wss": ("tls", "websocket
 _SETS: dict[str, list[str]] = json.loads((boards_folder() / "filesets.json").read_text())
 #: Modules of the device library that a board needs for some settings only.
 OPTIONAL = frozenset(_SETS["tls"] + _SETS["websocket"])
+#: Modules for computers alone: no board carries them.
+HOST_MODULES = frozenset(_SETS["host"])
 #: Modules for other people's programs, which the firmware does not use; `mpremote mip install` brings them.
 FOR_PROGRAMS = frozenset(_SETS["programs"])
 
