@@ -60,7 +60,6 @@ PLACES = {
     "spark/test_offsets.py": 0,
     "spark/test_record.py": 0,
     "spark/test_spool.py": 0,
-    "spark/test_wire.py": 0,
     "bench": 3,
     "bench/test_size.py": 1,
     "typechecks": 3,

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 from spark_helpers import Process, collector_process, in_version_5, publish_packet, record, status
 from test_spool import payloads_in
+from umqtt_testkit import encoder
 from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector import collector as collector_module
+from spark_ingest.collector import connection as connection_module
 from spark_ingest.collector import counters
 from spark_ingest.collector.collector import Collector, CollectorConfig
 from spark_ingest.collector.command import main
@@ -32,46 +35,68 @@ def newest(request, monkeypatch) -> None:
 
 
 class ScriptedLink:
-    """Plays a broker from a script of MQTT 3.1.1, one chunk per group, and logs the collector's actions in order.
+    """A transport that plays a broker from a script of MQTT 3.1.1, a chunk a tick; it logs the packets that are sent.
 
-    If the collector speaks MQTT 5, so does the broker.
+    If the collector speaks MQTT 5, so does the broker. Its answers to requests have their packet ids.
     """
 
     scripts: list[list[bytes]]
     log: list[tuple[str, bytes]]
     when_done = staticmethod(lambda: None)
 
-    def __init__(self, *_args: object, **_options: object) -> None:
+    def __init__(self, *_arguments: object) -> None:
         self._chunks = list(self.scripts.pop(0))
         self._given = False
         self._level = 0
+        self._requests: list[bytes] = []
+        self._ended = False
+        # Always readable: a wait for it ends at once.
+        self.socket, self._other = socket.socketpair()
+        self._other.send(b"x")
         self.log.append(("connect", b""))
 
-    def queue(self, data: bytes) -> None:
-        if data[0] == 0x10:
-            self._level = data[8]
-        self.log.append(("send", bytes(data)))
-
-    def wait(self, _timeout: float, _wake_fd: int) -> bool:
-        if not self._chunks and not self.scripts:
-            self.when_done()
+    def ready(self) -> bool:
         return True
 
-    def receive(self, buffer: bytearray, _limit: int = 0) -> bool:
+    def write(self, buf: bytes | bytearray, offset: int, size: int) -> int:
+        for first, body in encoder.split_packets(bytes(buf[offset : offset + size]))[0]:
+            self.send(encoder.encode(first, body))
+        return size
+
+    def send(self, packet: bytes) -> None:
+        kind = packet[0] >> 4
+        if kind == encoder.CONNECT:
+            self._level = packet[8]
+        elif kind in (encoder.SUBSCRIBE, encoder.UNSUBSCRIBE):
+            self._requests.append(packet[2:4])
+        self._ended = kind == encoder.DISCONNECT
+        self.log.append(("send", packet))
+
+    def read(self, buf: bytearray, offset: int) -> int | None:
+        if self._ended:
+            return 0
+        if not self._chunks and not self.scripts:
+            self.when_done()
         begins, self._given = not self._given, False
         if begins and self._chunks:
-            chunk = self._chunks.pop(0)
-            buffer += in_version_5(chunk) if self._level == 5 else chunk
             self._given = True
-        elif begins and self.scripts:
+            chunk = self._chunks.pop(0)
+            chunk = in_version_5(chunk) if self._level == 5 else chunk
+            if chunk[0] >> 4 in (encoder.SUBACK, encoder.UNSUBACK):
+                chunk = chunk[:2] + self._requests.pop(0) + chunk[4:]
+            buf[offset : offset + len(chunk)] = chunk
+            return len(chunk)
+        if begins and self.scripts:
             raise ConnectionResetError("the end of this connection's script")
-        return self._given
+        return None
 
-    def finish(self, _timeout: float) -> None:
-        self.log.append(("finish", b""))
+    def wait(self, _ms: int, _writing: bool) -> None:
+        pass
 
     def close(self) -> None:
         self.log.append(("close", b""))
+        self.socket.close()
+        self._other.close()
 
 
 def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tuple[Collector, list[tuple[str, bytes]]]:
@@ -85,12 +110,12 @@ def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tu
 
     options = {"topic_filters": ("fleet/+/telemetry",), "longest_delay_s": 0.001, **options}
     config = CollectorConfig("mqtt://127.0.0.1:1", folder, "north", **options)
+    monkeypatch.setattr(connection_module, "transports", lambda _: {"mqtt": ScriptedLink})
     with Spool(folder / "north", sync=sync) as spool:
         subscribed: list[None] = []
         one = Collector(config, spool, on_subscribed=lambda: subscribed.append(None), report=lambda *_: None)
         log.clear()
         ScriptedLink.scripts, ScriptedLink.log, ScriptedLink.when_done = list(scripts), log, staticmethod(one.stop)
-        monkeypatch.setattr(collector_module, "Link", ScriptedLink)
         one.run()
     log.append(("subscribed", b"x" * len(subscribed)))
     return one, log
@@ -100,9 +125,8 @@ def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tu
 def test_a_puback_is_queued_only_after_the_sync_of_its_group(monkeypatch, tmp_path):
     groups = [b"".join(publish_packet("fleet/a/telemetry", b"x", 10 * g + i) for i in (1, 2)) for g in range(3)]
     _, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, *groups]])
-    acks = [i for i, (what, data) in enumerate(log) if what == "send" and data[:1] == b"\x40"]
-    assert len(acks) == 3
-    assert [log[i - 1][0] for i in acks] == ["sync"] * 3, log
+    steps = ["puback" if data[:1] == b"\x40" else what for what, data in log if what == "sync" or data[:1] == b"\x40"]
+    assert steps == ["sync", "puback", "puback"] * 3, log
 
 
 @pytest.mark.usefixtures("newest")
@@ -217,7 +241,7 @@ def test_a_refusal_is_reported_with_its_reason_and_tried_again(monkeypatch, tmp_
 
 @pytest.mark.usefixtures("newest")
 def test_a_link_that_is_closed_at_subscribe_is_told_with_what_it_asked_for(monkeypatch, tmp_path):
-    # Planted: Session.open() leaves it at "the broker closed the connection", as for any other link.
+    # Planted: _link_ended() leaves it at "the broker closed the connection", as for any other link.
     one, _ = play(monkeypatch, tmp_path, [[CONNACK], [CONNACK, SUBACK]])
     assert "at SUBSCRIBE: may this user read" in (one.counters.last_error or "")
 

@@ -46,11 +46,11 @@ class OldBroker(ScriptedLink):
 
     answer = b""
 
-    def queue(self, data: bytes) -> None:
-        if data[0] == 0x10 and data[8] == 5:
+    def send(self, packet: bytes) -> None:
+        if packet[0] == 0x10 and packet[8] == 5:
             self.scripts.insert(0, self._chunks)
             self._chunks = [self.answer] if self.answer else []
-        super().queue(data)
+        super().send(packet)
         self._level = 4
 
 
@@ -77,35 +77,32 @@ def test_another_refusal_is_none_of_the_version_and_says_why(monkeypatch, tmp_pa
     refused = encoder.encode(
         0x20, b"\0\x87" + encoder.properties(reason_string=b"not you", user_property=[(b"a", b"b")])
     )
-    monkeypatch.setattr(ScriptedLink, "queue", _as_it_is(ScriptedLink.queue))
+    monkeypatch.setattr(ScriptedLink, "send", _as_it_is(ScriptedLink.send))
     one, log = play(monkeypatch, tmp_path, [[refused], [in_version_5(CONNACK), in_version_5(SUBACK)]])
     assert levels(log) == [5, 5]
     assert one.counters.refusals == 1
     assert "not authorized: not you (0x87)" in (one.counters.last_error or "")
 
 
-def _as_it_is(queue):
-    """Return a `queue` for a script that is written in MQTT 5 already."""
+def _as_it_is(send):
+    """Return a `send` for a script that is written in MQTT 5 already."""
 
-    def queued(self, data: bytes) -> None:
-        queue(self, data)
+    def sent(self, packet: bytes) -> None:
+        send(self, packet)
         self._level = 4
 
-    return queued
+    return sent
 
 
-def test_what_the_broker_says_of_keep_alive_session_and_its_end_counts(monkeypatch, tmp_path):
-    # Planted: the server's keep-alive is ignored; DISCONNECT is handled before the messages that came with it.
+def test_what_the_broker_says_of_its_end_counts(monkeypatch, tmp_path):
+    # Planted: DISCONNECT is handled before the messages that came with it.
     said = encoder.properties(server_keep_alive=7, session_expiry_interval=3600, assigned_client_identifier=b"x")
     connack = encoder.encode(0x20, b"\0\0" + said + bytes(0))
     message = encoder.publish(b"t", b"kept", 1, 5, properties=encoder.properties(message_expiry_interval=9))
     end = encoder.disconnect(b"\x8b" + encoder.properties(reason_string=b"for the night"))
-    kept: list[int] = []
-    monkeypatch.setattr(ScriptedLink, "set_keep_alive", lambda _self, seconds: kept.append(seconds), raising=False)
-    monkeypatch.setattr(ScriptedLink, "queue", _as_it_is(ScriptedLink.queue))
+    monkeypatch.setattr(ScriptedLink, "send", _as_it_is(ScriptedLink.send))
     scripts = [[connack, in_version_5(SUBACK), message + end], [in_version_5(CONNACK_PRESENT)]]
     one, log = play(monkeypatch, tmp_path, scripts)
-    assert kept == [7]
     assert payloads_in(tmp_path / "north") == [b"kept"]
     assert ("send", b"\x40\x02\x00\x05") in log
     assert one.counters.lost_links == 1
@@ -114,7 +111,7 @@ def test_what_the_broker_says_of_keep_alive_session_and_its_end_counts(monkeypat
 
 def test_a_session_that_the_broker_keeps_for_a_while_only_is_reported(monkeypatch, tmp_path):
     connack = encoder.encode(0x20, b"\0\0" + encoder.properties(session_expiry_interval=3600))
-    monkeypatch.setattr(ScriptedLink, "queue", _as_it_is(ScriptedLink.queue))
+    monkeypatch.setattr(ScriptedLink, "send", _as_it_is(ScriptedLink.send))
     one, _ = play(monkeypatch, tmp_path, [[connack, in_version_5(SUBACK)]])
     assert "for 3600 s" in (one.counters.last_error or "")
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from umqtt_robust.errors import InvalidArgument
+from umqtt_robust.topics import check_utf8
+
 from ..errors import UsageError
 from ..hosts import is_host
-from .wire import LONGEST_FIELD, is_field
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
+_LONGEST_FIELD = 65535
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,11 @@ class Access:
             raise UsageError(f"{self.url} is without TLS, but ca or cert was given: use mqtts://, or leave them out")
         if self.username is None and self.password_file is not None:
             raise UsageError("a password needs a user name: give username too")
-        if self.username is not None and not is_field(self.username):
-            raise UsageError("the user name is longer than MQTT allows, or no text")
+        if self.username is not None:
+            try:
+                check_utf8(self.username, "username")
+            except InvalidArgument as error:
+                raise UsageError("the user name is longer than MQTT allows, or no text") from error
         self.password()
         self.tls()
 
@@ -68,8 +74,8 @@ class Access:
                 password = self.password_file.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
             except OSError as error:
                 raise UsageError(f"cannot read the password file {self.password_file}: {_why(error)}") from error
-        if len(password) > LONGEST_FIELD:
-            raise UsageError(f"the password for {self.username} is longer than the {LONGEST_FIELD} bytes of MQTT")
+        if len(password) > _LONGEST_FIELD:
+            raise UsageError(f"the password for {self.username} is longer than the {_LONGEST_FIELD} bytes of MQTT")
         return password
 
     def tls(self) -> ssl.SSLContext | None:

@@ -5,12 +5,16 @@ single queries. It runs until :meth:`Collector.stop`; then it reads what has alr
 disconnects. A killed collector loses nothing either: the broker sends again whatever was not acknowledged, and
 duplicates are removed later by the identity of each reading.
 
+Groups form by themselves: while one group is being synced, the next one arrives in the socket's buffer, so a slow
+disk makes larger groups. The collector waits for more messages only if they arrive one by one.
+
 Without room (see ``disk_quota``) it disconnects and waits. If it only stopped reading, it would not read the answers
 to its pings either, so neither side could tell a dead link from a slow one; and brokers keep messages for a client that
 is offline, but may drop one that is slow.
 """
 
 import contextlib
+import random
 import select
 import socket
 import threading
@@ -18,34 +22,32 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from ..errors import BrokerRefused, MalformedStream, SpoolWriteFailed, UsageError
+from umqtt_robust.base_errors import MQTTError, ProtocolError
+from umqtt_robust.errors import Downgraded, Refused
+
+from ..errors import SpoolWriteFailed, UsageError
 from ..escape import remark
 from ..spool.writer import Spool
 from .access import parse_nodes
-from .backoff import Backoff
+from .cluster import check_cluster
 from .config import CollectorConfig
-from .connection import Connection
+from .connection import ANSWER_WITHIN_S, FOR_EVER, Connection, in_words, is_takeover
 from .counters import Counters
 from .disk_quota import DiskQuota, QuotaReached
-from .link import Link
-from .nodes import check_cluster
-from .session import Session, VersionRefused
-from .wire5 import PASSING
+from .subscription import SubscriptionRecord, distinct_filters, overlapping_filters
 
 __all__ = ["Collector", "CollectorConfig"]
 
-_CONNECT_WITHIN_S = 15.0
-_STABLE_AFTER_S = 10.0
 _CHECK_ENDS_WITHIN_S = 1.0
-# Refusals that end by themselves: return code 3 (server unavailable) of MQTT 3.1.1, and reason codes of MQTT 5.
-_PASSING = PASSING | {3}
-# Protocol levels of MQTT 5 and 3.1.1.
-_NEWEST, _OLDER = 5, 4
-# The takeover alarm: this many links in a row that each end within this many seconds of connecting mean that another
-# client uses the same client id, and that each disconnects the other.
-_TAKEOVER_LINKS, _TAKEOVER_S = 3, 3.0
+# The newest protocol level that is tried: 5 for MQTT 5, 4 for MQTT 3.1.1.
+_NEWEST = 5
+_TRICKLE = 4
+_BLOCK_OVERHEAD = 24
+_DRAIN_S = 1.0
 _LOOK_FOR_ROOM_S = 1.0
 _FIRST_NUDGE_S, _LAST_NUDGE_S = 2.0, 600.0
+# Share of the longest delay that a collector waits at least after a refusal that somebody has to end.
+_REFUSED_SHARE = 0.75
 
 
 class Collector:
@@ -68,14 +70,19 @@ class Collector:
         self._spool = spool
         self._on_subscribed = on_subscribed
         self._report = report
-        self._access = config.access
-        _, self._nodes = parse_nodes(config.broker)
-        self._level = _NEWEST
-        self._failed_nodes = 0  # nodes that failed in a row, since the last successful subscription
-        self._session = Session(config, self.counters, self._say)
+        self._filters = distinct_filters(config.topic_filters)
         self._quota = DiskQuota(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
-        self._backoff = Backoff(config.longest_delay_s)
-        self._short_links = 0
+        self._record = SubscriptionRecord(config.folder, config.broker, config.client_id, self._session_event)
+        self._client = Connection(
+            config,
+            before_connect=self._record.put_aside,
+            on_connect=self._connected,
+            on_lost=self._lost,
+            level=_NEWEST,
+        )
+        self._asked = False  # for subscriptions, which the broker has not confirmed yet
+        self._refusal: str | None = None  # why the broker refused a subscription
+        self._last_group = 0
         self._stopping = False
         # A byte on this socket, sent by stop() or through signal.set_wakeup_fd, ends any wait.
         self._wake, self.wakeup_socket = socket.socketpair()
@@ -107,14 +114,16 @@ class Collector:
         """Collect messages until :meth:`stop`. Network and disk errors are reported, counted and retried."""
         # A daemon thread, because a node that does not answer must not delay the end of the process.
         checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes", daemon=True)
-        if len(self._nodes) > 1:
+        if len(parse_nodes(self.config.broker)[1]) > 1:
             checking.start()
+        for one, other in overlapping_filters(self._filters):
+            self._say("overlap", f"{one} and {other} select some topics both: some brokers send their messages twice")
         try:
+            self._disconnect()
             self._wait_for_room(self._quota.lacks())
             while not self._stopping:
-                delay = self._one_connection()
-                if not self._stopping and delay:
-                    self._sleep(delay)
+                self._client.connect()
+                self._collect()
         finally:
             self._stopping = True
             if checking.ident is not None:
@@ -124,122 +133,176 @@ class Collector:
 
     def _check_nodes(self) -> None:
         config = self.config
-        for event in check_cluster(self._access, config.client_id, config.topic_filters, lambda: self._stopping):
+        for event in check_cluster(config.access, config.client_id, config.topic_filters, lambda: self._stopping):
             self._report(*event)
 
-    def _one_connection(self) -> float:
-        """Connect and collect until the link ends; return the seconds to wait before the next attempt."""
-        counters = self.counters
-        connected_at = time.monotonic()
-        link = None
-        host, port = self._nodes[0]
-        # Every later link tries MQTT 5 again, since the broker may have been upgraded.
-        level, self._level = self._level, _NEWEST
+    # Collecting
+
+    def _collect(self) -> None:
+        """Collect until asked to stop, or until an error is handled, after which the client connects again."""
         try:
-            link = Link(
-                host,
-                port,
-                keep_alive=self.config.keep_alive,
-                tls=self._access.tls(),
-                timeout_s=_CONNECT_WITHIN_S,
-            )
-            counters.connects += 1
-            connected_at = time.monotonic()
-            self._collect(link, level)
-            return 0.0
-        except VersionRefused:
-            self._level = _OLDER
-            return 0.0
-        except MalformedStream as error:
-            counters.malformed_streams += 1
-            self._say("malformed_stream", str(error))
-            self._level = self._level_after(level)
-        except BrokerRefused as error:
-            counters.refusals += 1
-            self._say("refused", str(error))
-            # Any other refusal lasts until somebody changes the configuration.
-            if error.return_code not in _PASSING:
-                return self._backoff.after_refusal()
+            while not self._stopping:
+                self._client.poll(1000, self._wake)
+                self._store_group()
+                if self._asked and self._client.connected and self._client.subscribed:
+                    self._confirm_subscriptions()
+            self._drain()
+            self._disconnect()
+        except QuotaReached as reason:
+            # Everything taken so far is durable and acknowledged; the broker sends again whatever was not.
+            self._disconnect()
+            self._wait_for_room(str(reason))
+        except SpoolWriteFailed as error:
+            self.counters.spool_errors += 1
+            self._say("spool_error", str(error))
+            self._disconnect()
+            self._wait_for_room(self._quota.probe())
+            self._sleep(random.uniform(0, min(1.0, self.config.longest_delay_s)))
         except UsageError as error:
             # The files were checked at the start, but a password or certificate may have become unreadable since.
             self._say("unusable", str(error))
-        except SpoolWriteFailed as error:
-            counters.spool_errors += 1
-            self._say("spool_error", str(error))
-            self._disconnected(link)
-            self._wait_for_room(self._quota.probe())
-        except OSError as error:
-            counters.lost_links += 1
-            if link is not None:
-                self._level = self._level_after(level)
-            what_next = "trying MQTT 3.1.1" if self._level == _OLDER else "trying again"
-            self._say("lost_link", f"no link to {host}:{port}: {error.strerror or error}; {what_next}")
-            self._watch_for_takeover(time.monotonic() - connected_at)
-        finally:
-            was_subscribed = counters.subscribed
-            self._disconnected(link)
-        if was_subscribed and time.monotonic() - connected_at >= _STABLE_AFTER_S:
-            self._backoff.reset()
-        if was_subscribed:
-            self._failed_nodes = 0
-        else:
-            self._nodes.append(self._nodes.pop(0))
-            self._failed_nodes += 1
-            if self._failed_nodes % len(self._nodes):
-                return 0.0  # Try every node before waiting.
-        return self._backoff.next_delay()
 
-    def _level_after(self, level: int) -> int:
-        """Return the protocol level to try next: an old broker may just close the link on a CONNECT of MQTT 5."""
-        return _OLDER if level == _NEWEST and not self.counters.connected else _NEWEST
+    def _store_group(self) -> bool:
+        """Write the messages that have arrived as one durable group, and acknowledge it; False if there are none.
 
-    def _collect(self, link: Link, level: int) -> None:
-        connection = Connection(
-            link,
-            self._spool,
-            self._quota,
-            self.config,
-            self.counters,
-            stopping=lambda: self._stopping,
-            wake_fd=self._wake.fileno(),
-            level=level,
-        )
-        try:
-            if not self._session.open(connection):
+        :raises SpoolWriteFailed: it could not be made durable; it was not acknowledged.
+        :raises QuotaReached: the spool is at a limit; everything taken so far is durable and acknowledged.
+        """
+        client, linger_s = self._client, self.config.group_ms / 1000
+        waiting = client.waiting()
+        if not waiting:
+            return False
+        if max(waiting, self._last_group) <= _TRICKLE and linger_s and not self._stopping:
+            # If messages arrive one by one, a short wait saves most of the syncs. Under load there is no wait: a
+            # broker with a small in-flight window would spend its time waiting for acknowledgements.
+            time.sleep(linger_s)
+            client.tick()
+        group = client.take()
+        assert group is not None
+        self._last_group = group.count
+        received_ms = time.time_ns() // 1_000_000
+        began = time.perf_counter()
+        self._spool.append(group.packets, group.count, received_ms, group.level)
+        # The group is durable now: only from here on may the broker forget its messages.
+        client.acknowledge_group(group)
+        counters = self.counters
+        counters.append_seconds += time.perf_counter() - began
+        counters.messages += group.count
+        counters.bytes += len(group.packets)
+        counters.groups += 1
+        counters.redelivered += group.redelivered
+        counters.last_message_ms = received_ms
+        self._quota.note(len(group.packets) + _BLOCK_OVERHEAD)
+        return True
+
+    def _drain(self) -> None:
+        """Collect what has already arrived, for at most 1 s: under a steady stream this would never end."""
+        deadline = time.monotonic() + _DRAIN_S
+        while time.monotonic() < deadline:
+            self._client.tick()
+            if not self._store_group():
                 return
-            self.counters.subscribed = True
-            self._report("subscribed", f"subscribed at {self.config.broker}")
-            self._on_subscribed()
-            connection.collect()
-            connection.drain()
-            connection.finish()
-        except QuotaReached as reason:
-            # Everything read so far is durable and acknowledged; the broker sends again whatever was not read.
-            with contextlib.suppress(OSError):
-                connection.finish()
-            if not self._stopping:
-                self._disconnected(link)
-                self._wait_for_room(str(reason))
 
-    def _disconnected(self, link: Link | None) -> None:
-        self.counters.connected = self.counters.subscribed = False
-        if link is not None:
-            link.close()
+    # The session
 
-    def _watch_for_takeover(self, lasted_s: float) -> None:
-        """Count links that were lost within 3 s of connecting, and raise the takeover alarm at the third in a row."""
-        if not self.counters.connected or lasted_s >= _TAKEOVER_S:
-            self._short_links = 0
+    def _connected(self, session_present: bool) -> None:
+        client, counters = self._client, self.counters
+        counters.connects += 1
+        counters.connected = True
+        self._refusal = None
+        client.widen()
+        expiry = client.connack_properties.get("session_expiry_interval", FOR_EVER) if client.mqtt5 else FOR_EVER
+        if expiry != FOR_EVER:
+            self._say(
+                "session_expires",
+                f"{self.config.broker} keeps the session {self.config.client_id} for {expiry} s when the collector is "
+                "away: longer outages lose messages",
+            )
+        surplus = self._record.surplus(self._filters, session_present=session_present)
+        self._asked = surplus is not None
+        if surplus is None:
+            self._subscribed()
             return
-        self._short_links += 1
-        if self._short_links == _TAKEOVER_LINKS:
-            self._short_links = 0
+        for topic_filter in surplus:
+            client.unsubscribe(topic_filter)
+        for topic_filter in self._filters:
+            client.subscribe(topic_filter, 1)
+
+    def _confirm_subscriptions(self) -> None:
+        self._asked = False
+        if self._refusal is None:
+            self._record.remember(self._filters)
+            self._subscribed()
+            return
+        self.counters.refusals += 1
+        self._say("refused", self._refusal)
+        self._disconnect()
+        # A refusal lasts until somebody changes the configuration.
+        longest_s = self.config.longest_delay_s
+        self._sleep(random.uniform(_REFUSED_SHARE * longest_s, longest_s))
+        self._client.connect()
+
+    def _subscribed(self) -> None:
+        self.counters.subscribed = True
+        self._report("subscribed", f"subscribed at {self.config.broker}")
+        self._on_subscribed()
+
+    def _session_event(self, kind: str, line: str) -> None:
+        self.counters.sessions_lost += kind == "session_lost"
+        self._say(kind, line)
+
+    def _disconnect(self) -> None:
+        self.counters.connected = self.counters.subscribed = False
+        self._client.finish(int(ANSWER_WITHIN_S * 1000))
+
+    # What the client reports
+
+    def _lost(self, error: MQTTError | OSError | MemoryError) -> None:
+        """Tell and count what has happened to a link, or that a subscription was refused."""
+        broker, client_id = self.config.broker, self.config.client_id
+        words = in_words(error)
+        if isinstance(error, Refused) and error.args[0] in ("subscribe", "unsubscribe"):
+            topic_filter = error.args[1].decode()
+            if error.args[0] == "subscribe":
+                why = f"{broker} refused the subscription to {topic_filter} ({words}): allow it to {client_id}"
+                self._refusal = self._refusal or why
+        elif isinstance(error, Downgraded):
+            self._refusal = self._refusal or f"{broker}: {words}, which may lose messages"
+        elif is_takeover(error):
             self.counters.takeovers += 1
             self._say(
                 "takeover",
-                f"{_TAKEOVER_LINKS} links to {self.config.broker} in a row ended within {_TAKEOVER_S:g} s: is another "
-                f"collector called {self.config.name}? Two with one client id throw each other out",
+                f"3 links to {broker} in a row ended within 3 s: is another collector called {self.config.name}? Two "
+                "with one client id throw each other out",
             )
+        elif isinstance(error, MQTTError | OSError | MemoryError):  # others are raised by tick() too
+            self._link_ended(error, words)
+
+    def _link_ended(self, error: MQTTError | OSError | MemoryError, words: str) -> None:
+        counters, client = self.counters, self._client
+        at_subscribe = counters.connected and self._asked
+        counters.connected = counters.subscribed = False
+        if isinstance(error, Refused) and error.args[0] == "connect":
+            if client.is_older(error):
+                self._record.put_back()  # a refused CONNECT creates no session
+                return
+            counters.refusals += 1
+            virtual_host, colon, _ = (self.config.username or "").rpartition(":")
+            hint = f"; for RabbitMQ, {virtual_host!r} must be a virtual host in which the user has permissions"
+            self._say("refused", f"{self.config.broker} refused the connection: {words}{hint if colon else ''}")
+        elif isinstance(error, ProtocolError):
+            counters.malformed_streams += 1
+            self._say("malformed_stream", f"{client.node}: {words}")
+        else:
+            counters.lost_links += 1
+            if at_subscribe:
+                # Closing the connection is all that a broker of MQTT 3.1.1 can do if it has no return code for a
+                # refused subscription.
+                words += f" at SUBSCRIBE: may this user read {', '.join(self._filters)}?"
+            what_next = "trying MQTT 3.1.1" if client.may_be_old else "trying again"
+            self._say("lost_link", f"no link to {client.node}: {words}; {what_next}")
+
+    # Waiting
 
     def _wait_for_room(self, reason: str | None) -> None:
         """Wait until the spool has room again or :meth:`stop` is called.

@@ -1,161 +1,143 @@
-"""The receive loop of one connection: messages are written as durable groups, then acknowledged.
+"""The collector's client: the library's client for very many messages, with the collector's access and in its words."""
 
-Groups form by themselves: while one group is being synced, the next one arrives in the socket's buffer, so a slow
-disk makes larger groups. The collector waits for more messages only if they arrive one by one.
-"""
-
-import time
+import socket
 from collections.abc import Callable
+from typing import Any
 
-from ..errors import MalformedStream
-from ..spool.writer import Spool
+from umqtt_cli.reason_codes import UNSUPPORTED_VERSION, describe
+from umqtt_robust.base_errors import LinkLost, MQTTError, ProtocolError
+from umqtt_robust.bulk import BulkClient
+from umqtt_robust.errors import Downgraded, Refused
+from umqtt_robust.tls import TLS
+from umqtt_robust.transport import TCP
+
+from .access import Access, parse_nodes
 from .config import CollectorConfig
-from .counters import Counters
-from .disk_quota import DiskQuota
-from .link import Link
-from .wire import DISCONNECT_PACKET, split
-from .wire5 import DISCONNECT, describe, parse_answer
 
-ANSWER_TIMEOUT_S = 15.0
-_TRICKLE = 4
-_BLOCK_OVERHEAD = 24
+ANSWER_WITHIN_S = 15.0
+_SOCKET_BUFFER_BYTES = 4 << 20
+_READ_BYTES = 256 << 10
+_LEAST_READ_BYTES = 4 << 10
+# Receive maximum: the number of unacknowledged messages the broker may send. Without it, a broker sends as many as its
+# default allows: 20, or 65,535, all of which it sends again after a lost link.
+_ON_THE_WAY = 10_000
+FOR_EVER = 0xFFFFFFFF
+_IN_USE = "id in use elsewhere, or topic forbidden?"
 
 
-class Connection:
-    """A connection that moves messages from `link` to `spool`.
+def urls(broker: str) -> list[str]:
+    """Return the URLs of a broker's nodes, as the client takes them."""
+    scheme, nodes = parse_nodes(broker)
+    return [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}" for host, port in nodes]
 
-    :param level: protocol level: 4 for MQTT 3.1.1, or 5.
-    :param stopping: called between steps; returns True when the connection must end.
-    :param wake_fd: file descriptor that becomes readable when a wait must end early.
+
+def transports(access: Access) -> dict[str, Callable[[str, int, str], Any]]:
+    """Return the ``transports`` argument for a client. TLS files are read again for each connection."""
+
+    def secure(host: str, port: int, path: str) -> Any:
+        context = access.tls()
+        assert context is not None
+        return TLS(context)(host, port, path)
+
+    return {"mqtts": secure, "mqtt": lambda host, port, _path: TCP(host, port)}
+
+
+class Connection(BulkClient):
+    """The client of one collector; it makes all links, one after the other.
+
+    :param before_connect: called before each CONNECT.
+
+    :ivar node: ``HOST:PORT`` that the newest link was made to, or was to be made to.
     """
+
+    node = ""
+    tried_level = 5
 
     def __init__(
         self,
-        link: Link,
-        spool: Spool,
-        quota: DiskQuota,
         config: CollectorConfig,
-        counters: Counters,
         *,
-        stopping: Callable[[], bool],
-        wake_fd: int,
-        level: int = 4,
+        before_connect: Callable[[], None],
+        on_connect: Callable[[bool], None],
+        on_lost: Callable[[MQTTError | OSError | MemoryError], None],
+        level: int = 5,
     ) -> None:
-        self.level = level
-        self._link = link
-        self._spool = spool
-        self._quota = quota
-        self._group_bytes = config.group_bytes
-        self._linger_s = config.group_ms / 1000
-        self._counters = counters
-        self._stopping = stopping
-        self._wake_fd = wake_fd
-        self._buffer = bytearray()
-        self._others: list[bytes] = []
-        self._last_group = 0
-        self._wanted = 0
+        self._access = config.access
+        self._before_connect = before_connect
+        makers = transports(self._access)
 
-    def send(self, data: bytes) -> None:
-        """Queue a packet for sending."""
-        self._link.queue(data)
+        def transport(host: str, port: int, path: str) -> Any:
+            self.node = f"{host}:{port}"
+            return makers[scheme](host, port, path)
 
-    def set_keep_alive(self, seconds: int) -> None:
-        """Use the keep-alive time that the broker has chosen, in seconds."""
-        self._link.set_keep_alive(seconds)
+        scheme, _ = parse_nodes(config.broker)
+        super().__init__(
+            config.client_id,
+            # The nodes of a cluster share the session, so they have one name.
+            {config.broker: urls(config.broker)},
+            keep_alive=config.keep_alive,
+            clean_session=False,
+            username=None if config.username is None else config.username.encode(),
+            protocol="auto" if level == 5 else 4,
+            connect_properties={"receive_maximum": _ON_THE_WAY} if level == 5 else None,
+            connect_timeout=int(ANSWER_WITHIN_S * 1000),
+            transports={scheme: transport},
+            rx_size=max(_LEAST_READ_BYTES, min(_READ_BYTES, config.group_bytes)),
+            group_bytes=config.group_bytes,
+            longest_delay=int(config.longest_delay_s * 1000),
+            on_connect=on_connect,
+            on_disconnect=on_lost,
+            on_error=on_lost,
+        )
 
-    def await_packet(self, first: int) -> bytes | None:
-        """Wait for a packet whose first byte is `first`, collecting messages meanwhile; None if asked to stop.
+    def open(
+        self, write: Callable[..., int | None], broker: str = "", accepted: Callable[[], object] | None = None
+    ) -> None:
+        """Send CONNECT, with the password as it is in its file now.
 
-        :raises MalformedStream: the broker sent something that is not MQTT, or a packet that is too short.
-        :raises TimeoutError: 15 s have passed without it, and nothing else is arriving any more.
-        :raises SpoolWriteFailed, QuotaReached, OSError: as :meth:`collect`.
+        :raises UsageError: the password cannot be read.
         """
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while not self._stopping():
-            while self._others:
-                packet = self._others.pop(0)
-                if packet[0] == first:
-                    if len(packet) < 4:
-                        raise MalformedStream(f"the broker sent a short packet: {packet.hex()}")
-                    return packet
-            # While data arrives, the answer may be behind it, delayed by this process or its disk.
-            if not self._step() and time.monotonic() > deadline:
-                raise TimeoutError(f"the broker did not answer within {ANSWER_TIMEOUT_S:g} s")
-        return None
+        self.password = self._access.password()
+        self._before_connect()
+        super().open(write, broker, accepted)
+        self.tried_level = self.level
 
-    def collect(self) -> None:
-        """Collect messages until asked to stop.
+    def widen(self) -> None:
+        """Let the kernel buffer more of what the broker sends while a group is being synced."""
+        if isinstance(self.socket, socket.socket):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
 
-        :raises SpoolWriteFailed: a group could not be made durable; it was not acknowledged.
-        :raises QuotaReached: the spool is at a limit; everything received so far is durable and acknowledged.
-        :raises MalformedStream: the broker sent something that is not MQTT.
-        :raises OSError: the link broke.
-        """
-        while not self._stopping():
-            self._step()
-            self._others.clear()  # What is left is PINGRESP, whose arrival is already noted.
+    def is_older(self, error: Refused) -> bool:
+        """Return whether the broker has refused MQTT 5, so that MQTT 3.1.1 is tried next."""
+        return self.tried_level == 5 and error.args[:2] in (("connect", 1), ("connect", UNSUPPORTED_VERSION))
 
-    def drain(self) -> None:
-        """Collect what has already arrived, for at most 1 s: under a steady stream this would never end."""
-        deadline = time.monotonic() + 1.0
-        while self._receive_group() and time.monotonic() < deadline:
-            pass
 
-    def finish(self) -> None:
-        """Send DISCONNECT and close the link, so that the broker gets every acknowledgement."""
-        self._link.queue(DISCONNECT_PACKET)
-        self._link.finish(ANSWER_TIMEOUT_S)
+def is_takeover(error: BaseException) -> bool:
+    """Return whether the client reports that links are ended again and again right after they began."""
+    return isinstance(error, LinkLost) and error.args == (_IN_USE,)
 
-    def _step(self) -> bool:
-        """Wait for input and make one durable, acknowledged group of it; False if nothing arrived."""
-        if not self._link.wait(1.0, self._wake_fd):
-            return False
-        if self._last_group <= _TRICKLE and self._linger_s:
-            # If messages arrive one by one, a short wait saves most of the syncs. Under load there is no wait: a
-            # broker with a small in-flight window would spend its time waiting for acknowledgements.
-            time.sleep(self._linger_s)
-        return self._receive_group()
 
-    def _receive_group(self) -> bool:
-        """Read until no input is left or the group is full, and write it; False if there was no input."""
-        buffer, link = self._buffer, self._link
-        before = len(buffer)
-        try:
-            while (room := before + self._group_bytes - len(buffer)) > 0 and link.receive(buffer, room):
-                pass
-        except OSError:
-            # Process what arrived before the end of the link, such as a refusal; the next read raises again.
-            if len(buffer) == before:
-                raise
-        if len(buffer) == before:
-            return False
-        if len(buffer) < self._wanted:
-            # A large message is incomplete: splitting the whole buffer at each read would take quadratic time.
-            return True
-        received = split(buffer, self.level)
-        self._wanted = received.wanted
-        del buffer[: received.consumed]
-        self._others += received.others
-        self._last_group = received.messages
-        if received.messages:
-            received_ms = time.time_ns() // 1_000_000
-            began = time.perf_counter()
-            self._spool.append(received.publishes, received.messages, received_ms, received.level)
-            # The group is durable now: only from here on may the broker forget its messages.
-            link.queue(received.pubacks)
-            counters = self._counters
-            counters.append_seconds += time.perf_counter() - began
-            counters.messages += received.messages
-            counters.bytes += len(received.publishes)
-            counters.groups += 1
-            counters.redelivered += received.redelivered
-            counters.last_message_ms = received_ms
-            self._quota.note(len(received.publishes) + _BLOCK_OVERHEAD)
-        for packet in received.others:
-            if packet[0] == DISCONNECT:
-                # The messages before DISCONNECT are already durable.
-                code = packet[2] if packet[1] else 0
-                raise ConnectionResetError(
-                    f"the broker closed the connection: {describe(code, parse_answer(packet, 3))}"
-                )
-        return True
+_IN_WORDS = {
+    "closed by the broker": "the broker closed the connection",
+    "connect_timeout": f"the broker did not answer within {ANSWER_WITHIN_S:g} s",
+    "ack_timeout": "the broker did not answer a request within 30 s",
+    "ping_timeout": "the broker did not answer a ping",
+}
+
+
+def in_words(error: MQTTError | OSError | MemoryError) -> str:
+    """Return what has happened to a link, for people."""
+    if isinstance(error, Refused):
+        # ("connect" or "disconnect", code, …) or ("subscribe", topic filter, code, …)
+        what, *told = error.args
+        if what == "disconnect":
+            return f"the broker closed the connection: {describe(*told)}"
+        return describe(*(told if what == "connect" else told[1:]))
+    if isinstance(error, Downgraded):
+        return str(error.args[0])
+    if isinstance(error, ProtocolError):
+        return f"the broker sent what is not MQTT: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error) or type(error).__name__
+    return _IN_WORDS.get(text, text)

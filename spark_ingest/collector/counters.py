@@ -9,7 +9,7 @@ groups                 blocks written, each with one sync
 append_seconds         time spent in writing and syncing them
 redelivered            messages that came with DUP set
 last_message_ms        when the newest message was received, in Unix milliseconds, or null
-connects, lost_links   connections made, and connections lost
+connects, lost_links   connections that a broker accepted; connections lost, or not made
 malformed_streams      connections closed because the broker sent bytes that are not MQTT
 refusals               CONNACK and SUBACK packets that refused the connection or a subscription
 sessions_lost          times that the broker had lost the session, with the messages queued in it

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from umqtt_cli.reason_codes import CONNACK_REFUSALS, PASSING, REASONS, UNSUPPORTED_VERSION
 from umqtt_robust import Client
 from umqtt_robust.errors import InvalidArgument, Refused
 from umqtt_robust.policy import TOO_LARGE
@@ -27,8 +28,6 @@ from umqtt_robust.store import MemoryStore
 from umqtt_robust.tls import TLS, CertificateRefused
 
 from ..collector.access import Access
-from ..collector.wire import CONNACK_REFUSALS
-from ..collector.wire5 import PASSING, REASONS, UNSUPPORTED_VERSION
 from ..errors import BrokerRefused, PublishFailed, UsageError
 from .options import duration, file_option, known_options, positive
 
@@ -61,8 +60,6 @@ _LARGEST_WINDOW = 10_000
 _BUFFER_BYTES = 64 << 10
 _POLL_MS = 1000
 _CLOSE_MS = 10_000
-# Codes of CONNACK for refusals that end by themselves: of MQTT 3.1.1 3 (server unavailable), and those of MQTT 5.
-_TEMPORARY = PASSING | {3}
 # Codes of a broker that does not speak MQTT 5: that of MQTT 3.1.1, and that of MQTT 5.
 _WRONG_VERSION = (1, UNSUPPORTED_VERSION)
 # Reason code of a PUBACK after which the client sends the message again on another link.
@@ -251,7 +248,7 @@ class _Publisher:
         self._trouble = str(error) or type(error).__name__
         if isinstance(error, CertificateRefused):
             self._refused = PublishFailed(f"{url} shows a certificate that is not trusted: {error}; see caFile")
-        elif isinstance(error, Refused) and error.args[0] == "connect" and error.args[1] not in _TEMPORARY:
+        elif isinstance(error, Refused) and error.args[0] == "connect" and error.args[1] not in PASSING:
             code = error.args[1]
             why = CONNACK_REFUSALS.get(code) or REASONS.get(code, f"return code {code}")
             if code in _WRONG_VERSION and self._options.has_headers:

@@ -528,7 +528,7 @@ def _about_virtual_host(problem: BaseException, username: str | None) -> str:
 
 def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
     """Return the meaning of a reason code of MQTT 5, with the broker's reason string and server reference, if any."""
-    from spark_ingest.collector.wire5 import REASONS
+    from umqtt_cli.reason_codes import REASONS
 
     said = REASONS.get(code, f"reason code 0x{code:02X}")
     if text:

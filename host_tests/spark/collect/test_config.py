@@ -1,17 +1,14 @@
 """Laws of a collector's settings: what cannot work gives a one-line error at start, and secrets stay secret."""
 
 import os
-import random
 import stat
 from pathlib import Path
 
 import pytest
 
 from spark_ingest.collector.access import Access, parse_broker, parse_nodes
-from spark_ingest.collector.backoff import Backoff
 from spark_ingest.collector.command import main
 from spark_ingest.collector.config import DEFAULT_TOPIC_FILTERS, CollectorConfig, load
-from spark_ingest.collector.wire import connect_packet
 from spark_ingest.errors import UsageError
 from umqtt_cli.numbers import parse_bytes
 
@@ -173,12 +170,6 @@ def test_the_password_comes_from_a_file_or_the_environment_and_is_read_anew_each
         access.password()
 
 
-def test_connect_carries_user_name_and_password_as_the_specification_says():
-    assert connect_packet("c", keep_alive=60) == b"\x10\x0d\x00\x04MQTT\x04\x00\x00\x3c\x00\x01c"
-    packet = connect_packet("c", keep_alive=60, username="u", password=b"pw")
-    assert packet == b"\x10\x14\x00\x04MQTT\x04\xc0\x00\x3c\x00\x01c\x00\x01u\x00\x02pw"
-
-
 @pytest.mark.parametrize(
     ("url", "parsed"),
     [
@@ -205,16 +196,3 @@ def test_a_small_spool_consists_of_several_segments(tmp_path):
     assert CollectorConfig("mqtt://x", tmp_path, "n").segment_limit == 32 << 20
     assert CollectorConfig("mqtt://x", tmp_path, "n", max_spool_bytes=1 << 20).segment_limit == 1 << 17
     assert CollectorConfig("mqtt://x", tmp_path, "n", max_spool_bytes=1 << 40).segment_limit == 32 << 20
-
-
-def test_the_waits_are_the_clients_full_jitter_to_1_1_2_4_and_so_on_and_begin_anew():
-    highest = [0.0] * 12
-    for seed in range(300):
-        backoff = Backoff(128.0, random.Random(seed))
-        delays = [backoff.next_delay() for _ in highest]
-        highest = [max(pair) for pair in zip(highest, delays, strict=True)]
-        assert 96.0 <= backoff.after_refusal() <= 128.0
-        backoff.reset()
-        assert backoff.next_delay() <= 1.0
-    bounds = [1, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128, 128]
-    assert all(0.9 * bound < seen <= bound for seen, bound in zip(highest, bounds, strict=True)), highest

@@ -25,6 +25,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process, alive, collector_process, record, status
 from umqtt_kit.certs import Authority
+from umqtt_testkit import encoder
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -35,7 +36,6 @@ from spark_ingest.collector.collector import Collector
 from spark_ingest.collector.config import CollectorConfig
 from spark_ingest.collector.counters import Counters
 from spark_ingest.collector.process import ProcessConfig
-from spark_ingest.collector.wire import connect_packet
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
 from spark_ingest.spool.writer import Spool
@@ -196,7 +196,7 @@ def test_brokers_that_share_no_sessions_are_told_at_the_start(mosquitto, paired,
 
 def session_present(port: int, client_id: str) -> bool:
     with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as link:
-        link.sendall(connect_packet(client_id, keep_alive=60))
+        link.sendall(encoder.connect(client_id.encode(), clean_session=False))
         return link.recv(4) == b"\x20\x02\x01\x00"
 
 

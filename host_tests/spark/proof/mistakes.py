@@ -39,25 +39,23 @@ Spool.__init__ = careless
 
 # The broker then keeps nothing while the collector is away.
 CLEAN_SESSION = """
-queue = link.Link.queue
-def forgetful(self, data):
-    if data[:1] == b"\\x10":
-        data = bytearray(data)
-        data[9] |= 2
-    queue(self, bytes(data))
-link.Link.queue = forgetful
+make = connection.Connection.open
+def forgetful(self, *arguments):
+    self.clean_session = True
+    make(self, *arguments)
+connection.Connection.open = forgetful
 """
 
 # Not a mistake of the collector: the clock of its machine is wrong.
 SHIFTED_CLOCK = """
 import time
 from types import SimpleNamespace
-connection.time = SimpleNamespace(**vars(time) | {{"time_ns": lambda: time.time_ns() + {seconds} * 10**9}})
+collector.time = SimpleNamespace(**vars(time) | {{"time_ns": lambda: time.time_ns() + {seconds} * 10**9}})
 """
 
 _COLLECTOR = """
 import sys
-from spark_ingest.collector import connection, link
+from spark_ingest.collector import collector, connection
 from spark_ingest.spool.writer import Spool
 {mistake}
 from spark_ingest.collector.command import main
