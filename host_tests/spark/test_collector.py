@@ -225,6 +225,39 @@ def test_a_malformed_stream_closes_the_connection_is_counted_and_tried_again(mon
 
 
 @pytest.mark.usefixtures("newest")
+def test_a_subscribe_has_at_most_8_filters(monkeypatch, tmp_path):
+    # AWS IoT refuses more. Planted: all filters in one packet.
+    filters = [f"site/{number}/+" for number in range(20)]
+    script = [CONNACK, *([SUBACK] * len(filters))]
+    one, log = play(monkeypatch, tmp_path, [script], topic_filters=tuple(filters))
+    packets = [data for what, data in log if what == "send" and data[0] == 0x82]
+    assert [packet.count(b"site/") for packet in packets] == [1] * len(filters)
+    assert (one.counters.refusals, log[-1]) == (0, ("subscribed", b"x"))
+
+
+POISONED = {
+    "at QoS 2, as aedes sends stored messages": publish_packet("fleet/a/telemetry", b"odd", 5, qos=2),
+    "with a wildcard, as RabbitMQ sends a *": publish_packet("fleet/+/telemetry", b"odd", 5),
+    "no UTF-8": encoder.publish(b"fleet/\xff", b"odd", 1, 5),
+    "without a topic": encoder.publish(b"", b"odd", 1, 5),
+    "DUP at QoS 0": publish_packet("t", b"odd", 5, qos=0, dup=True),
+}
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize("what", POISONED)
+def test_a_message_that_the_broker_should_not_have_sent_holds_up_nothing(monkeypatch, tmp_path, what):
+    """It would come again on each link, and with it all behind it. Planted: it counts as malformed."""
+    group = publish_packet("t", b"before", 4) + POISONED[what] + publish_packet("t", b"after", 6)
+    one, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, group, b"\x62\x02\x00\x05"]])
+    assert payloads_in(tmp_path / "north") == [b"before", b"odd", b"after"]
+    assert (one.counters.malformed_streams, one.counters.connects) == (0, 1)
+    acks = [data for what, data in log if what == "send" and data[0] in (0x40, 0x50, 0x70)]
+    received = {4: b"\x50\x02\x00\x05", 0: b""}.get(POISONED[what][0] & 6, b"\x40\x02\x00\x05")
+    assert b"".join(acks).startswith(b"\x40\x02\x00\x04" + received + b"\x40\x02\x00\x06")
+
+
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize(
     ("script", "line"),
     [
