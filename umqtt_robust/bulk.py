@@ -17,7 +17,7 @@ from select import POLLIN, POLLOUT
 from time import monotonic
 
 from ._platform import poll
-from .base_errors import LinkLost, MQTTError, ProtocolError
+from .base_errors import MQTTError, ProtocolError
 from .client import Client
 from .errors import Downgraded, Refused
 from .packets import DISCONNECT, PUBACK, PUBLISH, RESERVE, SUBACK, decode_length
@@ -265,9 +265,7 @@ class BulkClient(Client):
             self.protocol == "auto"
             and self.state == AWAIT_CONNACK
             and self.level == 5
-            and isinstance(error, (OSError, LinkLost))
-            and not isinstance(error, Refused)
-            and error.args != ("connect_timeout",)
+            and (isinstance(error, (ConnectionError, ProtocolError)) or error.args == ("closed by the broker",))
         )
         self._is_refused = isinstance(error, Refused)
         Client._handle_loss(self, error)
