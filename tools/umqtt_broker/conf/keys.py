@@ -117,7 +117,8 @@ _KEYS = (
         " Clients of MQTT 3.1.1 are served"),
     # Limits
     Key("global_max_connections", "broker", "max_connections", values.integer(1), "100000",
-        "Connections of all listeners at once; the limit of open files is raised for them as far as the system allows"),
+        "Connections of all listeners at once; the limit of open files is raised for them as far as the system allows. "
+        "If there are more, a client that is not logged in [gives way](#before-it-is-logged-in)"),
     Key("max_packet_size", "broker", "max_packet_size", values.integer(20, 268435460), "16777216",
         "Bytes; a client that sends a larger packet is disconnected"),
     Key("max_properties_size", "broker", "max_properties_size", values.integer(1024, 268435455), "131072",
