@@ -67,6 +67,11 @@ class Acl:
         self._answers = 0
 
     @property
+    def usernames(self) -> set[bytes]:
+        """The users that have rules of their own."""
+        return {username for username in self._sections if username is not None}
+
+    @property
     def names_users(self) -> bool:
         """True if some rule depends on the user name."""
         return any(username is not None for username in self._sections) or any(

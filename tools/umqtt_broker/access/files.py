@@ -4,10 +4,7 @@ import asyncio
 import importlib
 import logging
 import os
-import re
 from collections.abc import Callable
-from fnmatch import translate
-from glob import escape
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -16,6 +13,7 @@ from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, IDENTIFIER_R
 from ..protocol.reason_codes import ReasonCode
 from .acl import Acl, read_acl
 from .blacklist import Blacklist
+from .client_id_pattern import ClientIdPattern
 from .password_check import PasswordChecker
 from .passwords import PasswordFile
 from .permission import Exchange, Peer, Permission, Rights
@@ -32,8 +30,9 @@ class FilePermission(Permission):
     acl_file: see `acl`. "" for none: every client that is let in may do everything.
     allow_anonymous: let clients in that show no credentials. A listener may allow it for its own clients.
     client_id_pattern: the pattern that client identifiers must match: `*`, `?`, `[...]` as in file names, %u for the
-        user name. "%u-*" keeps the clients of one user from taking over the sessions of another. "" for any. A client
-        without an identifier gets one from the broker, to which the pattern does not apply.
+        user name. "%u:*" keeps the clients of one user from taking over the sessions of another; a pattern with %u
+        that does not, for two users in the files, is refused. "" for any. A client without an identifier gets one from
+        the broker, to which the pattern does not apply.
     blacklist_file: see `blacklist`; "" for none.
 
     Raises ConfigError, here and in prepare_reload(), that names the file and the line.
@@ -51,7 +50,7 @@ class FilePermission(Permission):
         self._password_file = password_file
         self._acl_file = acl_file
         self._allow_anonymous = allow_anonymous
-        self._client_id_pattern = client_id_pattern
+        self._client_id_pattern = ClientIdPattern(client_id_pattern)
         self._blacklist_file = blacklist_file
         self._acl: Acl | None = None
         self._blacklist = Blacklist()
@@ -63,6 +62,7 @@ class FilePermission(Permission):
         passwords = PasswordFile.read(self._password_file) if self._password_file else None
         acl = read_acl(self._acl_file) if self._acl_file else None
         blacklist = Blacklist.read(self._blacklist_file) if self._blacklist_file else Blacklist()
+        self._client_id_pattern.check({*(passwords.users if passwords else ()), *(acl.usernames if acl else ())})
 
         def take_over() -> None:
             self._passwords.replace(passwords.users if passwords else {})
@@ -121,7 +121,7 @@ class FilePermission(Permission):
         """Return the return code that refuses a client whatever its credentials are, else ACCEPTED."""
         if self._blacklist.refuses(packet.client_id, username, peer.address):
             return NOT_AUTHORIZED
-        if packet.client_id and not self._may_be_called(packet.client_id, username):
+        if packet.client_id and not self._client_id_pattern.allows(packet.client_id, username):
             return IDENTIFIER_REJECTED
         return ACCEPTED
 
@@ -136,16 +136,6 @@ class FilePermission(Permission):
     def close(self) -> None:
         """End the threads that check passwords."""
         self._passwords.close()
-
-    def _may_be_called(self, client_id: bytes, username: bytes | None) -> bool:
-        pattern = self._client_id_pattern
-        if not pattern:
-            return True
-        if "%u" in pattern:
-            if username is None:
-                return False
-            pattern = pattern.replace("%u", escape(username.decode(errors="replace")))
-        return re.match(translate(pattern), client_id.decode(errors="replace")) is not None
 
 
 class PermissionHook(Permission):
