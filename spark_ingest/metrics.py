@@ -1,15 +1,31 @@
 """An HTTP server for Prometheus metrics and a health check."""
 
+import contextlib
+import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector as Families
 
 from .errors import UsageError
 
+#: Connections at once, each with a thread and a file. For one more, the oldest one of the address with most of them is
+#: closed.
+MAX_CONNECTIONS = 32
+#: Seconds that a connection has for its only request and the answer.
+REQUEST_S = 10.0
+
 
 class MetricsServer:
     """An HTTP server for ``http://HOST:PORT/metrics`` and, with `health`, ``/health``; it runs until :meth:`close`.
+
+    Idle and slow clients cost at most :data:`MAX_CONNECTIONS` threads, and never keep others out.
 
     :param families: yields the metrics at each scrape.
     :param health: returns what is wrong, which is answered with status 503, or "", which is answered with 200.
@@ -20,23 +36,25 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(families)
         ProcessCollector(registry=registry)
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise UsageError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror or error}: give another address or port"
-            ) from error
-        metrics = self._server.get_app()
-        assert metrics is not None
+        metrics = make_wsgi_app(registry)
 
-        def answer(environ: dict, start_response: Callable) -> Iterable[bytes]:
+        def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             if health is None or environ["PATH_INFO"] != "/health":
                 return metrics(environ, start_response)
             wrong = health()
             start_response("503 Service Unavailable" if wrong else "200 OK", [("Content-Type", "text/plain")])
             return [(wrong or "ok").encode() + b"\n"]
 
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._server = _Server(family, str(address[0]), port)
+        except OSError as error:
+            raise UsageError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}: give another address or port"
+            ) from error
         self._server.set_app(answer)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
@@ -48,3 +66,57 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    def handle(self) -> None:
+        # The client may be gone, or have been hung up on.
+        with contextlib.suppress(OSError):
+            super().handle()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: Prometheus asks every few seconds."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, family: socket.AddressFamily, host: str, port: int) -> None:
+        self.address_family = family
+        self._lock = threading.Lock()
+        # The open connections with their addresses and when they came, the oldest first.
+        self._open: dict[socket.socket, tuple[str, float]] = {}
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = client_address[0], time.monotonic()
+            if len(self._open) > MAX_CONNECTIONS:
+                ((largest, _),) = Counter(address for address, _ in self._open.values()).most_common(1)
+                oldest = next(one for one, (address, _) in self._open.items() if address == largest)
+                del self._open[oldest]
+                _hang_up(oldest)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Hang up on clients that take too long; called twice a second."""
+        with self._lock:
+            for connection, (_, since) in self._open.items():
+                if time.monotonic() - since > REQUEST_S:
+                    _hang_up(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log nothing about clients that go away."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    # Wakes the thread that reads from it, which then closes it.
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ..errors import BrokerError, ConfigError
 from ..settings.broker import is_loopback_name
+from ..transport.stream import Acceptor
 from .api import Api
 from .guard import Guard, Handler, error_response
 from .metrics import BrokerCollector, Scrape
@@ -25,6 +26,11 @@ from .view import BrokerView
 _SAMPLE_SECONDS = 1.0
 # Seconds that a request may continue when the broker stops.
 _STOP_TIMEOUT = 1.0
+
+# Connections at once. For one more, the oldest one is closed.
+_MAX_CONNECTIONS = 64
+# Seconds that a connection has for its first request, and between two requests.
+_SILENCE = 10.0
 
 # The files of the page; nothing else is served from the folder.
 _PAGE = {
@@ -49,6 +55,10 @@ class Server:
         self._started_at = started_at
         self._runner: web.AppRunner | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._acceptor: Acceptor | None = None
+        # The connections, the oldest first, with the timers of those that have sent no request.
+        self._connections: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        self._beginning: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen. Raises ConfigError for an unsafe setting, BrokerError if it cannot listen on the address."""
@@ -67,9 +77,13 @@ class Server:
             lambda: self._view.standby,
         )
         self._history = History(self._counters, self._broker.loop.time())
-        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=_STOP_TIMEOUT)
+        self._runner = web.AppRunner(
+            self._application(), access_log=None, shutdown_timeout=_STOP_TIMEOUT, keepalive_timeout=_SILENCE
+        )
         await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
+        listening.setblocking(False)
+        self._listening = listening
+        self._acceptor = Acceptor(self._broker.loop, listening, self._on_accepted, lambda: False)
         self._sample()
 
     @property
@@ -81,12 +95,48 @@ class Server:
         """Stop listening; requests under way get a second."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+            self._listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
+    def _on_accepted(self, client: socket.socket, address: object) -> None:
+        """Serve a connection. aiohttp limits neither their number nor the time for the first request."""
+        del address
+        assert self._runner is not None and self._runner.server is not None
+        for transport in [one for one in self._connections if one.is_closing()]:
+            self._forget(transport)
+        while len(self._connections) >= _MAX_CONNECTIONS:
+            self._close(next(iter(self._connections)))
+        task = self._broker.loop.create_task(self._begin(self._runner.server, client))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, server: web.Server, client: socket.socket) -> None:
+        transport, _ = await self._broker.loop.connect_accepted_socket(server, client)
+        self._connections[transport] = self._broker.loop.call_later(_SILENCE, self._close, transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        self._forget(transport)
+        transport.abort()
+
+    def _forget(self, transport: asyncio.Transport) -> None:
+        self._connections.pop(transport).cancel()
+
+    @web.middleware
+    async def _on_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note that a connection has sent a request: from now on, aiohttp closes it when it is silent."""
+        timer = self._connections.get(request.transport) if request.transport is not None else None
+        if timer is not None:
+            timer.cancel()
+        return await handler(request)
+
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[self._guard.middleware()], client_max_size=MAX_BODY)
+        middlewares = [self._on_request, self._guard.middleware()]
+        application = web.Application(middlewares=middlewares, client_max_size=MAX_BODY)
         api = Api(self._broker, self._view, self._survey, self._history, self._guard, self._started_at)
         for route in ROUTES:
             application.router.add_route(route.method, route.path, api.handler(route))
