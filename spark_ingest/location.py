@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import click
 
@@ -36,6 +37,8 @@ OPTIONS = {
 """Options for delta-rs, in addition to those from the environment."""
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._=-]*[A-Za-z0-9_=-])*/?")
+# As Spark writes a folder's URL, file:/FOLDER, and as others do.
+_FILE_URL = re.compile(r"file:(?://(?:localhost)?)?(/.*)", re.DOTALL)
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 _OTHER_CREDENTIALS = {
     "Generic MicrosoftAzure error": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
@@ -181,7 +184,7 @@ Location = Path | StorePath
 
 
 def located(text: str | Location) -> Location:
-    """Convert text to a location: a folder, or a URL of an object store.
+    """Convert text to a location: a folder, also as ``file:///FOLDER``, or a URL of an object store.
 
     :raises UsageError: the text is no path, another kind of URL, or a malformed one. The message does not show a URL,
         because it may contain a password.
@@ -189,6 +192,10 @@ def located(text: str | Location) -> Location:
     if not isinstance(text, str):
         return text
     require_path(text)
+    if folder := _FILE_URL.fullmatch(text):
+        path = unquote(folder[1])
+        require_path(path)
+        return Path(path)
     scheme, found, rest = text.partition("://")
     if not found:
         return Path(text)

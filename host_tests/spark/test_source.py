@@ -1,6 +1,7 @@
 """``format("mqtt")`` in real Spark: resuming, AvailableNow, limits, loss, columns."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -267,6 +268,40 @@ def test_the_batch_reader_takes_offsets(spark, tmp_path):
     assert read("startingOffsets", "latest") == []
     with pytest.raises(PySparkException, match="startingOffsets lies behind endingOffsets for north"):
         reader.option("startingOffsets", "latest").option("endingOffsets", middle).load().count()
+
+
+def test_a_folder_is_found_by_its_url_too(spark, tmp_path):
+    """Planted: file: is taken for an object store; %20 is not a space."""
+    folder = tmp_path / "the spool, 50 % é"
+    fill(folder / "north", numbered(0, 1, 3))
+    path = folder.as_uri().removeprefix("file://")
+    for url in (f"file://{path}", f"file:{path}", f"file://localhost{path}"):
+        assert spark.read.format("mqtt").load(url).count() == 3, url
+
+
+@needs_java
+def test_a_local_spark_runs_the_source_where_no_environment_is_activated(tmp_path):
+    """Planted: Spark's workers take python3 from PATH, which has no package of ours."""
+    fill(tmp_path / "spool" / "north", numbered(0, 1, 3))
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    other.chmod(0o755)
+    program = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', False).getOrCreate()\n"
+        "from spark_ingest import MqttDataSource\n"
+        "spark.dataSource.register(MqttDataSource)\n"
+        f"print(spark.read.format('mqtt').load({str(tmp_path / 'spool')!r}).count(), 'rows')\n"
+    )
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment["PATH"] = f"{other.parent}{os.pathsep}{environment['PATH']}"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        check=False, timeout=SPARK_LIMIT_S,
+    )  # fmt: skip
+    assert ended.stdout == "3 rows\n", ended.stderr[-3000:]
 
 
 def test_topics_leaves_the_rows_of_those_topics_only(spark, tmp_path):

@@ -12,11 +12,13 @@ docs/spark-source.md documents the options, the offsets and the errors. Two quer
 removes segments (retentionHours) that the other still needs.
 """
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -45,6 +47,8 @@ class MqttDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        # Spark asks for it when the source is registered, before it notes which Python runs the source.
+        _run_with_this_python()
         return "mqtt"
 
     def schema(self) -> str:
@@ -70,6 +74,19 @@ class MqttDataSource(DataSource):
         from .sink import MqttStreamWriter, SinkOptions
 
         return MqttStreamWriter(SinkOptions(self.options, schema))
+
+
+def _run_with_this_python() -> None:
+    """Let a local Spark run its workers with this interpreter, which has this package.
+
+    By default they take ``python3`` from PATH, which is another one where no environment is activated. A choice of the
+    user's is left alone, and so is a cluster, where this interpreter may have another path.
+    """
+    session = None if "PYSPARK_PYTHON" in os.environ else SparkSession.getActiveSession()
+    if session is not None:
+        context = session.sparkContext
+        if context.master.startswith("local") and context.pythonExec == "python3":
+            context.pythonExec = sys.executable
 
 
 class MqttPartition(InputPartition):
