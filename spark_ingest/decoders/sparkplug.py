@@ -79,7 +79,7 @@ class _Session:
             # It may be more than one round of seq older than the newest, so its timestamp decides where to count from.
             older = [number for at, number in self.points if at < timestamp]
             if not older and self.points[0][1]:
-                raise BadRecord("it came again, and is older than what is remembered of its node")
+                raise BadRecord(_TOO_OLD)
             base = older[-1] if older else 0
             number = base + (position - base) % _SEQ_END
         else:
@@ -186,6 +186,9 @@ class Births:
             if one.boot == boot:
                 one.is_dead &= redelivered
                 return one, 0, redelivered
+        if redelivered and sessions and born < sessions[-1].born:
+            # Which session followed it is not known any more.
+            raise BadRecord(_TOO_OLD)
         sessions.append(_Session(boot, born, content.seq, bd_seq, points=[(born, 0)]))
         self._size -= sum(old.size for old in sessions[:-_SESSIONS])
         del sessions[:-_SESSIONS]
@@ -196,6 +199,8 @@ class Births:
             raise BadRecord(f"the birth certificate of its node was not received: {_REBIRTH}")
         sessions = self._nodes[key] = self._nodes.pop(key)
         before = [one for one in sessions if one.born <= timestamp] if redelivered else []
+        if redelivered and not before:
+            raise BadRecord(_TOO_OLD)
         session = before[-1] if before else sessions[-1]
         # What was sent before the death may come again after it.
         if session.is_dead and not (redelivered and timestamp <= session.points[-1][0]):
@@ -237,6 +242,7 @@ class Births:
             self._size -= sum(one.size for one in silent)
 
 
+_TOO_OLD = "it came again, and is older than what is remembered of its node"
 _REBIRTH = "ask the node for a rebirth (umqtt sparkplug rebirth GROUP/NODE)"
 
 

@@ -42,7 +42,7 @@ _GROUPS = {
     "Without a board": ("allow", "board", "demo", "fleet", "new", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "brokers", "certs", "passwd", "store"),
-    "Data": ("collect", "spool", "ingest", "alerts", "tables", "report"),
+    "Data": ("collect", "spool", "decoders", "decode", "sparkplug", "ingest", "alerts", "tables", "report"),
 }
 _TRACEBACK = "UMQTT_TRACEBACK"
 _ENVIRONMENT = {

@@ -18,22 +18,21 @@ from spark_ingest.escape import printable
 from spark_ingest.location import PathOption, TablesOption
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, print_table, say
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.groups import CommandGroup
 from umqtt_kit.properties import json_of
+from umqtt_kit.spools import EXIT_DAMAGED, names_of, read, views_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spark_ingest.location import Location
-    from spark_ingest.spool.access import Spools, View
+    from spark_ingest.spool.access import View
     from spark_ingest.spool.blocks import Position
     from spark_ingest.spool.copier import Copier
     from spark_ingest.spool.messages import Message
     from umqtt_kit.stop import Stop
 
-# Damage has an exit code of its own, so that a periodic check can tell it from a wrong option.
-EXIT_DAMAGED = EXIT_DEVICE
 _LOOK_EVERY_S = 0.2
 
 
@@ -70,7 +69,7 @@ def show(where: str, as_json: bool) -> None:
     Example:
       umqtt spool ls spool --json
     """
-    rows = [_summary(view) for view in _views(where)]
+    rows = [_summary(view) for view in views_of(where)]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
@@ -111,8 +110,8 @@ def cat(
         filters = [check_topic_filter(topic_filter) for topic_filter in topics]
     except InvalidArgument as error:
         raise KitError(f"--topic {' '.join(topics)}: {error} — + and # are whole levels", EXIT_USAGE) from error
-    views = _views(where)
-    places = {view.name: _read(view.durable) if new else None for view in views}
+    views = views_of(where)
+    places = {view.name: read(view.durable) if new else None for view in views}
     with Stop() as stop:
         found = ((view, message) for view, message in _all(views, places, follow, stop) if _selected(message, filters))
         try:
@@ -140,9 +139,9 @@ def verify(where: str, as_json: bool) -> int:
     from spark_ingest.spool.messages import verify as check
 
     damaged = False
-    for view in _views(where):
+    for view in views_of(where):
         try:
-            found = _read(lambda view=view: check(view), damage=False)
+            found = read(lambda view=view: check(view), damage=False)
         except SpoolDamaged as error:
             found = Verified(0, 0, 0, 0, [Damage(0, None, str(error))])
         damaged = damaged or bool(found.damages)
@@ -192,10 +191,10 @@ def copy(where: Path, to: Location, every_s: float, once: bool, retention_h: flo
             say(f"copying {where} to {to} every {every_s:g} s, until Ctrl-C")
         while not stop:
             try:
-                for name in _names(spools, where) if once else _read(spools.names):
+                for name in names_of(spools, where) if once else read(spools.names):
                     if name not in copiers:
                         one = Copier(spools.view(name), to, keep_s=keep_s)
-                        copiers[name] = _read(lambda one=one: stack.enter_context(one))
+                        copiers[name] = read(lambda one=one: stack.enter_context(one))
                     size = _copied(copiers[name])
                     if once:
                         print_result(f"{where / name}: {size:,} bytes copied")
@@ -242,20 +241,20 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     from spark_ingest.spool.retire import retire as remove
 
     spools = LocalSpools(where)
-    _read(spools.names)  # for the error, if SPOOL is one spool
-    if name not in _read(spools.folders):
+    read(spools.names)  # for the error, if SPOOL is one spool
+    if name not in read(spools.folders):
         raise KitError(f"there is no spool {name} in {where} — try: umqtt spool ls {where}", EXIT_USAGE)
     view, tree = spools.view(name), SpoolTree(spools)
-    durable: Position | None = _read(view.durable)
+    durable: Position | None = read(view.durable)
     places: list[Position] = []
     for checkpoint in checkpoints:
         # Gone already: this repeats a removal that was interrupted.
         if durable is None:
             break
-        place = _read(lambda path=checkpoint: committed_offset(path)).get(name)
+        place = read(lambda path=checkpoint: committed_offset(path)).get(name)
         start = {} if place is None else {name: place}
         end = to_place(durable)
-        waiting = _read(lambda start=start, end=end: tree.ranges(start, {name: end}))
+        waiting = read(lambda start=start, end=end: tree.ranges(start, {name: end}))
         if waiting:
             size = sum(r.end - r.start for r in waiting)
             raise KitError(
@@ -264,61 +263,20 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
                 1,
             )
         places.append(durable if place is None else to_position(place))
-    size = _read(lambda: remove(view, places))
+    size = read(lambda: remove(view, places))
     print_result(f"{view.where}: {size:,} bytes removed")
 
 
-def _views(where: str) -> list[View]:
-    """Return the spools that SPOOL names. Raises KitError if there is none."""
-    from spark_ingest.location import located
-    from spark_ingest.spool.copied import spools_at
-    from spark_ingest.spool.view import SpoolView
-
-    place = _read(lambda: located(where))
-    if isinstance(place, Path) and os.path.exists(place / "pos"):
-        return [SpoolView(place)]
-    spools = _read(lambda: spools_at(place))
-    return [spools.view(name) for name in _names(spools, where)]
-
-
-def _names(spools: Spools, where: object) -> list[str]:
-    """Return the names of the spools. Raises KitError if there is none."""
-    if names := _read(spools.names):
-        return names
-    raise KitError(f"there is no spool in {where} — give the --spool folder of a collector that has run", EXIT_USAGE)
-
-
-def _read(ask: Any, *, damage: bool = True) -> Any:
-    """Return what `ask` returns, and turn errors of the ingester into KitError.
-
-    Damage has an exit code of its own. With damage=False, SpoolDamaged is raised as it is.
-    """
-    from spark_ingest.errors import IngestError, SpoolDamaged
-
-    try:
-        return ask()
-    except SpoolDamaged as error:
-        if not damage:
-            raise
-        raise KitError(str(error), EXIT_DAMAGED) from error
-    except IngestError as error:
-        raise KitError(str(error), error.exit_code) from error
-    except OSError as error:
-        raise KitError(
-            f"cannot read {error.filename}: {error.strerror} — give the --spool folder of a collector", EXIT_USAGE
-        ) from error
-
-
 def _summary(view: View) -> dict[str, Any]:
-    durable = _read(view.durable)
+    durable = read(view.durable)
     if durable is None:
         return {"name": view.name, "spool": "", "segments": 0, "bytes": 0, "oldest": None, "segment": 0, "position": 0}
-    segments = _read(view.segments)
-    size = sum(_read(lambda s=s: view.segment_end(s, durable)) for s in segments)
+    segments = read(view.segments)
+    size = sum(read(lambda s=s: view.segment_end(s, durable)) for s in segments)
     oldest = None
     for segment in segments:
-        end = _read(lambda s=segment: view.segment_end(s, durable))
-        header = _read(lambda s=segment, e=end: next(view.headers(s, 0, e), None)) if end else None
+        end = read(lambda s=segment: view.segment_end(s, durable))
+        header = read(lambda s=segment, e=end: next(view.headers(s, 0, e), None)) if end else None
         if header is not None:
             oldest = _when(header.received_ms)
             break
@@ -348,14 +306,14 @@ def _from(view: View, places: dict[str, Position | None]) -> Iterator[Message]:
     from spark_ingest.spool.blocks import spool_of
     from spark_ingest.spool.messages import messages
 
-    start, durable = places[view.name], _read(view.durable)
+    start, durable = places[view.name], read(view.durable)
     if durable is None or durable == start:
         return
-    if start is not None and spool_of(_read(view.runs), start.segment) != start.spool:
+    if start is not None and spool_of(read(view.runs), start.segment) != start.spool:
         # The spool was removed and made again, or restored from a copy: it is another one, read from its beginning.
         start = None
     found = messages(view, start, durable)
-    while (message := _read(lambda: next(found, None))) is not None:
+    while (message := read(lambda: next(found, None))) is not None:
         yield message
     places[view.name] = durable
 

@@ -1,0 +1,45 @@
+"""umqtt decoders: writes a first ingest.toml from what a spool holds."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import click
+
+from umqtt_kit.groups import CommandGroup
+from umqtt_kit.spools import read, views_of
+
+if TYPE_CHECKING:
+    from spark_ingest.spool.access import View
+
+
+@click.group(cls=CommandGroup)
+def decoders() -> None:
+    """Find the rules for payloads of other makers' devices.
+
+    \b
+    Example:
+      umqtt decoders suggest --spool spool > ingest.toml
+      umqtt decode --config ingest.toml --spool spool
+    """
+
+
+@decoders.command()
+@click.option("--spool", required=True, metavar="SPOOL", help="The collectors' spools, or one of them.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=100_000, show_default=True,
+              help="Look at so many messages of each collector.")  # fmt: skip
+def suggest(spool: str, count: int) -> None:
+    """Print an ingest.toml: ready-made rules for the systems that are known, and comments for the rest.
+
+    \b
+    Example:
+      umqtt decoders suggest --spool spool > ingest.toml
+    """
+    from spark_ingest.decoders.suggest import suggest as written
+    from spark_ingest.spool.messages import messages
+
+    def first(view: View) -> list[tuple[str, bytes]]:
+        return [(one.topic, one.payload) for one in islice(messages(view), count)]
+
+    click.echo(written(chain.from_iterable(read(lambda v=view: first(v)) for view in views_of(spool))), nl=False)
