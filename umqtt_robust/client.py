@@ -93,7 +93,7 @@ class Client(Session):
     :ivar connack_properties: the properties of the last CONNACK in MQTT 5
 
     Counters: sent, received, discarded, unhandled, dead_letters, too_large, unexpected (acknowledgements), downgraded
-    (to QoS 1), reconnects.
+    (to QoS 1), reconnects, quarantined (messages that were set aside: quarantine.py), malformed (messages received).
     """
 
     connect_timeout = 15000
@@ -108,7 +108,7 @@ class Client(Session):
         self.reads = 8  # most reads into the receive buffer in one tick
         self.servers = self.transport = self.socket = self._closing_at = None
         self.closed = self._busy = False
-        self._server = self._attempts = self._short_links = self._back_off_limit = self._rx_end = self.reconnects = 0
+        self._server = self._attempts = self._back_off_limit = self._rx_end = self.reconnects = 0
         Session.__init__(self, client_id, keep_alive, clean_session, store, will, username, password, **options)
         self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
         self._rx = buf = bytearray(self.rx_size)
@@ -121,8 +121,8 @@ class Client(Session):
         collect()  # small objects then fill the gaps that this has left, and large ones find room behind them
 
     def is_pending(self, packet_id):
-        """Returns True while the message with that packet id is in the outbox."""
-        return packet_id in self.outbox.slot_of
+        """Returns True while the message with that packet id waits for its acknowledgement."""
+        return packet_id in self.outbox.queue  # not in slot_of, where also those are that quarantine.py has set aside
 
     def acknowledge(self, packet_id):
         """Acknowledges a received message, with manual_ack. Returns False if no message with that packet id waits."""
@@ -279,17 +279,20 @@ class Client(Session):
         connected = self.connected
         delay = self.retry_delay
         self.retry_delay = None
-        self._drop()
+        quarantine = None
         if connected:
             self.reconnects += 1
             lasted = ticks_diff(self.now, self.up_since)
             if not 0 <= lasted < _STABLE:
-                self._back_off_limit = self._short_links = 0
-            self._short_links = self._short_links + 1 if lasted < _SHORT and delay is None else 0
-            if self._short_links == 3:
-                self._short_links = 0
-                self.report(LinkLost("id in use elsewhere, or topic forbidden?"))
-        elif delay != 0:
+                self._back_off_limit = 0
+            if delay is None and (0 <= lasted < _SHORT or self.in_flight or self.subscriptions.requests):
+                try:
+                    quarantine = self.part("quarantine")
+                    quarantine.find_cause(error, lasted)
+                except (MemoryError, MQTTError) as failure:
+                    self.report(failure)
+        self._drop()
+        if not connected and delay != 0:
             self._attempts += 1
             self.purge = False  # resume.py will ask for it again, where it is needed
             self._server = (self._server + 1) % len(self.servers)
@@ -308,6 +311,8 @@ class Client(Session):
             self.report(error)
         elif self.on_disconnect:
             self.on_disconnect(error)
+        if quarantine:
+            quarantine.tell()
 
     def _back_off(self):
         # Full jitter: evenly between 0 and a limit, which is 1 s twice and then doubles. Even the first wait is random,

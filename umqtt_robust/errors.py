@@ -7,6 +7,7 @@ MQTTError
 ├── Downgraded          the broker grants less than was asked for, such as QoS 1 for QoS 2; args[0]: what
 ├── MessageTooLarge     in large.py: an inbound message fits neither the receive buffer nor the memory, and was skipped
 ├── Discarded           in backpressure.py: no room for an inbound message that nobody sends again; args[0]: its topic
+├── Malformed           in malformed.py: an inbound message breaks the standard, and does no harm; args: how, its topic
 └── LinkLost            the link is gone or dead; the client reconnects by itself; args[0]: why;
     │                   "ack_timeout", "connect_timeout" and "ping_timeout" name the option whose time expired
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]

@@ -145,8 +145,8 @@ class LargeMessages:
             self._whole = False
         if not self._whole:  # no memory for the topic name: its beginning is enough to report it
             self._topic = bytes(self._topic[:_SHOWN])
-        if self._whole:
-            session.check_inbound(self._topic)
+        if self._whole and not session.check_inbound(self._topic) and session.part("malformed").drops(self._topic):
+            return
         if head & (DUP | QOS) == DUP | QOS_2 and session.part("qos2").knows(self._packet_id):
             return  # the same message again
         if head & QOS_2 and session.part("qos2").failed_at is not None:

@@ -214,7 +214,7 @@ class Mqtt5:
         """Sends queued messages at QoS 0 to a broker that takes no others. Returns False if there is no room."""
         session = self._session
         outbox = session.outbox
-        while session.mqtt5 and not session.window and outbox.next_unsent():
+        while session.mqtt5 and session.connack_properties.get("maximum_qos") == 0 and outbox.next_unsent():
             packet_id = outbox.next_unsent()
             slot = outbox.slot_of[packet_id]
             flags = outbox.flags[slot] & 15
@@ -301,12 +301,15 @@ class Mqtt5:
     def handle_publish(self, buf, t, k, p, end):
         """Reads the properties of a PUBLISH at buf[p]; buf[t:k] is its topic name. Raises ProtocolError.
 
-        Returns the index of its payload, and the bytes to keep after the topic name if the message has to wait.
+        Returns the index of its payload, and the bytes to keep after the topic name if the message has to wait; None if
+        it must not wait, because NUL is in the topic name.
         """
         session = self._session
         session.properties, i = decode(buf, p, end, _MESSAGE)
-        if b"\0" in bytes(buf[t:k]) or "topic_alias" in session.properties and "topic_alias" not in session.parts:
+        if "topic_alias" in session.properties and "topic_alias" not in session.parts:
             raise ProtocolError("malformed")
+        if b"\0" in bytes(buf[t:k]):
+            return i, None
         return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
 
     def hand_over(self, topic):

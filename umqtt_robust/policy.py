@@ -15,6 +15,7 @@ EXPIRED = 1
 UNREADABLE = 2  # the store found it damaged; topic and payload are empty
 TOO_LARGE = 3  # the broker takes no packet as large; MQTT 5
 REFUSED = 4  # the broker refused it; MQTT 5
+QUARANTINED = 5  # the broker ended each link at it: it is kept, but not sent; see quarantine.py
 
 
 class Policy:
@@ -63,9 +64,11 @@ class Policy:
         size = len(topic) + len(payload)
         if limit and size > limit:
             raise OutboxFull(limit)
-        while len(outbox.queue) == outbox.store.slots or limit and self._bytes() + size > limit:
-            if session.policy != DROP_OLDEST or not self._drop_oldest():
-                raise OutboxFull(outbox.store.slots if len(outbox.queue) == outbox.store.slots else limit)
+        while len(outbox.slot_of) == outbox.store.slots or limit and self._bytes() + size > limit:
+            quarantine = session.parts.get("quarantine")
+            drops = session.policy == DROP_OLDEST
+            if not (quarantine and quarantine.make_room(drops) or drops and self._drop_oldest()):
+                raise OutboxFull(outbox.store.slots if len(outbox.slot_of) == outbox.store.slots else limit)
         if limit:  # without a limit nothing would remove the entry again
             self._size[packet_id] = size
         self._deadline.pop(packet_id, None)
@@ -92,7 +95,7 @@ class Policy:
     def _bytes(self):
         outbox = self._session.outbox
         total = 0
-        for packet_id in outbox.queue:
+        for packet_id in outbox.slot_of:
             if packet_id not in self._size:
                 topic, payload = outbox.store.load(outbox.slot_of[packet_id])
                 self._size[packet_id] = len(topic) + len(payload)

@@ -11,3 +11,4 @@ EXPIRED: Final = 1
 UNREADABLE: Final = 2
 TOO_LARGE: Final = 3
 REFUSED: Final = 4
+QUARANTINED: Final = 5

@@ -166,7 +166,9 @@ class Qos2:
         plain = topic.split(b"\0")[0] if mqtt5 else topic  # properties may change on the way
         same = known and (known[0] & _HANDED_OVER or known[2] == payload and known[1].split(b"\0")[0] == plain)
         if not (same and head & DUP):
-            self._session.check_inbound(plain)
+            session = self._session
+            if not session.check_inbound(plain) and session.part("malformed").refuse(head, packet_id, plain):
+                return
             if known:
                 # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
                 self._give_up(packet_id)

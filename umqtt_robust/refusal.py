@@ -1,7 +1,6 @@
 """What follows when the broker refuses the client or a subscription."""
 
 from ._platform import NEVER
-from .base_errors import ProtocolError
 from .errors import Refused
 from .subscriptions import LEAVING
 
@@ -21,14 +20,13 @@ def connect(session, return_code):
 
 
 def subscribe(session, topic_filter, return_code, told):
-    """Handles a SUBACK or UNSUBACK that refuses a topic filter: reports it. Raises ProtocolError [MQTT-3.9.3-2].
+    """Handles a SUBACK or UNSUBACK that refuses a topic filter: reports it.
 
-    told: what else the broker says, for the error.
+    return_code: above 2; one that the standard does not know [MQTT-3.9.3-2] is no reason to end the link, which would
+    end likewise on the next one. told: what else the broker says, for the error.
     """
     subscriptions = session.subscriptions
     leaving = subscriptions.filters[topic_filter] & LEAVING
-    if not leaving and return_code != 0x80 and not (session.mqtt5 and return_code > 0x80):
-        raise ProtocolError("malformed SUBACK")
     refused = Refused("unsubscribe" if leaving else "subscribe", topic_filter, return_code, *told)
     session.report(refused)
     if leaving:

@@ -22,7 +22,7 @@ from ._platform import const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
 from .packets import DUP, PUBREL, QOS
 from .states import AWAIT_PUBCOMP, STATE
-from .store import MAYBE_SENT, USED
+from .store import MAYBE_SENT, STRUCK, USED
 
 _TRIES = const(3)
 
@@ -44,9 +44,14 @@ def restore(outbox, found, window):
             flags |= MAYBE_SENT | (DUP if flags & QOS else 0)
         outbox.flags[slot] = flags | USED
         outbox.slot_of[packet_id] = slot
-        outbox.queue.append(packet_id)
         if flags & STATE == AWAIT_PUBCOMP:
             ranks[rank] = packet_id
+        elif rank:
+            outbox.marks += ((packet_id, rank),)
+            if rank >= STRUCK:  # an acknowledgement does not count for it
+                outbox.flags[slot] &= ~DUP
+                continue
+        outbox.queue.append(packet_id)
         if lifetime:
             outbox.lifetimes[packet_id] = lifetime
     for outbox.rank in sorted(ranks):

@@ -66,7 +66,7 @@ class Session:
     # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
     # attribute that only the class has costs several times as much to read.
     tx_size = 1024
-    ping_timeout = policy = handler_retries = downgraded = too_large = dead_letters = 0
+    ping_timeout = policy = handler_retries = downgraded = too_large = dead_letters = quarantined = malformed = 0
     max_bytes = keep_broker_queue = connect_properties = None
     protocol = level = 4  # MQTT 3.1.1; level: of this link, or of the next one; 3: MQTT 3.1
     allow_mqtt31 = False
@@ -148,6 +148,8 @@ class Session:
             self.last_id = outbox.queue[-1]
         if outbox.lifetimes or self.policy or self.max_bytes:
             self.part("policy")
+        if outbox.marks:
+            self.part("quarantine")
         if self.protocol != 4 or self.connect_properties:
             self.part("mqtt5")
         self.close()
@@ -512,14 +514,19 @@ class Session:
         kept = b""
         if qos and p <= end:
             packet_id = buf[k] << 8 | buf[k + 1]
-        # [MQTT-3.3.1-2], [MQTT-3.3.1-4], [MQTT-2.3.1-1]
-        if p > end or qos == QOS or (not packet_id if qos else head & DUP):
+        # [MQTT-3.3.1-4], [MQTT-2.3.1-1]
+        if p > end or qos == QOS or qos and not packet_id:
             raise ProtocolError("malformed PUBLISH")
         if qos and not self.out.has_room():
             return False
+        view = self._view
         if self.mqtt5:
             p, kept = self.mqtt5.handle_publish(buf, t, k, p, end)
-        view = self._view
+            if kept is None:  # it must not be kept
+                self.part("malformed").refuse(head, packet_id, bytes(view[t:k]))
+                return True
+        if head & (DUP | QOS) == DUP:  # [MQTT-3.3.1-2]
+            self.part("malformed").count_dup(bytes(view[t:k]))
         try:
             if qos == QOS_2:
                 self.part("qos2").handle_publish(head, packet_id, bytes(view[t:k]) + kept, bytes(view[p:end]))
@@ -570,7 +577,7 @@ class Session:
             self.ping = 0
             return True
         if head == CONNACK:
-            if buf[j] > 1 or buf[j + 1] > 5 or buf[j] and buf[j + 1]:  # [MQTT-3.2.2-4]
+            if buf[j] > 1:
                 raise ProtocolError("bad CONNACK")
             self.handle_connack(buf[j], buf[j + 1])
             return True
@@ -614,9 +621,8 @@ class Session:
         self.subscriptions.want(checked(topic_filter, "check_topic_filter"), LEAVING)
 
     def check_inbound(self, topic):
-        """Raises ProtocolError unless a PUBLISH may have that topic name [MQTT-3.3.2-2]."""
-        if not _is_plain(topic):
-            load("topics").check_inbound(topic)
+        """Returns True if a PUBLISH may have that topic name [MQTT-3.3.2-2]."""
+        return _is_plain(topic) or not load("topics").check_inbound(topic)
 
     def describe(self, flags, packet_id, redelivered):
         """Sets the attributes that handlers read, of the message that is handed over next."""
@@ -639,11 +645,12 @@ class Session:
 
     def _find_route(self, topic):
         # Finds the handlers for messages of that topic.
-        self.check_inbound(topic)
         self._route = route = []
         for topic_filter, handler in self._handlers:
             if topic_filter == topic or self._matches and self._matches(topic_filter, topic):
                 route.append(handler)
+        if not self.check_inbound(topic):
+            self._route = self.part("malformed").route(topic, route)
         self._seen = topic
 
     def _deliver(self, topic, payload):

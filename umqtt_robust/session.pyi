@@ -45,7 +45,8 @@ class Session:
     on_large: _LargeHandler | None
     # on_acknowledged(packet_id)
     on_acknowledged: Callable[[int], object] | None
-    # on_dropped(packet_id, topic, payload, reason): policy.FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED
+    # on_dropped(packet_id, topic, payload, reason): policy.FULL, EXPIRED, UNREADABLE, TOO_LARGE, REFUSED
+    # or QUARANTINED
     on_dropped: Callable[[int, bytes, bytes, int], object] | None
     on_error: Callable[[MQTTError | OSError | MemoryError], object] | None
     # on_dead_letter(topic, payload, error); payload is None for a message that came in pieces
@@ -60,6 +61,8 @@ class Session:
     unexpected: int
     downgraded: int
     too_large: int
+    quarantined: int
+    malformed: int
 
     # Of the message at hand, while a handler runs.
     packet_id: int

@@ -20,7 +20,10 @@ _DUE = const(0x3FFFFFF0)  # tick(), which takes longer than handing over a messa
 
 
 class MQTTException(Exception):
-    """The broker refused the connection or a subscription; args[0]: the return code of CONNACK, or 0x80."""
+    """The broker refused the connection or a subscription; args[0]: the return code of CONNACK, or 0x80.
+
+    Or it has ended each link at a message, which is set aside: see quarantine.py. args[0] says so.
+    """
 
 
 class _Client(Inbox):
@@ -222,6 +225,8 @@ class MQTTClient:
                 self._poll(1000)
         finally:
             client.awaited = before
+        if packet_id in client.outbox.slot_of:
+            raise MQTTException("set aside: the broker ends each link at it")
 
     def disconnect(self):
         self._poll(0)

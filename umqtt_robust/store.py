@@ -6,7 +6,8 @@ are in a store, which has numbered slots and
     put(slot, packet_id, flags, topic, payload, lifetime)
                               stores a message; lifetime: seconds, 0 for ever
     load(slot)                returns (topic, payload), valid until its tombstone(); (b"", b"") if it is damaged
-    change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all
+    change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all; before that, the mark that
+                              quarantine.py gives a message
     tombstone(slot)           forgets the message
     restore()                 returns what is stored, in the order of the put(): each (slot, packet_id, flags, rank,
                               lifetime)
@@ -27,7 +28,10 @@ from .states import AWAIT_PUBCOMP, STATE
 # Flags of a message, beside those of its PUBLISH and the bits of its state (states.py).
 MAYBE_SENT = const(0x10)  # some broker may have it; DUP: the broker's present session may have it
 USED = const(0x20)  # so that the flags of a slot in use are never 0
-_IN_FLIGHT = const(0x80)  # sent on this link
+IN_FLIGHT = const(0x80)  # sent on this link
+# Marks of a message, see quarantine.py: that it was set aside, and that it is for good.
+STRUCK = const(4)
+SET_ASIDE = const(255)
 
 
 class Outbox:
@@ -38,6 +42,7 @@ class Outbox:
     """
 
     report = print
+    marks = ()  # (packet id, mark) of the messages that quarantine.py has marked before a reset
 
     def __init__(self, store, window):
         """window: how many messages may have been in flight before a restart. Raises StoreError."""
@@ -88,14 +93,14 @@ class Outbox:
         slot = self.slot_of[packet_id]
         flags = self.flags[slot]
         self.sent_at[slot] = now
-        self.flags[slot] = flags | more | _IN_FLIGHT
-        return not flags & _IN_FLIGHT
+        self.flags[slot] = flags | more | IN_FLIGHT
+        return not flags & IN_FLIGHT
 
     def longest_wait(self, now):
         """Returns for how many ms the oldest message in flight has waited for an acknowledgement."""
         longest = 0
         for slot in range(len(self.flags)):
-            if self.flags[slot] & _IN_FLIGHT:
+            if self.flags[slot] & IN_FLIGHT:
                 longest = max(longest, ticks_diff(now, self.sent_at[slot]))
         return longest
 
@@ -121,13 +126,13 @@ class Outbox:
         if packet_id in self.released:
             self.released.remove(packet_id)
         self.flags[slot] = 0
-        return flags & _IN_FLIGHT > 0
+        return flags & IN_FLIGHT > 0
 
     def rewind(self, new_session):
         """Puts all messages back in line for a new link. new_session: none was sent to this broker."""
         self.next = 0
         for slot in range(len(self.flags)):
-            self.flags[slot] &= ~(_IN_FLIGHT | DUP) if new_session else ~_IN_FLIGHT
+            self.flags[slot] &= ~(IN_FLIGHT | DUP) if new_session else ~IN_FLIGHT
 
 
 class MemoryStore:

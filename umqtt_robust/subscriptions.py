@@ -1,12 +1,13 @@
 """The client's subscriptions, and its requests that the broker has not answered yet."""
 
-from ._platform import const, load
+from ._platform import NEVER, const, load
 from .packets import SUBSCRIBE, UNSUBSCRIBE, string
 
 # Flags in filters[topic_filter], beside the QoS.
 _ASKED = const(0x10)
 _GRANTED = const(0x30)
 LEAVING = const(0x40)
+ASIDE = const(0x80)  # left out: see quarantine.py
 
 
 class Subscriptions:
@@ -41,14 +42,18 @@ class Subscriptions:
             if unsure or self.filters[topic_filter] & _GRANTED != _GRANTED:
                 self.filters[topic_filter] &= ~_GRANTED
 
-    def send(self):
-        """Encodes the requests that were not sent on this link into the send buffer, as far as it has room."""
+    def send(self, most=NEVER):
+        """Encodes up to `most` requests that were not sent on this link into the send buffer, as it has room."""
         session = self._session
         self.must_send = False
         for topic_filter in self.filters:
             state = self.filters[topic_filter]
-            if state & _ASKED:
+            if state & (_ASKED | ASIDE):
                 continue
+            if not most:
+                self.must_send = True
+                return
+            most -= 1
             packet_id = session.new_packet_id()
             body = bytes((packet_id >> 8, packet_id & 255)) + string(topic_filter)
             head = UNSUBSCRIBE
@@ -67,7 +72,7 @@ class Subscriptions:
         session.subscribed = not self.requests
 
     def handle_answer(self, packet_id, return_code, told):
-        """Handles SUBACK or UNSUBACK. Reports a refusal. Raises ProtocolError.
+        """Handles SUBACK or UNSUBACK. Reports a refusal.
 
         told: what else the broker says of a refusal, for the error.
         """

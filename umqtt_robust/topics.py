@@ -3,8 +3,9 @@
 The session handles all others itself, by _is_plain() and by comparison.
 """
 
-from .base_errors import ProtocolError
 from .errors import InvalidArgument
+
+WILDCARD = "wildcard in a topic"  # of check_inbound()
 
 
 def check_utf8(text, what="client_id"):
@@ -50,11 +51,13 @@ def check_topic_name(topic):
 
 
 def check_inbound(topic):
-    """Raises ProtocolError unless a PUBLISH may have that topic name [MQTT-3.3.2-2]."""
+    """Returns why no PUBLISH may have that topic name [MQTT-3.3.2-2], or None. topic: bytes."""
     try:
-        check_topic_name(topic)
-    except InvalidArgument as error:
-        raise ProtocolError(error.args[0])
+        if not check_utf8(topic):
+            return "empty topic"
+    except InvalidArgument:
+        return "topic is not UTF-8, or holds NUL"
+    return WILDCARD if b"+" in topic or b"#" in topic else None
 
 
 def check_topic_filter(topic_filter):

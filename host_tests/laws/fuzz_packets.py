@@ -175,16 +175,20 @@ def take_publish(head, body, large, messages, answers, stored):
         if after is None:
             return ODD if large else BAD
         k = after
-    if k > len(body) or qos == 3 or not qos and head & 8 and not large:
+    if k > len(body) or qos == 3:
         return BAD
     topic = bytes(body[2 : 2 + n])
     packet_id = uint16_at(body, 2 + n) if qos else 0
-    if qos and not packet_id or not large and (not topic or b"\0" in topic or b"+" in topic or b"#" in topic):
+    if qos and not packet_id:
         return BAD
     if large and (k >= len(body) or n > 40 or not good_text(topic) or not topic.replace(b"/", b"").isalpha()):
         return ODD
-    if not good_text(topic):
-        return BAD
+    if not topic or b"\0" in topic or not good_text(topic):  # it is dropped; one with a wildcard is handed over
+        if qos == 2 and packet_id in stored and head & 8:
+            return ODD
+        if qos:
+            answers.append((4 if qos == 1 else 5, packet_id))
+        return OK
     message = [(topic, bytes(body[k:]))]
     known = stored.get(packet_id)
     if large:

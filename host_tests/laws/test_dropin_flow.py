@@ -6,6 +6,7 @@ brokers and little memory.
 
 import sys
 
+from picky_broker import PickyBroker
 from umqtt_testkit.portable import Clock, Rng, equal, raises
 from world import FULL, SHARE, Broker, Wire
 
@@ -34,8 +35,8 @@ class Robust(robust.MQTTClient):
 class World:
     """A program's client, called c, its broker, and the clock. cuts: arguments of Wire for the next wires."""
 
-    def __init__(self, kind, clean=False, late=False, **options):
-        self.broker = Broker(late=late)
+    def __init__(self, kind, clean=False, late=False, broker=None, **options):
+        self.broker = broker or Broker(late=late)
         self.cuts = []
         self.wires = []
         self.got = []
@@ -364,6 +365,20 @@ def test_robust_at_qos_2_publishes_once_wherever_the_link_is_cut():
                     world.client.publish(b"out", b"%d" % n, qos=2)
                 equal(world.published(), numbers(3), (late, name, at))
                 equal(world.broker.faults, [], (late, name, at))
+
+
+def test_robust_names_a_message_that_the_broker_does_not_take_and_goes_on():
+    # Planted: publish() waits for ever for the acknowledgement of a message that was set aside.
+    for way in ("close", "reset", "third byte"):
+        for qos in (1, 2):
+            world = World(Robust, broker=PickyBroker(way))
+            said = raises(simple.MQTTException, world.client.publish, b"bad/1", b"x", False, qos)
+            assert "set aside" in str(said), said
+            world.client.publish(b"out", b"good", False, qos)
+            equal(world.published(), [b"good"])
+            world.client.publish(b"out", b"next", False, qos)
+            equal(world.published(), [b"good", b"next"])
+            equal((world.core.quarantined, world.broker.faults), (1, []))
 
 
 def test_what_simple_could_not_publish_is_left_to_the_program():

@@ -32,10 +32,10 @@ _TIMEOUT_S = 30.0
 # here and says why in its commit. The peer: mqtt_as has 11,052 bytes of .mpy and takes 26,080 of heap after import.
 BUDGETS = {
     "smallest_mpy_bytes": 15_200,
-    "everything_mpy_bytes": 62_000,
+    "everything_mpy_bytes": 67_000,
     "smallest_heap_bytes": 27_800,
     # The heap of the smallest client if the code stays in flash, as in a frozen image or a ROMFS.
-    "smallest_rom_heap_bytes": 13_400,
+    "smallest_rom_heap_bytes": 13_700,
     # The heap of a program that imports only this module.
     "aio_heap_bytes": 41_700,
     "simple_heap_bytes": 39_300,
