@@ -4,6 +4,7 @@ Every command is carried out at most once, and answered. After a power cut, the 
 commands with recover():
 
     ping, get, read, crash, log   run again: they change nothing
+    outbox                        runs again; what it has sent on or dropped before is no longer set aside
     pause                         fails: the board takes readings again, and the reply says so
     resume                        succeeds: a boot takes readings
     reboot                        succeeds, whatever restarted the board; the reply follows the restart, with its boot
@@ -21,7 +22,7 @@ import sys
 from app.commands import CommandError, Later, NotNow
 from app.modules import forget, once
 
-_MODULES = ("read", "set")
+_MODULES = ("outbox", "read", "set")
 _MOST_LOG_CHARACTERS = 1000
 _NAMES = _MODULES + ("crash", "get", "log", "pause", "ping", "reboot", "resume", "rotate", "update")
 

@@ -51,6 +51,10 @@ class Application:
         if board.crash_report and board.crash_report.step(board.client):
             board.crash_report = None
         board.commands.step()
+        if board.gaps.aside:
+            topics = board.gaps.aside
+            board.gaps.aside = []
+            once("aside", "handle", board, topics)
         client = board.client
         if board.unreported and client.connected and client.pending <= board.settings["outbox"] // 2:
             once("reported", "report", board)

@@ -81,6 +81,8 @@ def _add_log(board):
     log.report("info", started + (", safe mode" if boots.safe else ""))
     board.gaps = Gaps(board.state_folder + "/gaps", identity.boot, log.report)
     client.on_dropped = board.gaps.on_dropped
+    if client.quarantined:  # from before this boot
+        board.gaps.aside = [message[1] for message in client.part("quarantine").messages()]
     client.on_error = client.on_disconnect = log.failed
     client.on_dead_letter = log.dead_letter
     client.on_connect = board.connected

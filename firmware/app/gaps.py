@@ -15,6 +15,7 @@ _MOST_GAPS = 8
 _MOST_BOOTS = 4  # for a further boot, the oldest one is announced and forgotten
 _TELEMETRY = b"/telemetry"
 _LOG = b"/log"
+_QUARANTINED = 5  # of umqtt_robust.policy
 
 
 class Gaps:
@@ -29,6 +30,7 @@ class Gaps:
         self._report = report
         self._gaps = {}
         self.unreadable = 0
+        self.aside = []  # topics of messages that the client has set aside; see aside.py
         self.error = None
         # Called with the packet id and the topic of each dropped message that is not a reading.
         self.on_other = None
@@ -40,6 +42,9 @@ class Gaps:
 
     def on_dropped(self, packet_id, topic, payload, reason):
         """Note a dropped message, for the client. It publishes nothing, because it is called inside publish()."""
+        if reason == _QUARANTINED:  # it is not lost
+            self.aside.append(topic)
+            return
         if not topic:
             self.unreadable += 1
             return

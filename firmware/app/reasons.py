@@ -57,6 +57,8 @@ def of(error):
         text = _system(first)
     else:
         text = _TEXTS.get(first)
+        if text and len(error.args) > 1 and error.args[1]:
+            text += " The last topic was %s." % error.args[1].decode()
     return "broker: %s (%r)" % (text, error) if text else "broker: %r" % error
 
 

@@ -19,7 +19,7 @@ from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
-_LOOK = (("devices",), ("doctor",), ("provision", "--show"), ("deploy", "--dry-run"))
+_LOOK = (("devices",), ("doctor",), ("outbox",), ("provision", "--show"), ("deploy", "--dry-run"))
 
 
 class Heard:

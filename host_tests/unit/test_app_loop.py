@@ -18,6 +18,7 @@ class Part:
     connected = True
     asked = False
     error = None
+    aside = ()
 
     def step(self, *arguments):
         return None

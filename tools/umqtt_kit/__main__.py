@@ -38,7 +38,8 @@ _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands
 
 # Each command is in one of these groups; test_cli.py checks this.
 _GROUPS = {
-    "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell", "serial"),
+    "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "outbox", "shell",
+                         "serial"),
     "Without a board": ("allow", "board", "demo", "fleet", "new", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "brokers", "certs", "passwd", "store"),

@@ -33,6 +33,7 @@ from click.core import ParameterSource
 
 from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
+from umqtt_kit.console import say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -386,9 +387,14 @@ class Link:
 
     def _note(self, problem: BaseException) -> None:
         from umqtt_robust.errors import Downgraded, Refused
+        from umqtt_robust.malformed import Malformed
 
         if isinstance(problem, Downgraded):
             return  # see Client.downgraded
+        if isinstance(problem, Malformed):
+            how, topic = problem.args
+            say(f"{self._access.where} sends a message that breaks MQTT: {how}: {printable(topic)}")
+            return
         if isinstance(problem, Refused) and problem.args[0] == "subscribe":
             topic_filter = problem.args[1]
             self._refused.append(topic_filter.decode() if isinstance(topic_filter, bytes) else str(topic_filter))
@@ -411,11 +417,15 @@ class Link:
             self.client.acknowledge(packet_id)
 
     def _drop(self, packet_id: int, topic: bytes, payload: bytes, reason: int) -> None:
-        from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE
+        from umqtt_robust.policy import EXPIRED, QUARANTINED, REFUSED, TOO_LARGE
 
         self.dropped += 1
         if reason != REFUSED:  # _note() is told the reason
-            said = {EXPIRED: "it expired before it was sent", TOO_LARGE: "it is larger than the broker takes"}
+            said = {
+                EXPIRED: "it expired before it was sent",
+                TOO_LARGE: "it is larger than the broker takes",
+                QUARANTINED: "the broker ends each link at it: it may forbid the topic, the size or the QoS",
+            }
             self.why_dropped = said.get(reason, f"reason {reason}")
 
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
@@ -508,9 +518,11 @@ def explain(problem: BaseException, timeout_s: float) -> str:
         return "the connection was closed without an answer — is it the right port, and mqtt:// or mqtts://?"
     if isinstance(problem, OSError):
         return f"{problem.strerror or problem} — correct the address"
-    if problem.args == ("id in use elsewhere, or topic forbidden?",):
+    if problem.args[:1] == ("id in use elsewhere, or topic forbidden?",):
         why = "this user may have no right to that topic, or another client uses its id"
         return f"it closes each connection at once: {why}"
+    if isinstance(problem, LinkLost) and len(problem.args) == 2 and problem.args[0].startswith("leaving the session"):
+        return f"{problem.args[0]} ({problem.args[1]}); what waits in it is lost"
     if isinstance(problem, LinkLost) and problem.args == ("ping_timeout",):
         return "the broker does not answer any more — see its log"
     return f"{problem} — see the broker's log"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The arguments of each command by name; those in brackets may be left out. Updates have a command of their own.
 _COMMANDS = {
     "ping": (), "reboot": (), "pause": (), "resume": (), "crash": (), "log": (),
-    "get": ("[key]",), "set": ("key", "value"), "read": ("[path]", "[offset]"),
+    "get": ("[key]",), "set": ("key", "value"), "read": ("[path]", "[offset]"), "outbox": ("[what]", "[which]"),
 }  # fmt: skip
 _MOST_TEXT = 64
 # Any level of a topic; the firmware's own names allow fewer characters.
@@ -52,6 +52,7 @@ def cmd(
     set KEY VALUE        VALUE is JSON, or else text; null restores the default
     read [PATH] [OFFSET] a folder, or up to 1 KB of a file's text
     log, crash           the newest log lines; the last traceback
+    outbox [send_on|drop|export ID]  messages at which the broker ended the link
     pause, resume        take no readings; take them again
 
     A command is carried out once, also when the device restarts or the network fails in the middle of it. A device
@@ -108,6 +109,8 @@ def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
         usage = " ".join([command, *(name.upper() for name in wanted)])
         raise click.UsageError(f"{command} with {len(given)} arguments — write: umqtt cmd DEVICE {usage}")
     args: dict[str, Any] = dict(zip((name.strip("[]") for name in wanted), given, strict=False))
+    if "what" in args:
+        return outbox_args(args["what"], args.get("which"))
     if "value" in args:
         args["value"] = _value(args["value"])
     if "offset" in args:
@@ -115,6 +118,15 @@ def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"OFFSET {args['offset']!r}: must be a whole number from 0 to 999999999")
         args["offset"] = int(args["offset"])
     return args
+
+
+def outbox_args(what: str, which: str | None) -> dict[str, Any]:
+    """Return the args of the command outbox. Raises UsageError."""
+    if what not in ("after", "drop", "export", "send_on") or which is None:
+        raise click.UsageError("outbox takes: send_on ID, drop ID, export ID, after NUMBER — ID is of the list, or all")
+    if not re.fullmatch("[0-9]{1,9}|all", which) or (which == "all" and what in ("after", "export")):
+        raise click.UsageError(f"outbox {what} {which!r}: must be a whole number")
+    return {what: which if which == "all" else int(which)}
 
 
 def _value(text: str) -> Any:

@@ -6,10 +6,11 @@ What depends on a check that failed is left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from spark_ingest.escape import printable
 from umqtt_kit.data import board_folders
 from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
@@ -245,11 +246,21 @@ def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
             return
         said = _last(lines, "Wi-Fi: ") or ""
         yield Finding("wifi", OK, said if said.startswith("joined ") else "joined")
+    yield _outbox(state.get("waiting", 0), state.get("aside", ()))
     if state["link"]:
         yield Finding("broker from the board", OK, "connected")
         return
     reason = _last(lines, "broker: ") or f"no link {state['up'] // 1000} s after its start"
     yield Finding("broker from the board", FAIL, reason, "correct it: umqtt provision", EXIT_NETWORK)
+
+
+def _outbox(waiting: int, aside: Sequence[bytes]) -> Finding:
+    """Return what waits on the board, and which topics its broker does not take."""
+    if not aside:
+        return Finding("outbox", OK, f"{waiting} messages wait")
+    topics = ", ".join(sorted({printable(topic) for topic in aside})[:3])
+    text = f"{len(aside)} messages are set aside, because the broker ends each link at them: {topics}"
+    return Finding("outbox", WARN, text, "let it take them, then: umqtt outbox --send-on all", EXIT_NETWORK)
 
 
 def _last(lines: list[str], label: str) -> str | None:

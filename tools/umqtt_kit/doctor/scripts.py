@@ -25,7 +25,9 @@ print(repr(_u_starts()))
 # State and log of the firmware that runs meanwhile.
 RUNNING = """
 print(repr({"up": board.clock.uptime_ms(), "wifi": board.wifi.connected, "link": board.client.connected,
-            "lines": board.log.lines()}))
+            "lines": board.log.lines(), "waiting": board.client.pending,
+            "aside": [one[1] for one in board.client.part("quarantine").messages()]
+                     if board.client.quarantined else []}))
 """
 
 # Answers None, or why a sensor cannot be made or read.
