@@ -3,15 +3,14 @@
 import contextlib
 import socket
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector as Families
+
+from umqtt_cli.limited_threads import LimitedThreads
 
 from .errors import UsageError
 
@@ -78,45 +77,10 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: Prometheus asks every few seconds."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
+class _Server(LimitedThreads, WSGIServer):
+    max_connections = MAX_CONNECTIONS
+    longest_s = REQUEST_S
 
     def __init__(self, family: socket.AddressFamily, host: str, port: int) -> None:
         self.address_family = family
-        self._lock = threading.Lock()
-        # The open connections with their addresses and when they came, the oldest first.
-        self._open: dict[socket.socket, tuple[str, float]] = {}
         super().__init__((host, port), _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._open[request] = client_address[0], time.monotonic()
-            if len(self._open) > MAX_CONNECTIONS:
-                ((largest, _),) = Counter(address for address, _ in self._open.values()).most_common(1)
-                oldest = next(one for one, (address, _) in self._open.items() if address == largest)
-                del self._open[oldest]
-                _hang_up(oldest)
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Hang up on clients that take too long; called twice a second."""
-        with self._lock:
-            for connection, (_, since) in self._open.items():
-                if time.monotonic() - since > REQUEST_S:
-                    _hang_up(connection)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing about clients that go away."""
-
-
-def _hang_up(connection: socket.socket) -> None:
-    # Wakes the thread that reads from it, which then closes it.
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

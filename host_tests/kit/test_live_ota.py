@@ -110,12 +110,19 @@ class _Context:
         self._context.load_cert_chain(cert, key)
         self._refused = refused
 
-    def wrap_socket(self, request: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
-        try:
-            return self._context.wrap_socket(request, server_side=server_side)
-        except OSError:
-            self._refused.release()
-            raise
+    def wrap_socket(self, request: socket.socket, **options: bool) -> ssl.SSLSocket:
+        link = self._context.wrap_socket(request, **options)
+        shake_hands = link.do_handshake
+
+        def recorded() -> None:
+            try:
+                shake_hands()
+            except OSError:
+                self._refused.release()
+                raise
+
+        link.do_handshake = recorded
+        return link
 
 
 @pytest.mark.parametrize(

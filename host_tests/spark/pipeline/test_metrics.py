@@ -109,7 +109,7 @@ def test_messages_wait_since_the_newest_micro_batch_that_ended_or_since_they_cam
 def test_clients_that_stay_cost_few_threads_and_keep_nobody_out(tmp_path, monkeypatch, sent):
     """Planted: a thread and a file for each connection, for ever; a full server refuses the newest connection."""
     # No time limit helps here: the others are kept out, or not, by the number of connections alone.
-    monkeypatch.setattr("spark_ingest.metrics.REQUEST_S", 1e9)
+    monkeypatch.setattr("spark_ingest.metrics._Server.longest_s", 1e9)
     server = MetricsServer("127.0.0.1", 0, Figures(running(tmp_path).status))
     before = threading.active_count()
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ def test_clients_that_stay_cost_few_threads_and_keep_nobody_out(tmp_path, monkey
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n"])
 def test_silent_and_slow_clients_are_closed_in_time(tmp_path, monkeypatch, sent):
     """Planted: no time limit."""
-    monkeypatch.setattr("spark_ingest.metrics.REQUEST_S", 0.05)
+    monkeypatch.setattr("spark_ingest.metrics._Server.longest_s", 0.05)
     server = MetricsServer("127.0.0.1", 0, Figures(running(tmp_path).status))
     try:
         with socket.create_connection(("127.0.0.1", server.port), WAIT_LIMIT_S) as link:

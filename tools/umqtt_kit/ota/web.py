@@ -8,10 +8,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.limited_threads import LimitedThreads
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.ota.release import Release
 
@@ -62,30 +63,28 @@ class Web:
         return context
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(LimitedThreads, HTTPServer):
+    max_connections = 64
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None):
         self._tls = tls
         super().__init__(address, handler)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # In the connection's own thread, so that a client that is silent in the handshake delays nobody else.
+    def begin(self, request: Any) -> Any:
         request.settimeout(_SILENT_FOR_S)
-        if self._tls is not None:
-            try:
-                request = self._tls.wrap_socket(request, server_side=True)
-            except OSError:
-                request.close()  # a device that does not trust this server says so itself
-                return
-        super().process_request_thread(request, client_address)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: a device that went away asks again, and reports anything else itself."""
+        if self._tls is None:
+            return request
+        # The handshake waits for the client, so the handler does it.
+        return self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
 
 
 def _handler(release: Release, on_sent: Callable[[int], object]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        def setup(self) -> None:
+            if isinstance(self.request, ssl.SSLSocket):
+                self.request.do_handshake()
+            super().setup()
+
         def do_GET(self) -> None:
             content = release.objects.get(self.path.lstrip("/"))
             if content is None:
