@@ -110,7 +110,7 @@ const GAP_STATES = new Map(Object.entries({
   missing: "may still come", dropped: "dropped on the device", quarantined: "came, and could not be read", earlier: "before the collector",
 }));
 
-// Tables of an older release have no state.
+// A table without the column has no state.
 function gapState(announced, open, state) {
   return GAP_STATES.get(state ?? (announced ? "dropped" : open ? "missing" : "")) ?? "closed";
 }
