@@ -21,6 +21,8 @@ from ..errors import UsageError
 from ..toml_file import read_toml, take_tables
 from . import sparkplug
 from .build import decoder_of
+from .fast_fields import Read as FastRead
+from .fast_fields import fast_reader
 from .patterns import Pattern, compiled, topics_of
 from .reading import Decode, Topic
 from .rule_keys import check
@@ -44,6 +46,7 @@ class Match(NamedTuple):
     :ivar name: the decoder's name: its format or its file.
     :ivar rule: where the rule stands: ``decoder 2``, ``tasmota: decoder 1``.
     :ivar skip_retained: messages that the broker had retained are not read.
+    :ivar fast: reads most payloads faster than `decode`, with the same result; its metrics have the names `metrics`.
     :ivar later: the rule that reads what this one leaves: see :data:`UNMATCHED`.
     """
 
@@ -53,6 +56,8 @@ class Match(NamedTuple):
     rule: str = ""
     skip_retained: bool = False
     later: "Match | None" = None
+    fast: FastRead | None = None
+    metrics: tuple[str, ...] = ()
 
 
 class Rules(NamedTuple):
@@ -133,13 +138,19 @@ class _Rule(NamedTuple):
     source: str
     skip_retained: bool
     is_partial: bool
+    fast: FastRead | None
+    metrics: tuple[str, ...]
 
 
 def _match(decoders: str, name: str) -> Match | None:
     """Return the first rule for a topic, with those after it as far as it may leave messages to them."""
     found: list[Match] = []
     for rule, topic in _matching(decoders, name):
-        found.append(Match(rule.decode, topic, rule.name, rule.source, rule.skip_retained))
+        # A slash in a name may have to be escaped, which the decoder does.
+        fast = rule.fast if topic.device is not None and not any("/" in name for name in rule.metrics) else None
+        prefix = "" if topic.metric is None else f"{topic.metric}/"
+        names = tuple(prefix + name for name in rule.metrics)
+        found.append(Match(rule.decode, topic, rule.name, rule.source, rule.skip_retained, None, fast, names))
         if not rule.is_partial:
             break
     later: Match | None = None
@@ -170,6 +181,8 @@ def _rules(decoders: str) -> list[_Rule]:
             table.get(_SOURCE, ""),
             table.get("skip_retained", False),
             bool(table.keys() & {"when", "begins"}),
+            fast_reader(table),
+            tuple(table.get("metrics", ())),
         )
         for table in json.loads(decoders)
     ]

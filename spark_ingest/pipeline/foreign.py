@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import UNSET
 
 from ..decoders.fast_decode import LONGEST_NAME, TS_END
 from ..decoders.json import shown
@@ -22,9 +23,9 @@ from ..decoders.record import Record, a_name, checked, extra_fields
 from ..decoders.rules import Match, Rules
 from ..decoders.sparkplug import Births, read_alone
 from ..escape import printable
-from ..tables.schemas import STATUS_SCHEMA
+from ..tables.schemas import READING_SCHEMA, STATUS_SCHEMA
 from ..tables.table import places
-from .record import Owner, quarantine, readings_table
+from .record import Owner, quarantine, readings_table, without_garbage_collection
 from .shared_names import warn_of_shared_names
 
 FIRST_PLACE = -(1 << 63)
@@ -78,7 +79,15 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
         return None
     if not mask.all():
         messages, codes = messages.filter(pa.array(mask)), codes[mask]
-    reader = _Reader(messages)
+    with without_garbage_collection():
+        return _read_all(mask, messages, matches, codes, births)
+
+
+def _read_all(
+    mask: np.ndarray, messages: pa.Table, matches: list[Match | None], codes: np.ndarray, births: Births
+) -> Foreign:
+    """Read the messages that a rule matches. `codes`: which of `matches` each message has."""
+    reader = _Reader(messages, _in_doubt(matches))
     in_order: list[tuple[int, Match]] = []
     order = np.argsort(codes, kind="stable")
     for group in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
@@ -93,32 +102,71 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
     return Foreign(mask, *reader.tables())
 
 
+def _in_doubt(matches: list[Match | None]) -> set[str]:
+    """Return the rules with several topics of one device, or with devices that only the payloads name."""
+    seen: set[tuple[str, str | None]] = set()
+    found: set[str] = set()
+    for match in matches:
+        while match is not None:
+            if match.topic.device is None or (match.rule, match.topic.device) in seen:
+                found.add(match.rule)
+            seen.add((match.rule, match.topic.device))
+            match = match.later
+    return found
+
+
 class _Reader:
     """The contents of messages, as far as they are read.
 
     :param messages: those that a rule matches.
+    :param in_doubt: rules under which several topics may write the same metric of a device.
     """
 
-    def __init__(self, messages: pa.Table) -> None:
+    def __init__(self, messages: pa.Table, in_doubt: set[str]) -> None:
         self._messages = messages
         self._payloads: list[bytes] = messages["payload"].to_pylist()
         self.is_retained: list[bool | None] = messages["retain"].to_pylist()
-        # A record stands for a message that contains nothing else, as most do.
-        self._contents: list[_Message | Record | None] = [None] * len(self._payloads)
+        # A record stands for a message that contains nothing else, as most do; it may have its first six fields only.
+        self._contents: list[_Message | tuple | None] = [None] * len(self._payloads)
+        self._in_doubt = in_doubt
         self._rules: list[str | None] = [None] * len(self._payloads)
 
     def read(self, match: Match, rows: list[int]) -> None:
         """Read the messages of a topic by the rule that matches it, and what the rule leaves by later ones."""
+        if match.fast is not None and not (rows := self._read_fast(match, rows)):
+            return
         results = run(match.decode, match.name, match.topic, [self._payloads[row] for row in rows])
         left: list[int] = []
         for row, result in zip(rows, results, strict=True):
             if result is UNMATCHED and match.later is not None:
                 left.append(row)
             else:
-                self._rules[row] = match.rule
+                if match.rule in self._in_doubt:
+                    self._rules[row] = match.rule
                 self._take(row, result, match)
         if left and match.later is not None:
             self.read(match.later, left)
+
+    def _read_fast(self, match: Match, rows: list[int]) -> list[int]:
+        """Read the messages that the rule's fast reader can read; return the rows of the others."""
+        device_id, read, names = _device_of(match), match.fast, match.metrics
+        if device_id is None or read is None:
+            return rows
+        payloads, contents, left = self._payloads, self._contents, []
+        if match.rule in self._in_doubt:
+            for row in rows:
+                self._rules[row] = match.rule
+        for row in rows:
+            found = read(payloads[row])
+            if found is None:
+                left.append(row)
+                continue
+            ts, values = found
+            metrics = dict(zip(names, values, strict=True))
+            if UNSET in values:
+                metrics = {name: value for name, value in metrics.items() if value is not UNSET}
+            contents[row] = (device_id, None, None, ts, None, metrics)
+        return left
 
     def read_sparkplug(self, rows: list[tuple[int, Match]], births: Births) -> None:
         """Read the messages of nodes in the order in which they came, across all of their topics."""
@@ -176,29 +224,29 @@ class _Reader:
 
     def tables(self) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table, int]:
         """Return the readings, unnumbered readings, quarantine, status, and the number of messages in none of them."""
-        numbered: list[tuple[int, Record]] = []
-        unnumbered: list[tuple[int, Record, int]] = []
+        numbered: list[tuple[int, tuple]] = []
+        unnumbered: list[tuple[int, tuple]] = []
+        extra: dict[int, int] = {}
         refused: list[tuple[int, _Message]] = []
         status: list[tuple[int, tuple[str, Status]]] = []
         ignored = 0
         for row, content in enumerate(self._contents):
-            if isinstance(content, Record):
-                if content.boot is None:
-                    unnumbered.append((row, content, 0))
-                else:
-                    numbered.append((row, content))
+            if isinstance(content, tuple):
+                # Its boot.
+                (unnumbered if content[1] is None else numbered).append((row, content))
             elif content is None:
                 ignored += 1
             else:
                 numbered += [(row, record) for record in content.records if record.boot is not None]
                 placed = [record for record in content.records if record.boot is None]
-                unnumbered += [(row, record, index) for index, record in enumerate(placed)]
+                extra |= {len(unnumbered) + index: index for index in range(1, len(placed))}
+                unnumbered += [(row, record) for record in placed]
                 refused += [(row, content)] if content.reasons else []
                 status += [(row, content.status)] if content.status else []
-        warn_of_shared_names(self._messages, self._rules, [*numbered, *(one[:2] for one in unnumbered)])
+        warn_of_shared_names(self._messages, self._rules, [*numbered, *unnumbered])
         return (
             self._readings(numbered),
-            self._readings(self._placed(unnumbered)),
+            self._placed(unnumbered, extra),
             quarantine(
                 self._rows([row for row, _ in refused]),
                 [_joined(message.reasons) for _, message in refused],
@@ -214,18 +262,25 @@ class _Reader:
         is_all = len(rows) == len(self._payloads) and rows == list(range(len(rows)))
         return self._messages if is_all else self._messages.take(pa.array(rows, pa.int64()))
 
-    def _readings(self, records: list[tuple[int, Record]]) -> pa.Table:
+    def _readings(self, records: list[tuple[int, tuple]]) -> pa.Table:
         payloads = [self._payloads[row] for row, _ in records]
         return readings_table([record for _, record in records], payloads, self._rows([row for row, _ in records]))
 
-    def _placed(self, records: list[tuple[int, Record, int]]) -> list[tuple[int, Record]]:
-        """Return records without an identity with the boot and seq that their place gives them."""
-        some = self._rows([row for row, _, _ in records])
-        found = zip(records, some["spool"].to_pylist(), (places(some) + FIRST_PLACE).tolist(), strict=True)
-        return [
-            (row, record._replace(boot=f"{spool}#{index}" if index else spool, seq=place))
-            for (row, record, index), spool, place in found
-        ]
+    def _placed(self, records: list[tuple[int, tuple]], extra: dict[int, int]) -> pa.Table:
+        """Return records without an identity as readings with the boot and seq that their place gives them.
+
+        :param extra: index in `records` of those that are not the first of their message, and their number in it.
+        """
+        readings = self._readings(records)
+        boots = readings["spool"]
+        if extra:
+            spools = boots.to_pylist()
+            for index, number in extra.items():
+                spools[index] = f"{spools[index]}#{number}"
+            boots = pa.chunked_array([pa.array(spools, pa.string())])
+        for name, column in (("boot", boots), ("seq", pa.array(places(readings) + FIRST_PLACE))):
+            readings = readings.set_column(READING_SCHEMA.get_field_index(name), READING_SCHEMA.field(name), column)
+        return readings
 
     def _status(self, status: list[tuple[int, tuple[str, Status]]]) -> pa.Table:
         messages = self._rows([row for row, _ in status]).to_pylist()

@@ -10,7 +10,8 @@ result is the same.
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from zlib import crc32
 
@@ -62,12 +63,20 @@ def decode(messages: pa.Table, *, trust_ids: bool = False) -> Decoded:
     :param messages: rows of ``format("mqtt")``; order is kept.
     :param trust_ids: accept a record's id, whatever topic it came on.
     """
-    # Half a million containers exist here at once, none of them in a reference cycle. Without garbage collection,
-    # decoding takes a quarter less time.
+    with without_garbage_collection():
+        return _decode(messages, trust_ids)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Decode without garbage collection: half a million containers exist at once, none of them in a reference cycle.
+
+    Decoding takes a quarter less time.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _decode(messages, trust_ids)
+        yield
     finally:
         if collecting:
             gc.enable()

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from ..decoders.record import Record
 from ..escape import printable, remark
 
 _MOST_WARNINGS = 100
@@ -14,20 +13,20 @@ _warned: set[tuple[str, str, str]] = set()
 def warn_of_shared_names(
     messages: pa.Table,
     rules: Sequence[str | None],
-    records: Iterable[tuple[int, Record]],
+    records: Iterable[tuple[int, tuple]],
     report: Callable[[str], None] = remark,
 ) -> None:
     """Report metrics that two topics of one rule and device write in the same second; each pair of topics once.
 
     :param messages: the messages of a micro-batch.
     :param rules: the rule that read each message; None: topics do not matter in it.
-    :param records: the row of each message that is a reading, and the reading.
+    :param records: the row of each message that is a reading, and the first six fields of its record, or all.
     :param report: called with one line for a person.
     """
+    if not any(rules):
+        return
     topics = messages["topic"].combine_chunks().dictionary_encode()
     codes, names = topics.indices.to_pylist(), topics.dictionary.to_pylist()
-    if len(names) < 2:
-        return
     records = [(row, record) for row, record in records if rules[row] is not None]
     several = _with_several_topics(codes, records)
     if not several:
@@ -35,19 +34,20 @@ def warn_of_shared_names(
     received = messages["received_ts"].cast(pa.timestamp("s", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
     writers: dict[tuple[str | None, str, str, int], int] = {}
     for row, record in records:
-        if record.device_id not in several:
+        device_id, ts, metrics = record[0], record[3], record[5]
+        if device_id not in several:
             continue
-        second = received[row] if record.ts is None else record.ts // 1000
-        for metric in record.metrics:
-            code = writers.setdefault((rules[row], record.device_id, metric, second), codes[row])
+        second = received[row] if ts is None else ts // 1000
+        for metric in metrics:
+            code = writers.setdefault((rules[row], device_id, metric, second), codes[row])
             if code != codes[row]:
-                _warn(names[code], names[codes[row]], record.device_id, metric, report)
+                _warn(names[code], names[codes[row]], device_id, metric, report)
 
 
-def _with_several_topics(codes: list[int], records: list[tuple[int, Record]]) -> set[str]:
+def _with_several_topics(codes: list[int], records: list[tuple[int, tuple]]) -> set[str]:
     """Return the devices with readings on more than one topic."""
     first: dict[str, int] = {}
-    return {record.device_id for row, record in records if first.setdefault(record.device_id, codes[row]) != codes[row]}
+    return {record[0] for row, record in records if first.setdefault(record[0], codes[row]) != codes[row]}
 
 
 def _warn(one: str, other: str, device_id: str, metric: str, report: Callable[[str], None]) -> None:

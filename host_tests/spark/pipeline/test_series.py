@@ -221,3 +221,55 @@ def test_a_reading_has_the_time_of_its_message_where_it_has_none(tmp_path):
     parts = part(sent(("x/d", {"t": 1795000000, "v": [{"a": 1}, {"t": 1795000005, "b": 2}]})), how)
     assert [round(row["ts"].timestamp()) for row in parts.unnumbered.to_pylist()] == [1795000000, 1795000005]
     assert RECEIVED_MS
+
+
+FAST = decoder(topic="f/{device}", format="json", metrics={"a": "a", "b": "in.b", "c": "a\\.b"}, time="at")
+TOKENS = ['"a"', '"b"', '"in"', '"a.b"', '"at"', '"x"', '"\\u0061"', '"ü"', '"in.b"', '"a":1,"a"']
+VALUES = [
+    "1",
+    "-0",
+    "2.5",
+    "null",
+    "true",
+    '"7"',
+    '"a"',
+    '{"b":3}',
+    '{"b":null,"x":[1]}',
+    '{"b":1,"b":2}',
+    "[1]",
+    "1e400",
+]
+VALUES += [
+    "1795000000123",
+    "1795000000",
+    "9007199254740993",
+    "-1",
+    "NaN",
+    "5e-324",
+    "9223372036854775808",
+    "01",
+    '"\\ud800"',
+]
+
+
+@pytest.mark.parametrize("seed", range(40 if "UMQTT_FULL_SWEEPS" in os.environ else 4))
+def test_the_fast_reader_of_objects_says_exactly_what_the_slow_one_says(tmp_path, seed, monkeypatch):
+    """Planted: the fast reader takes the last of two values, or a number that a double rounds."""
+    rng, how = random.Random(seed), rules(tmp_path, FAST)
+    payloads = []
+    for _ in range(800):
+        fields = [
+            f"{rng.choice(TOKENS)}{rng.choice(['', '', ' '])}:{rng.choice(VALUES)}" for _ in range(rng.randrange(5))
+        ]
+        text = ("{" + ",".join(fields) + "}").encode()
+        payloads.append(text[: rng.choice([len(text)] * 9 + [rng.randrange(len(text) + 1)])])
+    fast = part(sent(*(("f/d", one) for one in payloads)), how)
+    match = how.match("f/d")
+    assert match is not None and match.fast is not None and sum(match.fast(one) is not None for one in payloads) > 5
+    monkeypatch.setattr("spark_ingest.pipeline.foreign._Reader._read_fast", lambda _self, _match, rows: rows)
+    slow = part(sent(*(("f/d", one) for one in payloads)), how)
+    for name in ("readings", "unnumbered", "quarantined"):
+        ours, theirs = (getattr(one, name).to_pylist() for one in (fast, slow))
+        for one, other in zip(ours, theirs, strict=True):
+            assert repr(one) == repr(other), seed
+    assert fast.ignored == slow.ignored

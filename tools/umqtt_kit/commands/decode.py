@@ -36,9 +36,10 @@ def decode(
     topic: str | None, payload: str | None, config: Path | None, trust_ids: bool, spool: str | None, count: int | None,
     refused: bool, as_hex: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what becomes of a message: its readings, their time, or why it cannot be read, and which rule reads it.
+    """Show what the rules of ingest.toml make of a message.
 
-    PAYLOAD is a text, a file, or - for stdin. Nothing is written, and Spark is not needed.
+    That is its readings with their time, a status, or why it cannot be read, and which rule reads it. PAYLOAD is a
+    text, a file, or - for stdin. Nothing is written, and Spark is not needed.
 
     \b
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,8 @@ def decoders() -> None:
 @click.option("--spool", required=True, metavar="SPOOL", help="The collectors' spools, or one of them.")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=100_000, show_default=True,
               help="Look at so many messages of each collector.")  # fmt: skip
-def suggest(spool: str, count: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the text.")
+def suggest(spool: str, count: int, as_json: bool) -> None:
     """Print an ingest.toml: ready-made rules for the systems that are known, and comments for the rest.
 
     \b
@@ -42,4 +44,5 @@ def suggest(spool: str, count: int) -> None:
     def first(view: View) -> list[tuple[str, bytes]]:
         return [(one.topic, one.payload) for one in islice(messages(view), count)]
 
-    click.echo(written(chain.from_iterable(read(lambda v=view: first(v)) for view in views_of(spool))), nl=False)
+    text = written(chain.from_iterable(read(lambda v=view: first(v)) for view in views_of(spool)))
+    click.echo(json.dumps({"toml": text}) if as_json else text, nl=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,8 @@ def sparkplug() -> None:
 @sparkplug.command()
 @click.argument("nodes", nargs=-1, required=True, metavar="GROUP/NODE…")
 @broker_options
-def rebirth(nodes: tuple[str, ...], access: Access) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def rebirth(nodes: tuple[str, ...], access: Access, as_json: bool) -> None:
     """Ask nodes to publish their birth certificates again, so that their data can be read.
 
     \b
@@ -46,6 +48,9 @@ def rebirth(nodes: tuple[str, ...], access: Access) -> None:
             link.publish(topic, rebirth_request(round(time.time() * 1000)), 0)
         if not link.wait_for(lambda: not link.pending, 30):
             raise KitError(f"{access.where}: not all requests were written within 30 s", EXIT_NETWORK)
+    if as_json:
+        click.echo(json.dumps({"asked": list(nodes)}))
+        return
     print_result(f"asked {len(topics)} node{'s' if len(topics) > 1 else ''} for a rebirth")
 
 
