@@ -81,9 +81,9 @@ def replace_file(path: Location, data: bytes | memoryview, *, durable: bool = Tr
         sync_directory(path.parent)
 
 
-def replace_checked(path: Location, data: bytes) -> None:
+def replace_checked(path: Location, data: bytes, *, mode: int | None = None) -> None:
     """Write `data` durably with :func:`replace_file`, preceded by a line with its length and checksum."""
-    replace_file(path, b"umqtt 1 %d %08x\n" % (len(data), zlib.crc32(data)) + data)
+    replace_file(path, b"umqtt 1 %d %08x\n" % (len(data), zlib.crc32(data)) + data, mode=mode)
 
 
 def read_checked(path: Location) -> memoryview:

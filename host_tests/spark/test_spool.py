@@ -302,3 +302,16 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error_that_names_the_option(tmp
 def test_the_position_file_has_a_fixed_size(tmp_path):
     fill(tmp_path / "north", [[b"one"]])
     assert (tmp_path / "north" / "pos").stat().st_size == POSITION_BYTES
+
+
+def test_only_the_user_of_the_collector_can_read_the_spool(tmp_path):
+    """Planted: files as the umask leaves them."""
+    before = os.umask(0)
+    try:
+        folder = tmp_path / "spool" / "north"
+        fill(folder, [[b"x" * 1000]] * 10, segment_bytes=4096)
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.iterdir()}
+    assert len(modes) > 4 and set(modes.values()) == {"0o600"}, modes

@@ -81,7 +81,7 @@ class DiskQuota:
         """Write 1 MiB to the disk as a test; return a line with the error, or None if it worked."""
         path = self._folder / ".probe"
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             try:
                 write_all(fd, bytes(_PROBE_BYTES))
                 sync_data(fd)

@@ -42,7 +42,7 @@ def retire(view: SpoolView, read_to: Sequence[Position]) -> int:
 
 def _remove(folder: Path, read_to: Sequence[Position]) -> int:
     for place in read_to:
-        os.close(os.open(retired_path(folder, place), os.O_WRONLY | os.O_CREAT, 0o644))
+        os.close(os.open(retired_path(folder, place), os.O_WRONLY | os.O_CREAT, 0o600))
     sync_directory(folder)
     if not retired_places(folder):
         raise UsageError(f"the spool {folder} has never been read")

@@ -78,7 +78,8 @@ class Spool:
         self._failed = False
         try:
             made = [path for path in folder.parents if not path.exists()]
-            folder.mkdir(parents=True, exist_ok=True)
+            # Readings are for this user alone, as in the broker's store.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A folder is durable once its parent is synced. The parent of `folder` is always synced, because an
             # interrupted start may have created `folder`.
             for path in (folder, *made):
@@ -170,7 +171,7 @@ class Spool:
             self._segment_fd = self._pos_fd = self._lock_fd = -1
 
     def _lock(self) -> None:
-        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -201,7 +202,8 @@ class Spool:
                     f"{path} is missing although there are segments: "
                     "restore it from a copy, or move the folder away to start anew"
                 ) from None
-            replace_checked(path, json.dumps({"format": FORMAT_VERSION, "spool": uuid.uuid4().hex}).encode())
+            identity = {"format": FORMAT_VERSION, "spool": uuid.uuid4().hex}
+            replace_checked(path, json.dumps(identity).encode(), mode=0o600)
             return True
         except FileDamaged as error:
             raise SpoolDamaged(f"{error}: restore it from a copy") from error
@@ -238,7 +240,7 @@ class Spool:
             last = segment == segments[-1]
             floor = durable.position if segment == durable.segment else 0
             self._check_segment(segment_path(self.folder, segment), floor, may_be_torn=last)
-        self._pos_fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._pos_fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         return segments[-1] if segments else -1
 
     def _check_segment(self, path: Path, durable_position: int, *, may_be_torn: bool) -> None:
@@ -288,8 +290,8 @@ class Spool:
             self._segment_fd = -1
         self._note_times()
         if self._next_uuid:
-            os.close(os.open(run_path(self.folder, Run(segment, self._next_uuid)), os.O_WRONLY | os.O_CREAT, 0o644))
-        fd = os.open(segment_path(self.folder, segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            os.close(os.open(run_path(self.folder, Run(segment, self._next_uuid)), os.O_WRONLY | os.O_CREAT, 0o600))
+        fd = os.open(segment_path(self.folder, segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._segment_fd, self._segment, self._position = fd, segment, 0
         self._uuid, self._next_uuid = self._next_uuid or self._uuid, ""
         sync_directory(self.folder)
@@ -302,7 +304,7 @@ class Spool:
         if times is not None:
             path = times_path(self.folder, Times(self._segment, self._uuid, *times))
             with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
     def _mend(self) -> None:
         """Cut off what a failed append left behind, and close its segment for good.
