@@ -41,6 +41,10 @@ def pod(kind: str, name: str) -> dict:
     return named(kind, name)["spec"]["template"]["spec"]
 
 
+def pod_labels(kind: str, name: str) -> dict:
+    return named(kind, name)["spec"]["template"]["metadata"]["labels"]
+
+
 def containers() -> dict[str, dict]:
     """Return the containers of all pods, by name."""
     pods = [one["spec"]["template"]["spec"] for one in OBJECTS if "template" in one.get("spec", {})]
@@ -69,6 +73,23 @@ def test_the_compose_specification_takes_the_file() -> None:
 def test_kubernetes_takes_each_object(one: dict, version: str) -> None:
     """Planted: volumeMount instead of volumeMounts."""
     kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_no_container_may_gain_rights_or_is_reached_from_elsewhere() -> None:
+    """Planted: one container without the lines; no policy for the network."""
+    specs = [one["spec"]["template"]["spec"] for one in OBJECTS if "template" in one.get("spec", {})]
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*spec["containers"], *spec.get("initContainers", ())]:
+            rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert container.get("securityContext") == rights, container["name"]
+    within, devices = named("NetworkPolicy", "within")["spec"], named("NetworkPolicy", "devices")["spec"]
+    assert within["podSelector"] == {} and within["ingress"] == [{"from": [{"podSelector": {}}]}]
+    assert devices["podSelector"] == {"matchLabels": pod_labels("Deployment", "balancer")}
+    assert devices["ingress"] == [{"ports": [{"port": 8883}]}]
+    assert all(one.get("security_opt") == ["no-new-privileges:true"] for one in COMPOSE["services"].values())
+    assert COMPOSE["services"]["collector"]["cap_drop"] == ["ALL"]
 
 
 def test_the_containers_run_the_files_that_the_proof_runs() -> None:
