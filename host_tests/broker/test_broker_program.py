@@ -60,6 +60,16 @@ def test_the_ready_line_is_first_even_if_the_log_goes_to_standard_output(conf: P
         assert "autosave_interval has no effect" in broker.process.stdout.readline()
 
 
+def test_what_is_unsafe_at_the_start_is_in_the_log_too(conf: Path, tmp_path: Path) -> None:
+    """Planted: what is found before the log is open is on standard error alone."""
+    (tmp_path / "passwords").write_text("")
+    (tmp_path / "passwords").chmod(0o644)
+    text = f"listener 0 127.0.0.1\npassword_file {tmp_path}/passwords\nlog_dest file {tmp_path}/broker.log\n"
+    with ConfiguredBroker(conf, text) as broker:
+        assert broker.stop() == 0
+    assert f"{tmp_path}/passwords can be read by other users" in (tmp_path / "broker.log").read_text()
+
+
 def test_persistence_keeps_sessions_and_makes_the_file_it_says(conf: Path, tmp_path: Path) -> None:
     text = f"{OPEN}persistence true\npersistence_location {tmp_path}\npersistence_file kept.db\n"
     for present in (False, True):

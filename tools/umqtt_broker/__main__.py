@@ -37,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run until a signal arrives. Returns the exit code."""
     options = _parse(arguments)
     try:
-        configuration = _configuration(options)
+        with log.collect_warnings() as early:
+            configuration = _configuration(options)
+        configuration.warnings += early
         if options.test_config:
             return _report(configuration)
         log.start(configuration.log)

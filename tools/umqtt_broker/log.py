@@ -4,10 +4,12 @@ Kinds are mosquitto's log types. Each kind has its own level of the module loggi
 costs only one lookup.
 """
 
+import contextlib
 import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +61,27 @@ class LogConfig:
     timestamp: bool = True
     timestamp_format: str = ""
     connection_messages: bool = True
+
+
+@contextlib.contextmanager
+def collect_warnings() -> Iterator[list[str]]:
+    """Yield a list of what is logged meanwhile: before start(), it would be on standard error alone."""
+    found: list[str] = []
+    collector = _Collector(found)
+    _root.addHandler(collector)
+    try:
+        yield found
+    finally:
+        _root.removeHandler(collector)
+
+
+class _Collector(logging.Handler):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(record.getMessage())
 
 
 def start(config: LogConfig) -> None:

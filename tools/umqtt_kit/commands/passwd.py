@@ -118,6 +118,11 @@ def _hash(password: bytes, iterations: int | None, *, is_random: bool, scram: bo
     except ValueError as error:
         raise KitError(f"{error} — nothing was changed", EXIT_USAGE) from error
     if scram:
+        if iterations is not None and iterations < SCRAM_ITERATIONS_RANDOM:
+            raise KitError(
+                f"--iterations {iterations} is below {SCRAM_ITERATIONS_RANDOM}, the least of RFC 7677 — give more",
+                EXIT_USAGE,
+            )
         return ScramKeys.make(
             password, iterations or (SCRAM_ITERATIONS_RANDOM if is_random else SCRAM_ITERATIONS_CHOSEN)
         )
