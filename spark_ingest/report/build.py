@@ -50,7 +50,8 @@ def write_report(tables: Location, out: Path, *, days: float = 7.0, made_at: flo
     :raises IngestError: a table cannot be read.
     """
     gold = Gold(tables)
-    data = {**collect(gold, days), "made": int(time.time() if made_at is None else made_at)}
+    data = collect(gold, days)
+    data["made"] = int(time.time() if made_at is None else made_at)
     page = render(data).encode()
     try:
         replace_file(out, page, durable=False)

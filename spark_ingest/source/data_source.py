@@ -85,7 +85,7 @@ def _run_with_this_python() -> None:
     session = None if "PYSPARK_PYTHON" in os.environ else SparkSession.getActiveSession()
     if session is not None:
         context = session.sparkContext
-        if context.master.startswith("local") and context.pythonExec == "python3":
+        if str(context.master).startswith("local") and context.pythonExec == "python3":
             context.pythonExec = sys.executable
 
 
