@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import ingest_decoders
 import ingest_live
 from bench_rows import Row, print_rows
 from ingest_lab import Lab, LabError
@@ -105,6 +106,11 @@ def gold(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
     yield row(GOLD_MEMORY.format(devices=devices, boots=boots), told["memory"])
 
 
+def decoders(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """Measure what a reading of other devices costs, beside one of our own format."""
+    yield from ingest_decoders.decoder_rows(lab.new_folder("decoders"), scale)
+
+
 def _gold(lab: Lab, devices: int, share: float, boots: int) -> dict:
     folder = lab.new_folder("gold")
     updates = "3"
@@ -120,6 +126,7 @@ PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
     "spark": spark,
     "state": state,
     "gold": gold,
+    "decoders": decoders,
 }
 
 

@@ -39,6 +39,10 @@ GOLD_MEMORY = "gold, {devices:,} devices, {boots} boots each: bytes in memory"
 GOLD_OLD_BYTES = "gold, {devices:,} devices, {boots} boots each, 1% of them sent: bytes an update"
 GOLD_OLD_CPU = "gold, {devices:,} devices, {boots} boots each, 1% of them sent: s of CPU an update"
 
+DECODE_MAPPED = "JSON of other devices, named metrics: us of CPU a reading"
+DECODE_DEFAULT = "JSON of other devices, every number: us of CPU a reading"
+OWN_FORMAT = "our own format"
+
 LOCAL, CLUSTER = "local write path", "cluster write path"
 
 
@@ -57,6 +61,7 @@ _GOALS = {
     (READ, TEXT_SOURCE): Goal(0.5, LEAST_RATIO),
     (P50, ""): Goal(0.25, MOST_OF_OURS),
     (P95, ""): Goal(0.5, MOST_OF_OURS),
+    (DECODE_MAPPED, OWN_FORMAT): Goal(1.5, MOST_RATIO),
     (BULK_BYTES, WIRE): Goal(1.05, MOST_RATIO),
     (TRICKLE_BYTES, WIRE): Goal(1.05, MOST_RATIO),
     **{

@@ -19,6 +19,7 @@ from ingest_plan import (  # noqa: E402
     BACKFILL,
     COLLECTOR,
     COST,
+    DECODE_MAPPED,
     DEDUP,
     FEW_DEVICES,
     FULL,
@@ -45,13 +46,26 @@ def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(300)
 def test_each_row_is_a_line_of_json_with_the_promised_keys():
-    ended = _bench("--minimal", "--json", "--case", "collector", "--case", "spark", "--case", "state", "--case", "gold")
+    ended = _bench(
+        "--minimal",
+        "--json",
+        "--case",
+        "collector",
+        "--case",
+        "spark",
+        "--case",
+        "state",
+        "--case",
+        "gold",
+        "--case",
+        "decoders",
+    )
     assert ended.returncode == 0, ended.stderr
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert all(one.keys() == Row("", None).as_dict().keys() and one["ours"] > 0 for one in found)
     cases = {one["case"] for one in found}
     assert {COLLECTOR, READ, BACKFILL, DEDUP.format(devices=1000, path=LOCAL), COST.format(devices=1000)} <= cases
-    assert GOLD_BYTES.format(devices=1000, share=0.01) in cases
+    assert GOLD_BYTES.format(devices=1000, share=0.01) in cases and DECODE_MAPPED in cases
 
 
 def test_the_goals_are_those_that_were_asked_for():

@@ -105,7 +105,10 @@ STATUS_SCHEMA = pa.schema(
         *_PLACE,
     ]
 )
-"""``fleet/{device_id}/status``, one row per message. `retain`: the broker had retained it, so it may be old."""
+"""``fleet/{device_id}/status``, and what rules of ingest.toml read as a status; one row per message.
+
+`retain`: the broker had retained it, so it may be old.
+"""
 
 LOGS_SCHEMA = pa.schema(
     [
