@@ -6,12 +6,14 @@ import struct
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process
+from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.spool.access import LocalSpools, View
@@ -22,6 +24,7 @@ TOPIC = "fleet/pump/telemetry"
 PLANTED = Path(__file__).with_name("planted.py")
 COLLECTOR = ("-m", "spark_ingest.collector")
 KILLS = 4
+CUTS = 8
 
 
 class Load:
@@ -118,6 +121,37 @@ def test_what_publishers_had_acknowledged_is_in_the_spool_after_kills_at_random_
     acknowledged, kept = kill_again_and_again(broker, tmp_path / "spool", seed, COLLECTOR)
     assert len(acknowledged) > 200
     assert acknowledged - kept == set(), f"{len(acknowledged - kept)} of {len(acknowledged)} lost"
+
+
+@pytest.mark.parametrize("mistake", [None, "forget"])
+def test_what_publishers_had_acknowledged_is_in_the_spool_though_links_are_cut_at_random_bytes(
+    broker, tmp_path, mistake
+):
+    """The collector's links end by RST or FIN, in the middle of packets, of handshakes, or of acknowledgements."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    program: tuple[object, ...] = (PLANTED, mistake) if mistake else COLLECTOR
+    options = ["--spool", tmp_path / "spool", "--name", "north", "--longest-delay", "0.05"]
+    view = LocalSpools(tmp_path / "spool").view("north")
+    with FaultProxy(("127.0.0.1", broker), seed=seed) as proxy, ExitStack() as ending:
+        one = ending.enter_context(Process([sys.executable, *program, "--broker", proxy.url, *options]))
+        one.wait_for_line("subscribed north")
+        load = Load(broker, rng)
+        ending.callback(load.stop)
+        for _ in range(CUTS):
+            for _ in range(rng.randrange(3)):
+                proxy.cut_next(rng.randrange(0, 60), rng.choice(("up", "down")))
+            link = eventually(lambda: proxy.connections, "a link")[-1]
+            link.cut_after(rng.randrange(0, 20_000), "down", reset=rng.random() < 0.5)
+            eventually(lambda link=link: link.closed, "its end")
+        load.end_in(view)
+        load.stop()
+        assert one.terminate()[0] == 0
+    assert verify(view).damages == []
+    lost = load.acknowledged - numbers(view)
+    assert len(load.acknowledged) > 200
+    assert bool(lost) == bool(mistake), f"{len(lost)} of {len(load.acknowledged)} lost"
 
 
 @pytest.mark.parametrize("mistake", ["forget"])
