@@ -84,12 +84,13 @@ prove-rp2040: setup ## The client on a chip's own image, in an emulator: power c
 	@test -n "$(IMAGE)" || { echo "IMAGE names no image: make prove-rp2040 IMAGE=FILE.uf2, that of RPI_PICO from micropython.org/download" >&2; exit 2; }
 	@$(PY) host_tests/flash/prove_rp2040.py "$(IMAGE)" $(ARGS)
 
-prove-firmware: setup ## The firmware: attacks refused, a fleet of 20, every power cut of updates, commands and rotations, 24 virtual hours
+prove-firmware: setup ## The firmware: attacks refused, a fleet of 20, every power cut of updates, commands and rotations, 24 virtual hours, boots with a backlog
 	@$(PY) -m pytest -q -rP -k micropython host_tests/unit/test_app_attacks.py
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q -rP host_tests/end_to_end/test_firmware_fleet.py
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/unit/test_app_update.py host_tests/unit/test_app_commands_power.py \
 	    host_tests/unit/test_app_rotation.py host_tests/unit/test_app_settings_trial.py \
-	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py $(ARGS)
+	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py \
+	    host_tests/boards/test_backlog_boot.py $(ARGS)
 
 prove-broker: setup ## The broker killed 50 times under load of MQTT 3.1.1 and 50 of MQTT 5, counted; traced runs; attacks (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/broker/prove.py $(ARGS)

@@ -215,7 +215,12 @@ class watch:
         self._loop.remove_writer(self._sock)
 
 
-# For flash.py
+# For flash.py and backlog.py
+
+
+def ilistdir(name):
+    """Returns (name,) of each file of a folder, in place of MicroPython's os.ilistdir(). Raises OSError."""
+    return [(entry,) for entry in os.listdir(name)]
 
 
 def mkdir_durably(name):

@@ -121,8 +121,14 @@ class Client(Session):
         collect()  # small objects then fill the gaps that this has left, and large ones find room behind them
 
     def is_pending(self, packet_id):
-        """Returns True while the message with that packet id waits for its acknowledgement."""
-        return packet_id in self.outbox.queue  # not in slot_of, where also those are that quarantine.py has set aside
+        """Returns True while the message with that packet id waits for its acknowledgement.
+
+        Also returns True for any other packet id, while the outbox holds more messages than its index in RAM.
+        """
+        quarantine = self.parts.get("quarantine")
+        if quarantine and quarantine.holds(packet_id):
+            return False
+        return packet_id in self.outbox.slot_of or self.outbox.more > 0
 
     def acknowledge(self, packet_id):
         """Acknowledges a received message, with manual_ack. Returns False if no message with that packet id waits."""
@@ -209,14 +215,14 @@ class Client(Session):
         finally:
             self._busy = False
         if self._closing_at is not None:
-            wait = min(wait, max(0, ticks_diff(self._closing_at, self.now))) if self.outbox.queue else 0
+            wait = min(wait, max(0, ticks_diff(self._closing_at, self.now))) if self.pending else 0
         self.wait_ms = min(self.wait_ms, wait)
         return self.wait_ms
 
     def _tick(self, n):
         # n: bytes that tick() has read; None: it has read nothing.
         if self._closing_at is not None:
-            if not self.outbox.queue or ticks_diff(self._closing_at, self.now) <= 0:
+            if not self.pending or ticks_diff(self._closing_at, self.now) <= 0:
                 self._closing_at = None
                 if self.connected:
                     self.send_disconnect()

@@ -1,8 +1,8 @@
 """FlashStore keeps messages over a power cut: in small files, on littlefs, FAT or a host's file system.
 
-Layout of the folder `path`. Slot N is in its folder N % 8. A file begins with the CRC-32 of the rest of it; numbers are
-little-endian.
-    N       slot N: format B, flags B, packet id H, order I, length of the topic name H; in format 2 also lifetime I
+Layout of the folder `path`. Place N is in its folder N % 8. A file begins with the CRC-32 of the rest of it; numbers
+are little-endian.
+    N       place N: format B, flags B, packet id H, order I, length of the topic name H; in format 2 also lifetime I
             (seconds, 0: for ever) and bytes in the chunks I; topic and payload. Or one byte, a tombstone: it is free
     N.1 ..  chunks: the rest of a message that is too large for one file
     Nr      what change() stored: order I (of the message it belongs to), rank I, flags B
@@ -10,22 +10,27 @@ little-endian.
     session the name of the broker whose session this is; it lies in `path` itself
 
 Why power cuts are safe, even where open("wb") truncates first: a file is only written while nothing depends on its old
-content. The chunks of a message are written before its slot, and a slot is written while it is free. A changed state
+content. The chunks of a message are written before its place, and a place is written while it is free. A changed state
 has a file of its own, Nr, which counts only for the message with the same order: no order is used twice.
 
 Wear: littlefs keeps a small file in the log of its folder, and erases a block whenever the log is full: once for about
 4 KB written, less the size of the files that are kept. So files are rewritten and not removed, and the kept files are
 spread over eight folders. A folder takes two blocks, so it is made only when it is needed. A chunk with blocks of its
-own (_MOST_CHUNKS) gives them back when its slot becomes free: its file is emptied then, or by restore() if the power
+own (_MOST_CHUNKS) gives them back when its place becomes free: its file is emptied then, or by restore() if the power
 was cut before.
+
+Memory: only the oldest messages have slots, `index` of them. The others wait in flash, in order, and follow as these go
+out: backlog.py finds them. So a store opens in the same memory whatever it holds. A message in slot N lies in place N,
+or in the lowest free place: wear grows with the number of places in use.
 """
 
-import os
+from array import array
 from binascii import crc32
 from struct import calcsize, pack, unpack, unpack_from
 
-from ._platform import const
+from ._platform import collect, const, load
 from .errors import StoreError
+from .packets import QOS_2
 
 try:
     from os import fsync  # noqa: F401
@@ -34,6 +39,10 @@ except ImportError:  # MicroPython: there flush() and close() are enough
 else:
     from ._host import mkdir_durably as mkdir
     from ._host import open_durably as open
+try:
+    from gc import mem_free
+except ImportError:
+    mem_free = None
 
 _ENOENT = const(2)
 _ENOSPC = const(28)
@@ -44,6 +53,20 @@ _HEAD = "<BBHIH"
 _MORE = "<II"
 _CHANGE = "<IIB"
 _MOST_CHUNKS = const(8)  # a message that would need more has one large chunk
+_NONE = const(0xFFFF)  # no place
+# What index and list of the next messages may take of the free heap, besides a part that the rest of the program needs.
+# A message in the index takes 25 bytes on 32 bits, 45 on 64, and twice that while the table of ids grows.
+_REST = const(40960)
+_EACH = const(128)
+_EACH_LISTED = const(16)
+_LEAST = const(64)  # messages in the index
+_LEAST_LISTED = const(128)
+
+
+def _free_heap():
+    # Returns the bytes of heap that an index may take.
+    collect()
+    return mem_free() - _REST
 
 
 def _open(name):
@@ -67,19 +90,54 @@ def _make(folder):
 
 
 class Box:
-    """Numbered slots in the folder path. prefix: of their files' names; chunk: the most bytes of a file."""
+    """Numbered places in the folder path. prefix: of their files' names; chunk: the most bytes of a file.
+
+    taken: restore() has returned all messages up to this order. used: a bit for each place that holds a message.
+    """
+
+    on_progress = None
+    folders = _FOLDERS
+    change_bytes = calcsize(_CHANGE) + 4
 
     def __init__(self, path, prefix, slots, chunk):
         self._path = path + "/"
         self._prefix = prefix
         self._chunk = chunk
-        self._order = 0
+        self._order = self.taken = 0
         self.slots = slots
         self.torn = 0
-        self._large = []  # slots whose first chunk has blocks of its own
+        self.used = None
+        self._low = 0  # no byte of `used` before this one has a free bit
+        self._large = []  # places whose first chunk has blocks of its own
 
-    def _name(self, slot):
-        return "%d/%s%d" % (slot % _FOLDERS, self._prefix, slot)
+    def is_used(self, place):
+        return place >> 3 < len(self.used) and self.used[place >> 3] >> (place & 7) & 1
+
+    def set_used(self, place, used):
+        i = place >> 3
+        if i >= len(self.used):
+            self.used.extend(bytes(i + 1 - len(self.used)))
+        bit = 1 << (place & 7)
+        if used:
+            self.used[i] |= bit
+        else:
+            self.used[i] &= ~bit
+            self._low = min(self._low, i)
+
+    def free_place(self):
+        """Returns the lowest place that is free."""
+        used = self.used
+        i = self._low
+        while i < len(used) and used[i] == 255:
+            i += 1
+        self._low = i
+        place = 8 * i
+        while self.is_used(place):
+            place += 1
+        return place
+
+    def _name(self, place):
+        return "%d/%s%d" % (place % _FOLDERS, self._prefix, place)
 
     def _write(self, name, *parts):
         crc = 0
@@ -115,7 +173,7 @@ class Box:
             return data[4:]
         return None
 
-    def put(self, slot, packet_id, flags, topic, payload, lifetime=0):
+    def put(self, place, packet_id, flags, topic, payload, lifetime=0):
         body = memoryview(topic + payload)
         n = len(body)
         order = self._order + 1
@@ -130,9 +188,9 @@ class Box:
         step = self._chunk - 4
         if n - i > step * _MOST_CHUNKS:
             step = n
-            if slot not in self._large:
-                self._large.append(slot)
-        name = self._name(slot)
+            if place not in self._large:
+                self._large.append(place)
+        name = self._name(place)
         part = 0
         try:
             while i < n:
@@ -141,27 +199,37 @@ class Box:
                 i += step
             self._write(name, head, first)  # last: now the message is stored
         except StoreError:
-            self._free_chunk(slot)
+            self._free_chunk(place)
             raise
         self._order = order
+        self.set_used(place, True)
 
-    def message(self, slot):
-        """Returns (flags, packet_id, order, lifetime, topic, payload), or None if the slot is free or torn.
+    def head(self, name, data, i):
+        """Returns (flags, packet_id, order, length of the topic, lifetime, bytes in the chunks, offset of the topic).
+
+        data[i]: the first byte of what the file `name` holds. Raises StoreError if another version of this library
+        wrote it.
+        """
+        kind = data[i]
+        if not 0 < kind <= _LONG:
+            raise StoreError("%s%s has format %d: left as it is" % (self._path, name, kind))
+        _, flags, packet_id, order, k = unpack_from(_HEAD, data, i)
+        i += calcsize(_HEAD)
+        lifetime = left = 0
+        if kind == _LONG:
+            lifetime, left = unpack_from(_MORE, data, i)
+            i += calcsize(_MORE)
+        return flags, packet_id, order, k, lifetime, left, i
+
+    def message(self, place):
+        """Returns (flags, packet_id, order, lifetime, topic, payload), or None if the place is free or torn.
 
         Raises StoreError if it cannot be read, or if another version of this library wrote it.
         """
-        name = self._name(slot)
+        name = self._name(place)
         data = self._read(name)
         if data:
-            kind = data[0]
-            if not 0 < kind <= _LONG:
-                raise StoreError("%s%s has format %d: left as it is" % (self._path, name, kind))
-            kind, flags, packet_id, order, k = unpack_from(_HEAD, data)
-            i = calcsize(_HEAD)
-            lifetime = left = 0
-            if kind == _LONG:
-                lifetime, left = unpack_from(_MORE, data, i)
-                i += calcsize(_MORE)
+            flags, packet_id, order, k, lifetime, left, i = self.head(name, data, 0)
             data = data[i:]
             part = 0
             while left > 0:
@@ -177,91 +245,136 @@ class Box:
             self.torn += 1
         return None
 
-    def load(self, slot):
-        message = self.message(slot)
-        return message[4:] if message else (b"", b"")
+    def tombstone(self, place):
+        self._write_raw(self._name(place), b"\0")
+        self.set_used(place, False)
+        self._free_chunk(place)
 
-    def tombstone(self, slot):
-        self._write_raw(self._name(slot), b"\0")
-        self._free_chunk(slot)
-
-    def _free_chunk(self, slot):
-        if slot in self._large:
-            self._large.remove(slot)
+    def _free_chunk(self, place):
+        if place in self._large:
+            self._large.remove(place)
             try:
-                self._write_raw(self._name(slot) + ".1", b"")
+                self._write_raw(self._name(place) + ".1", b"")
             except StoreError:  # the message is gone all the same; restore() tries again
                 pass
-
-    def restore(self, names):
-        """Returns what is stored, as in store.py. names: of all files, as FOLDER/FILE. Raises StoreError."""
-        found = []
-        changes = {}
-        i = 2 + len(self._prefix)
-        for name in names:
-            if name[2:i] != self._prefix:
-                continue
-            if name[-1] == "r":
-                data = self._read(name)
-                if data:
-                    order, rank, flags = unpack(_CHANGE, data)
-                    changes[order] = rank, flags
-                    self._order = max(self._order, order)
-            elif name[i:].isdigit():
-                slot = int(name[i:])
-                message = self.message(slot)
-                if message:
-                    if slot >= self.slots:
-                        raise StoreError("%s has messages in slots above %d" % (self._path, self.slots))
-                    flags, packet_id, order, lifetime = message[:4]
-                    self._order = max(self._order, order)
-                    found.append((order, slot, packet_id, flags, lifetime))
-        live = [message[1] for message in found]
-        for name in names:
-            if name[2:i] == self._prefix and name[-2:] == ".1" and name[i:-2].isdigit():
-                if os.stat(self._path + name)[6] > self._chunk:
-                    slot = int(name[i:-2])
-                    self._large.append(slot)
-                    if slot not in live:
-                        self._free_chunk(slot)
-        found.sort()
-        result = []
-        for order, slot, packet_id, flags, lifetime in found:
-            rank, flags = changes.get(order, (0, flags))
-            result.append((slot, packet_id, flags, rank, lifetime))
-        return result
 
 
 class FlashStore(Box):
     """Keeps messages in flash, in the folder `path`: up to `slots` outbound ones, and as many inbound ones at QoS 2.
 
     chunk: the most bytes of a file; larger messages take several files. On littlefs, choose the largest size at which
-    a file needs no block of its own: 120 suits any port, 504 a port whose program size is 256 (rp2). torn: number of
-    damaged files that were found and ignored. Its methods raise StoreError.
+    a file needs no block of its own: 120 suits any port, 504 a port whose program size is 256 (rp2). index: how many
+    messages have their place in the index in RAM, None: as many as the free heap allows. on_progress(): called now and
+    then while the store is opened, for instance to feed a watchdog. torn: number of damaged files that were found and
+    ignored. If the folder holds more than `slots` messages, they go out first; until then, `slots` is larger by their
+    number. Its methods raise StoreError.
     """
 
-    def __init__(self, path, slots=32, chunk=120):
+    def __init__(self, path, slots=32, chunk=120, index=None, on_progress=None):
         Box.__init__(self, path, "", slots, chunk)
         self.inbound = self._session = None
+        self._most = index
+        self.on_progress = on_progress
+        self._wanted = slots
+        self._stored = self.more = self.last_id = 0
 
-    def restore(self):
+    def restore(self, more=False):
+        if not more:
+            self._open()
+        if not self._oldest and self.more:
+            self._scan()
+        if not self._oldest:
+            return ()
+        free = sum([1 for place in self._places if place == _NONE])
+        n = min(free, self._oldest.n - self._oldest.given)
+        self.more -= n
+        return self._give_slots(n) if n else ()
+
+    def _open(self):
         self._session = (self._read("session") or b"").decode() or None
-        names = []
-        for folder in range(_FOLDERS):
-            try:
-                names += ["%d/%s" % (folder, name) for name in os.listdir("%s%d" % (self._path, folder))]
-            except OSError as error:
-                if error.errno != _ENOENT:
-                    raise StoreError("cannot list %s: %s" % (self._path, error))
-        inbound = Box(self._path[:-1], "i", self.slots, self._chunk)
-        self.inbound = Inbound(inbound, names)
+        index = self._most or (max(_LEAST, _free_heap() // _EACH) if mem_free else 0xFFFF)
+        self.index = min(index, max(self._wanted, _LEAST))
+        self._places = array("H", b"\xff\xff" * self.index)  # of each slot
+        self.used = None
+        self.taken = 0
+        self._scan()
+        # Messages beyond `slots` take no room from new ones.
+        self.slots = self._wanted + (self._stored if self._stored > self._wanted else 0)
+        inbound = Box(self._path[:-1], "i", self._wanted, self._chunk)
+        inbound.on_progress = self.on_progress
+        self.inbound = Inbound(inbound)
         self.torn += inbound.torn
-        return Box.restore(self, names)
+
+    def _scan(self):
+        # Finds the messages that are not in the index, in order.
+        most = max(_LEAST_LISTED, (_free_heap() - self.index * _EACH // 2) // _EACH_LISTED) if mem_free else 0xFFFF
+        scan = load("backlog").Scan(self, most)
+        self._oldest = oldest = scan.oldest
+        if not oldest.n:
+            self._oldest = None
+        self._stored = scan.stored
+        self.last_id = scan.last_id
+        self.more = oldest.n + oldest.left_out
+        if oldest.n:
+            self.taken = oldest.orders[oldest.n - 1]
+
+    def _give_slots(self, n):
+        oldest = self._oldest
+        places = self._places
+        free = 0
+        for i in range(oldest.given, oldest.given + n):
+            place = oldest.places[i]
+            flags = oldest.flags[i] & ~oldest.has_lifetime
+            rank = lifetime = 0
+            if flags & QOS_2:
+                change = self._read(self._name(place) + "r")
+                if change and unpack_from("<I", change)[0] == oldest.orders[i]:
+                    _, rank, flags = unpack(_CHANGE, change)
+            if oldest.flags[i] & oldest.has_lifetime:
+                message = self.message(place)
+                lifetime = message[3] if message else 0
+            slot = place
+            if place >= len(places) or places[place] != _NONE:
+                while places[free] != _NONE:
+                    free += 1
+                slot = free
+            places[slot] = place
+            oldest.given += 1
+            if oldest.given == oldest.n:
+                self._oldest = None
+            yield slot, oldest.ids[i], flags, rank, lifetime
+
+    def put(self, slot, packet_id, flags, topic, payload, lifetime=0):
+        if slot is None:
+            Box.put(self, self.free_place(), packet_id, flags, topic, payload, lifetime)
+            self._stored += 1
+            self.more += 1
+            return
+        place = self._places[slot]
+        new = place == _NONE
+        if new:
+            place = self.free_place() if self.is_used(slot) else slot
+        Box.put(self, place, packet_id, flags, topic, payload, lifetime)
+        self.taken = self._order  # nothing that is older waits outside the index
+        self._places[slot] = place
+        self._stored += new
+
+    def load(self, slot):
+        message = self.message(self._places[slot])
+        return message[4:] if message else (b"", b"")
 
     def change(self, slot, flags, rank):
-        message = self.message(slot)  # its order is not in RAM: only QoS 2 needs it
+        place = self._places[slot]
+        message = self.message(place)  # its order is not in RAM: only QoS 2 needs it
         if message:
-            self._write(self._name(slot) + "r", pack(_CHANGE, message[2], rank, flags))
+            self._write(self._name(place) + "r", pack(_CHANGE, message[2], rank, flags))
+
+    def tombstone(self, slot):
+        Box.tombstone(self, self._places[slot])
+        self._places[slot] = _NONE
+        self._stored -= 1
+        if self._stored <= self._wanted:
+            self.slots = self._wanted
 
     @property
     def session(self):
@@ -276,33 +389,33 @@ class FlashStore(Box):
 class Inbound:
     """Keeps inbound messages at QoS 2 in a Box, with the methods of qos2.MemoryInbound."""
 
-    def __init__(self, box, names=()):
+    def __init__(self, box):
         self._box = box
-        self._slot_of = {entry[1]: entry[0] for entry in box.restore(names)}
+        self._place_of = {}
+        oldest = load("backlog").Scan(box, 0xFFFF).oldest
+        for i in range(oldest.n):
+            self._place_of[oldest.ids[i]] = oldest.places[i]
 
     def ids(self):
-        return list(self._slot_of)
+        return list(self._place_of)
 
     def room(self):
-        return self._box.slots - len(self._slot_of)
+        return self._box.slots - len(self._place_of)
 
     def put(self, packet_id, flags, topic, payload):
-        box = self._box
-        used = self._slot_of.values()
-        for slot in range(box.slots):
-            if slot not in used:
-                box.put(slot, packet_id, flags, topic, payload)
-                self._slot_of[packet_id] = slot
-                return
-        raise StoreError("no room inbound")
+        if self.room() <= 0:
+            raise StoreError("no room inbound")
+        place = self._box.free_place()
+        self._box.put(place, packet_id, flags, topic, payload)
+        self._place_of[packet_id] = place
 
     def get(self, packet_id):
-        slot = self._slot_of.get(packet_id)
-        if slot is None:
+        place = self._place_of.get(packet_id)
+        if place is None:
             return None
-        message = self._box.message(slot)
+        message = self._box.message(place)
         return message and (message[0], message[4], message[5])
 
     def tombstone(self, packet_id):
-        self._box.tombstone(self._slot_of[packet_id])
-        del self._slot_of[packet_id]
+        self._box.tombstone(self._place_of[packet_id])
+        del self._place_of[packet_id]

@@ -30,7 +30,6 @@ class LateStore:
         self._session = session
         self._store = store = session.outbox.store
         session.outbox.store = self
-        self.slots = store.slots
         self.inbound = store.inbound
         self._waiting = {}  # slot: (ms when it was put, arguments of put())
         self._order = []  # slots, the oldest message first
@@ -39,6 +38,9 @@ class LateStore:
         session.timers.append(self.due)
 
     # Methods of a store
+
+    def __getattr__(self, name):  # slots, more, last_id, restore()
+        return getattr(self._store, name)
 
     @property
     def session(self):
@@ -53,9 +55,9 @@ class LateStore:
         if flags & QOS_2:
             raise InvalidArgument("late storing is for QoS 1")
         # In the order of publish(): older messages are stored first.
-        while self._order and (session.state != UP or len(self._order) >= session.window):
+        while self._order and (slot is None or session.state != UP or len(self._order) >= session.window):
             self._store_first()
-        if session.state == UP:
+        if session.state == UP and slot is not None:
             self._waiting[slot] = session.now, (packet_id, flags, topic, payload, lifetime)
             self._order.append(slot)
         else:

@@ -24,7 +24,7 @@ from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, MQTTError, ProtocolError
 from .errors import Refused
 from .packets import DUP, PINGREQ
-from .policy import FULL, QUARANTINED
+from .policy import FULL, QUARANTINED, packet_ids
 from .states import AWAIT_PUBCOMP, PING_SENT, STATE
 from .store import IN_FLIGHT, SET_ASIDE, STRUCK
 from .subscriptions import ASIDE, Subscriptions
@@ -59,7 +59,7 @@ class Quarantine:
         self._kept = [pair[0] for pair in outbox.marks if pair[1] >= STRUCK]
         self._known = self._kept[:]  # those of which the broker's session may know the packet id
         # Messages that are sent alone. Only one of those in flight before a reset has its mark.
-        self._suspects = outbox.queue[: session.window] if len(self._marks) > len(self._kept) else []
+        self._suspects = packet_ids(outbox)[: session.window] if len(self._marks) > len(self._kept) else []
         self._filters_alone = self._filters_last = len(self._suspects) > 0
         self._filter_strikes = {}
         self._aside_at = 0  # ms
@@ -104,6 +104,9 @@ class Quarantine:
         session = self._session
         if not self._marks and not self._suspects and not self._filters_alone:
             return True
+        outbox = session.outbox
+        while outbox.more and 2 * len(self._kept) > outbox.end:
+            self.drop(self._kept[0])  # those that wait outside the index need it too
         for packet_id in list(self._marks):
             if not self._waits(packet_id):
                 del self._marks[packet_id]
@@ -161,13 +164,17 @@ class Quarantine:
         if not self._suspects and not self._filters_alone:
             self._retried = self._unproven()
             self._place = self._kept.index(self._retried)
-            self._put_back(self._retried, session.outbox.next)
+            self._put_back(self._retried, session.outbox.head)
         return 1
 
     def _flying(self):
         # Returns the packet ids of the messages in flight that no PUBREC has answered.
         outbox = self._session.outbox
-        return [one for one in outbox.queue if self._waits(one) and outbox.flags[outbox.slot_of[one]] & IN_FLIGHT]
+        found = []
+        for slot in outbox.in_flight():
+            if outbox.flags[slot] & IN_FLIGHT and outbox.flags[slot] & STATE != AWAIT_PUBCOMP:
+                found.append(outbox.ids[slot])
+        return found
 
     def _waits(self, packet_id):
         # Returns False once the broker has a message.
@@ -273,24 +280,27 @@ class Quarantine:
         session = self._session
         outbox = session.outbox
         slot = outbox.slot_of[packet_id]
-        outbox.queue.remove(packet_id)
+        outbox.take_out(slot)
+        outbox.aside += 1
         session.pending -= 1
         if outbox.flags[slot] & DUP:
             self._known.append(packet_id)
-        # An acknowledgement does not count for it from now on.
-        outbox.flags[slot] &= ~DUP
+        # An acknowledgement does not count for it from now on. The link that it was in flight on is gone.
+        outbox.flags[slot] &= ~(DUP | IN_FLIGHT)
         self._kept.insert(place, packet_id)
         session.part("policy")  # it makes room
 
-    def _put_back(self, packet_id, place):
-        # Puts a message back among those that are sent.
+    def _put_back(self, packet_id, after):
+        # Puts a message back among those that are sent. after: the slot of the one that follows it.
         session = self._session
         outbox = session.outbox
         self._kept.remove(packet_id)
+        slot = outbox.slot_of[packet_id]
         if packet_id in self._known:
             self._known.remove(packet_id)
-            outbox.flags[outbox.slot_of[packet_id]] |= DUP
-        outbox.queue.insert(place, packet_id)
+            outbox.flags[slot] |= DUP
+        outbox.insert(slot, after)
+        outbox.aside -= 1
         session.pending += 1
         session.idle = False
         session.wait_ms = 0
@@ -321,6 +331,10 @@ class Quarantine:
 
     # What was set aside
 
+    def holds(self, packet_id):
+        """Returns True if the message with that packet id is set aside."""
+        return packet_id in self._kept
+
     def messages(self):
         """Returns (packet id, topic name, payload) of each message that was set aside, the oldest first."""
         outbox = self._session.outbox
@@ -334,7 +348,7 @@ class Quarantine:
         """Puts a message that was set aside behind all that wait. Returns False if there is none of that packet id."""
         if packet_id not in self._kept:
             return False
-        self._put_back(packet_id, len(self._session.outbox.queue))
+        self._put_back(packet_id, self._session.outbox.end)
         self._mark(packet_id, 0)
         return True
 
@@ -342,7 +356,7 @@ class Quarantine:
         """Drops a message that was set aside. Returns False if there is none of that packet id."""
         if packet_id not in self._kept:
             return False
-        self._put_back(packet_id, len(self._session.outbox.queue))
+        self._put_back(packet_id, self._session.outbox.end)
         self._session.part("policy").drop(packet_id, reason)
         return True
 

@@ -18,40 +18,55 @@ case. True never does: the client accepts the session as it is and asks nothing.
 sessions: with servers={name: URLs} they have one name, so a failover among them meets no other broker.
 """
 
-from ._platform import const, ticks_diff
+from ._platform import collect, const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
 from .packets import DUP, PUBREL, QOS
 from .states import AWAIT_PUBCOMP, STATE
 from .store import MAYBE_SENT, STRUCK, USED
 
 _TRIES = const(3)
+_EVERY = const(32)
 
 
 class SessionPurged(LinkLost):
     """The broker had a session that this client does not know; args[0]: the broker, as host:port and, if any, path."""
 
 
-def restore(outbox, found, window):
+def restore(outbox, found=None, window=0):
     """Enters the messages that the store holds when the program starts into the outbox.
 
-    found: what store.restore() returned; window: how many messages may have been in flight.
+    found: what store.restore() returned, None: the next ones; window: how many messages may have been in flight. Raises
+    StoreError.
     """
-    outbox.lifetimes = {}
+    is_start = found is not None
+    if not is_start:
+        found = outbox.store.restore(True)
+        outbox.more = outbox.store.more
+    if outbox.lifetimes is None:
+        outbox.lifetimes = {}
     ranks = {}
+    n = 0
     for slot, packet_id, flags, rank, lifetime in found:
-        # What was sent before the restart was among the first `window` that are left.
-        if len(outbox.queue) < window:
+        n += 1
+        if not n % _EVERY:
+            collect()  # the store's garbage between what stays would leave no large piece of the heap
+        # What was sent before the restart was among the first `window` that are left, besides those set aside.
+        if n - outbox.aside <= window:
             flags |= MAYBE_SENT | (DUP if flags & QOS else 0)
         outbox.flags[slot] = flags | USED
         outbox.slot_of[packet_id] = slot
         if flags & STATE == AWAIT_PUBCOMP:
             ranks[rank] = packet_id
-        elif rank:
+        elif rank and is_start:  # only the first of all have been in flight
             outbox.marks += ((packet_id, rank),)
             if rank >= STRUCK:  # an acknowledgement does not count for it
                 outbox.flags[slot] &= ~DUP
+                outbox.ids[slot] = packet_id
+                outbox.aside += 1
                 continue
-        outbox.queue.append(packet_id)
+        outbox.append(packet_id, slot)
+        if outbox.size:
+            outbox.size.add(slot, *outbox.store.load(slot))
         if lifetime:
             outbox.lifetimes[packet_id] = lifetime
     for outbox.rank in sorted(ranks):

@@ -143,10 +143,10 @@ class Session:
         """Uses an outbox from now on, with the messages in it."""
         self.outbox = outbox
         outbox.report = self.report
-        self.pending = len(outbox.queue)
+        self.pending = len(outbox.slot_of) + outbox.more - outbox.aside
         if self.pending:
-            self.last_id = outbox.queue[-1]
-        if outbox.lifetimes or self.policy or self.max_bytes:
+            self.last_id = outbox.store.last_id if outbox.more else outbox.ids[outbox.before[outbox.end]]
+        if outbox.lifetimes or outbox.more or self.policy or self.max_bytes:
             self.part("policy")
         if outbox.marks:
             self.part("quarantine")
@@ -343,7 +343,7 @@ class Session:
             raise OutboxFull(*error.args)
         self.pending += 1
         # When nothing waits before it:
-        if qos and up and self.in_flight < self.window and outbox.next == len(outbox.queue) - 1:
+        if qos and up and self.in_flight < self.window and outbox.head == outbox.slot_of.get(packet_id):
             self._send(head, topic, packet_id, payload)
         return packet_id
 
@@ -416,7 +416,7 @@ class Session:
                 return False
         self.sent += 1
         if packet_id:
-            self.outbox.next += 1
+            self.outbox.head = self.outbox.next[self.outbox.head]
             self.in_flight += self.outbox.mark_in_flight(packet_id, self.now, MAYBE_SENT | DUP)  # [MQTT-3.3.1-2]
         return True
 
@@ -432,6 +432,7 @@ class Session:
         while self.in_flight < self.window and self.in_flight < self.pending:
             packet_id = outbox.next_unsent()
             if not packet_id:
+                self.pending = len(outbox.slot_of) + outbox.more  # it may have found damage in the store
                 break
             slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)

@@ -11,6 +11,10 @@ are in a store, which has numbered slots and
     tombstone(slot)           forgets the message
     restore()                 returns what is stored, in the order of the put(): each (slot, packet_id, flags, rank,
                               lifetime)
+    index, more, last_id      optional, if restore() may return only the oldest messages: at most `index` slots are in
+                              use at a time, and `more` further messages are stored. restore(True) returns the next
+                              ones, for the free slots; put(None, ...) stores a message behind all others. last_id: the
+                              packet id of the newest one
     volatile                  True: a reset empties the store and its session, and leaves nothing half done; optional
     inbound                   where messages at QoS 2 wait for PUBREL: an object with the methods of
                               qos2.MemoryInbound, which replaces None
@@ -35,54 +39,96 @@ SET_ASIDE = const(255)
 
 
 class Outbox:
-    """Index of the messages that the store holds.
+    """Index of the messages that the store holds, or, if those are too many, of the oldest ones.
 
-    slot_of[packet_id]: the slot of a message; flags[slot]: 0 if the slot is free; sent_at[slot]: ms. report(error) is
-    set by the session, and called when the store cannot forget a message.
+    slot_of[packet_id]: the slot of a message; flags[slot]: 0 if the slot is free; sent_at[slot]: ms; ids[slot]: its
+    packet id; next[slot], before[slot]: its neighbours in the order of publish(); `end` is the place before the first
+    and behind the last. head: the slot to look at next on this link, or `end`. more: how many messages the store has
+    beyond those; next_unsent() enters them when the others are sent. aside: how many quarantine.py has taken out of the
+    order; they keep their slots. report(error) is set by the session, and called when the store cannot forget a
+    message. size: counts the bytes of the messages in the index, for max_bytes; or None.
     """
 
     report = print
     marks = ()  # (packet id, mark) of the messages that quarantine.py has marked before a reset
+    size = None
 
     def __init__(self, store, window):
         """window: how many messages may have been in flight before a restart. Raises StoreError."""
         self.store = store
-        self.flags = bytearray(store.slots)
-        self.sent_at = array("I", bytes(4 * store.slots))
+        found = store.restore()
+        self.more = getattr(store, "more", 0)
+        self.end = n = getattr(store, "index", store.slots)
+        self.flags = bytearray(n)
+        self.sent_at = array("I", bytes(4 * n))
+        self.ids = array("H", bytes(2 * n))
+        self.next = array("H", bytes(2 * n + 2))
+        self.before = array("H", bytes(2 * n + 2))
+        self.next[n] = self.before[n] = n
         self.slot_of = {}
-        self.queue = []  # packet ids in the order of publish()
         self.released = []  # packet ids that await PUBCOMP, in the order of their PUBRECs
         self.lifetimes = None  # seconds by packet id, of messages that were restored
-        self.next = self.rank = 0  # how many of `queue` were looked at on this link; of the last PUBREC
-        found = store.restore()
+        self.head = n
+        self.aside = 0
+        self.rank = 0  # of the last PUBREC
         self.broker = store.session  # its name, also where the store could not write it
         if found:
             load("resume").restore(self, found, window)
 
+    def append(self, packet_id, slot):
+        """Enters a message whose flags are set as the last one of the index."""
+        self.ids[slot] = packet_id
+        self.insert(slot, self.end)
+
+    def insert(self, slot, after):
+        """Puts the message in `slot` in front of the one in `after`; if that is the next to send, this one is now."""
+        before = self.before[after]
+        self.before[slot] = before
+        self.next[slot] = after
+        self.next[before] = self.before[after] = slot
+        if self.head == after:
+            self.head = slot
+
+    def take_out(self, slot):
+        """Takes the message in `slot` out of the order. It stays in the index."""
+        before = self.before[slot]
+        after = self.next[slot]
+        self.next[before] = after
+        self.before[after] = before
+        if self.head == slot:
+            self.head = after
+
     def put(self, packet_id, flags, topic, payload, lifetime=0):
         """Stores a message. Raises OutboxFull, StoreError or MemoryError; then the message is not in the outbox."""
-        slot = self.flags.find(b"\0")  # the lowest: wear of the flash grows with the slots in use
-        if slot < 0:
+        slot = self.flags.find(b"\0")
+        if len(self.slot_of) + self.more >= self.store.slots:
             raise OutboxFull(self.store.slots)
-        n = len(self.queue)
+        if slot < 0 or self.more:
+            self.store.put(None, packet_id, flags, topic, payload, lifetime)
+            self.more += 1
+            return
         try:
             self.flags[slot] = flags | USED  # first, since there may be no memory for these
             self.slot_of[packet_id] = slot
-            self.queue.append(packet_id)
             self.store.put(slot, packet_id, flags, topic, payload, lifetime)
         except BaseException:
             self.flags[slot] = 0
             self.slot_of.pop(packet_id, None)
-            del self.queue[n:]
             raise
+        self.append(packet_id, slot)
+        if self.size:
+            self.size.add(slot, topic, payload)
 
     def next_unsent(self):
-        """Returns the packet id of the next message to send on this link, or 0."""
-        while self.next < len(self.queue):
-            packet_id = self.queue[self.next]
-            if self.flags[self.slot_of[packet_id]] & STATE != AWAIT_PUBCOMP:
-                return packet_id
-            self.next += 1
+        """Returns the packet id of the next message to send on this link, or 0. Raises StoreError."""
+        for _ in range(2):
+            while self.head != self.end:
+                if self.flags[self.head] & STATE != AWAIT_PUBCOMP:
+                    return self.ids[self.head]
+                self.head = self.next[self.head]
+            if not self.more or 2 * (len(self.slot_of) - self.aside) > self.end:
+                break
+            load("resume").restore(self)
         return 0
 
     def mark_in_flight(self, packet_id, now, more=0):
@@ -96,10 +142,21 @@ class Outbox:
         self.flags[slot] = flags | more | IN_FLIGHT
         return not flags & IN_FLIGHT
 
+    def in_flight(self):
+        """Returns the slots of all messages that can be in flight."""
+        found = []
+        for packet_id in self.released:
+            found.append(self.slot_of[packet_id])  # not a comprehension, which is a function of its own
+        slot = self.next[self.end]
+        while slot != self.head:
+            found.append(slot)
+            slot = self.next[slot]
+        return found
+
     def longest_wait(self, now):
         """Returns for how many ms the oldest message in flight has waited for an acknowledgement."""
         longest = 0
-        for slot in range(len(self.flags)):
+        for slot in self.in_flight():
             if self.flags[slot] & IN_FLIGHT:
                 longest = max(longest, ticks_diff(now, self.sent_at[slot]))
         return longest
@@ -118,11 +175,9 @@ class Outbox:
                 raise
             self.report(error)  # it is sent again after a reset, unless its slot is used before
         del self.slot_of[packet_id]
-        queue = self.queue
-        i = queue.index(packet_id)
-        queue.pop(i)
-        if i < self.next:
-            self.next -= 1
+        if self.size:
+            self.size.remove(slot)
+        self.take_out(slot)
         if packet_id in self.released:
             self.released.remove(packet_id)
         self.flags[slot] = 0
@@ -130,9 +185,9 @@ class Outbox:
 
     def rewind(self, new_session):
         """Puts all messages back in line for a new link. new_session: none was sent to this broker."""
-        self.next = 0
-        for slot in range(len(self.flags)):
+        for slot in range(self.end) if new_session else self.in_flight():
             self.flags[slot] &= ~(IN_FLIGHT | DUP) if new_session else ~IN_FLIGHT
+        self.head = self.next[self.end]
 
 
 class MemoryStore:

@@ -1,13 +1,19 @@
 """Builds the second part of the application: its MQTT client, with the outbox in flash, and its log."""
 
 import sys
+from gc import collect
+
+import startup
 
 from app.gaps import Gaps
 from app.log import Log
+from app.modules import forget
 from umqtt_robust import Client, Will
 from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.flash import FlashStore
 from umqtt_robust.policy import DROP_OLDEST
+
+_MOST_IN_RAM = 64  # messages
 
 
 def add_client(board, secrets, store_error=None):
@@ -56,19 +62,28 @@ def _add_client(board, secrets, store_error):
     if settings["cluster"]:
         brokers = {settings["cluster"]: brokers}
     # Files up to this size need no block of their own; the size depends on the program size of the flash.
-    store = FlashStore(board.state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
+    chunk = 504 if sys.platform == "rp2" else 120
+    # A long backlog takes longer to read than the shortest watchdogs wait.
+    feed = startup.watchdog.feed if startup.watchdog else None
+    if not store_error and board.boots.failures > startup.MOST_FAILURES:
+        store_error = "safe mode failed with it"
     if not store_error:
         try:
+            store = FlashStore(board.state_folder + "/mqtt", slots, chunk, on_progress=feed)
             board.client = Client(name, brokers, store=store, **options)
             # Nothing is subscribed to at QoS 2. What a broker sends at it all the same must not wear out the flash.
             store.inbound = None
+            # Seldom needed again: for what comes in while more messages wait than the index holds.
+            forget("backlog", package="umqtt_robust")
             return None
-        except StoreError as error:
-            store_error = error
+        except (StoreError, MemoryError) as error:
+            store_error = error if isinstance(error, StoreError) else "no memory for its index: %s" % error
     from umqtt_robust.store import MemoryStore
 
+    store = None
+    collect()
     text = "readings are not kept in flash: %s" % store_error
-    board.client = Client(name, brokers, store=MemoryStore(slots), **options)
+    board.client = Client(name, brokers, store=MemoryStore(min(slots, _MOST_IN_RAM)), **options)
     return text
 
 

@@ -96,7 +96,7 @@ class ForgetsBeforeTheHandler(FlashStore):
     def restore(self):
         result = FlashStore.restore(self)
         inbound = RemovesOnGet(self.inbound._box)
-        inbound._slot_of = self.inbound._slot_of
+        inbound._place_of = self.inbound._place_of
         inbound._taken = {}
         self.inbound = inbound
         return result
@@ -109,12 +109,12 @@ class RemovesOnGet(Inbound):
             if message is None:
                 return None
             self._taken[packet_id] = message
-            self._box.tombstone(self._slot_of[packet_id])
+            self._box.tombstone(self._place_of[packet_id])
         return self._taken[packet_id]
 
     def tombstone(self, packet_id):
         del self._taken[packet_id]
-        del self._slot_of[packet_id]
+        del self._place_of[packet_id]
 
 
 class NeverForgets(FlashStore):

@@ -16,6 +16,7 @@ from sweep_device import Device, Ledger
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 
 from umqtt_robust.flash import FlashStore
+from umqtt_robust.policy import packet_ids
 from umqtt_robust.store import MemoryStore, Outbox
 
 SLOTS = 64
@@ -33,7 +34,7 @@ def cycle(outbox, packet_id, payload, count):
     for _ in range(count):
         packet_id += 1
         outbox.put(packet_id, 2, TOPIC, payload)
-        outbox.remove(outbox.queue[0])
+        outbox.remove(packet_ids(outbox)[0])
     return packet_id
 
 

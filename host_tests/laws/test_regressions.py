@@ -5,6 +5,7 @@ from umqtt_testkit.portable import equal, raises
 from world import Broker, Flash, World, publish
 
 from umqtt_robust.errors import InvalidArgument, MQTTError
+from umqtt_robust.policy import packet_ids
 
 HEAP = "2M"
 
@@ -326,7 +327,7 @@ def test_a_pubrec_that_comes_twice_counts_once():
     broker.acknowledge = False
     for i in range(2):
         world.client.publish(b"t", b"%d" % i, 2)
-    first = world.client.outbox.queue[0]
+    first = packet_ids(world.client.outbox)[0]
     for _ in range(3):
         broker._held.append(first)
         broker.release_held()

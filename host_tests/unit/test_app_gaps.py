@@ -9,7 +9,7 @@ from app.telemetry import Telemetry
 from umqtt_testkit.portable import Clock, Rng, equal, new_path
 
 from umqtt_robust import Client
-from umqtt_robust.policy import DROP_OLDEST, EXPIRED, FULL, UNREADABLE
+from umqtt_robust.policy import DROP_OLDEST, EXPIRED, FULL, UNREADABLE, packet_ids
 from umqtt_robust.store import MemoryStore
 
 _TELEMETRY = b"fleet/pump-7/telemetry"
@@ -196,7 +196,7 @@ def test_with_a_real_outbox_every_reading_is_stored_or_explained():
                     part._gaps = gaps
             outbox = client.outbox
             kept = []
-            for packet_id in outbox.queue:
+            for packet_id in packet_ids(outbox):
                 topic, payload = outbox.store.load(outbox.slot_of[packet_id])
                 if topic == _TELEMETRY:
                     kept.append(json.loads(payload)["seq"])

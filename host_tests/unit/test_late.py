@@ -4,6 +4,7 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.late import LateStore
+from umqtt_robust.policy import packet_ids
 from umqtt_robust.states import CLOSED, UP
 from umqtt_robust.store import MemoryStore, Outbox
 
@@ -102,7 +103,7 @@ def test_no_more_than_the_window_waits_in_ram():
 def test_qos_2_is_refused():
     session = Session()
     raises(InvalidArgument, session.outbox.put, 1, 4, b"t", b"")
-    equal(session.outbox.queue, [])
+    equal(packet_ids(session.outbox), [])
 
 
 def test_what_cannot_be_stored_stays_in_ram_is_reported_and_tried_again():
@@ -114,7 +115,7 @@ def test_what_cannot_be_stored_stays_in_ram_is_reported_and_tried_again():
     equal(session.body(1), (b"t", b"1"))
     session.state = CLOSED
     raises(StoreError, session.put, 2)  # older messages must be stored first
-    equal(session.outbox.queue, [1])
+    equal(packet_ids(session.outbox), [1])
     session.state = UP
     session.now = 2000
     session.late.pump()

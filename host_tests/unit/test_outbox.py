@@ -4,6 +4,7 @@ from umqtt_testkit.portable import Rng, equal, raises
 
 from umqtt_robust.errors import OutboxFull
 from umqtt_robust.packets import DUP
+from umqtt_robust.policy import packet_ids
 from umqtt_robust.store import MAYBE_SENT, MemoryStore, Outbox
 
 
@@ -14,7 +15,7 @@ def put(outbox, n):
 def send_next(outbox):
     packet_id = outbox.next_unsent()
     if packet_id:
-        outbox.next += 1
+        outbox.head = outbox.next[outbox.head]
         assert outbox.mark_in_flight(packet_id, 0, MAYBE_SENT | DUP)
         assert not outbox.mark_in_flight(packet_id, 1)
     return packet_id
@@ -49,7 +50,7 @@ def test_random_use_agrees_with_a_list():
                 outbox.rewind(False)
                 for one in model:
                     one[1] = False
-            equal(outbox.queue, [one[0] for one in model])
+            equal(packet_ids(outbox), [one[0] for one in model])
             equal(sorted(outbox.slot_of), sorted([one[0] for one in model]))
 
 
@@ -77,7 +78,7 @@ class Restored(MemoryStore):
 def test_restored_messages_have_dup_when_they_may_have_been_sent():
     found = [(slot, 100 + slot, 0x02, 0, 0) for slot in range(6)]
     outbox = Outbox(Restored(found), 4)
-    equal(outbox.queue, [100, 101, 102, 103, 104, 105])
+    equal(packet_ids(outbox), [100, 101, 102, 103, 104, 105])
     equal([outbox.flags[slot] & 8 for slot in range(6)], [8, 8, 8, 8, 0, 0])
 
 

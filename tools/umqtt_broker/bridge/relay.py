@@ -225,7 +225,7 @@ class Relay:
             return False
         outbox = client.outbox
         moved = False
-        while waiting and len(outbox.queue) < outbox.store.slots:
+        while waiting and client.pending < outbox.store.slots:
             first_byte, packet_id, topic_name, encoded, payload = waiting.popleft()
             mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
             if not mapped:  # queued under rules that no longer exist
