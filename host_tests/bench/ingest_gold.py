@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from spark_helpers import append_once
 
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.tables.delta import Delta
@@ -96,7 +97,7 @@ def _append(
     }
     fields = SCHEMAS["silver"]
     whole = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(count, one.type) for one in fields]
-    silver.append_once(pa.table(whole, schema=fields), "bench", at // _UPDATE_US)
+    append_once(silver, pa.table(whole, schema=fields), "bench", at // _UPDATE_US, PARTITIONED_BY["silver"])
 
 
 def _files(gold: Path) -> dict[Path, int]:

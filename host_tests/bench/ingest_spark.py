@@ -18,11 +18,9 @@ from ingest_load import Publisher, packets, readings
 from ingest_plan import (
     BACKFILL,
     CEILING,
-    CLUSTER,
     COST,
     DEDUP,
     FEW_DEVICES,
-    LOCAL,
     READ,
     SPARK_STREAM,
     TEXT_SOURCE,
@@ -33,14 +31,12 @@ from ingest_plan import (
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_ingest.pipeline import cluster_tasks
+from spark_ingest.pipeline import tasks
 from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.cluster import ClusterWriter
-from spark_ingest.pipeline.cluster_tasks import REPORT_COLUMNS, SHUFFLE_COLUMNS, Job
 from spark_ingest.pipeline.dedup import Filtered, Seen
-from spark_ingest.pipeline.messages import MESSAGE_COLUMNS
-from spark_ingest.pipeline.plan import planned_messages
 from spark_ingest.pipeline.session import began_too_slowly
+from spark_ingest.pipeline.stream import MicroBatches, _Steps
+from spark_ingest.source.data_source import RangesDataSource
 from spark_ingest.source.options import Options
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
 from spark_ingest.spool.writer import Spool
@@ -193,60 +189,39 @@ class _WithoutProgress:
         """Do nothing: nothing was kept."""
 
 
-class _Plain(BatchWriter):
-    """The local write path without deduplication."""
+class _PlainSteps(_Steps):
+    """The steps without deduplication."""
 
-    def __init__(self, tables: Path, state: Path) -> None:
-        super().__init__(tables, state)
-        self._progress = _WithoutProgress()
-        self._nothing = _NothingSeen()
+    def deduplicate(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        before = tasks._state_before
+        nothing = tasks._Bucket(0, _NothingSeen(), _WithoutProgress(), None, [])
+        tasks._state_before = lambda *_: (nothing, 0)
+        try:
+            yield from super().deduplicate(rows)
+        finally:
+            # The worker has other tasks afterwards.
+            tasks._state_before = before
 
-    def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
-        return self._nothing
 
+class _Plain(MicroBatches):
+    """Micro-batches without deduplication."""
 
-def _run_plain(messages: DataFrame, job: Job) -> list[dict[str, Any]]:
-    """Run the cluster's tasks without deduplication."""
-    import json
-
-    def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)
-
-    def keep_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        cluster_tasks._seen_before = lambda *_: (_WithoutProgress(), _NothingSeen(), 0)
-        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)
-
-    received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
-    done = received.repartitionById(job.buckets, "bucket").mapInArrow(keep_all, REPORT_COLUMNS)
-    return [json.loads(row.report) for row in done.collect()]
+    STEPS = _PlainSteps
 
 
 def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
-    """Measure silver with and without deduplication, by both write paths; and its cost with more devices."""
+    """Measure silver with and without deduplication, and its cost with more devices."""
     rates: dict[int, float] = {}
     for devices in scale.devices:
         spool = lab.new_folder("spool")
         fill(spool, readings(scale.batch * scale.batches, devices))
-        writers: dict[str, Callable[[Path, Path], Any]] = {LOCAL: BatchWriter, f"{LOCAL} plain": _Plain}
-        if scale.with_cluster and devices != scale.devices[0]:
-            writers[CLUSTER] = lambda tables, state: ClusterWriter(tables, state, buckets=_BUCKETS)
-            writers[f"{CLUSTER} plain"] = lambda tables, state: ClusterWriter(
-                tables, state, buckets=_BUCKETS, run=_run_plain
-            )
         contenders = {
-            name: lambda make=make, spool=spool: _silver(lab, spark, spool, scale, make)
-            for name, make in writers.items()
+            "": lambda spool=spool: _silver(lab, spark, spool, scale, MicroBatches),
+            WITHOUT: lambda spool=spool: _silver(lab, spark, spool, scale, _Plain),
         }
         medians = in_turn(contenders, scale.repetitions)
-        rates[devices] = medians[LOCAL]
-        for path in (LOCAL, CLUSTER):
-            if path in medians:
-                case = DEDUP.format(devices=devices, path=path)
-                yield row(case, medians[path], medians[f"{path} plain"], WITHOUT)
+        rates[devices] = medians[""]
+        yield row(DEDUP.format(devices=devices), medians[""], medians[WITHOUT], WITHOUT)
     fewest = scale.devices[0]
     for devices in scale.devices[1:]:
         peer = FEW_DEVICES if fewest == 1000 else f"{fewest:,} devices"
@@ -266,7 +241,7 @@ def backfill_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
         (source / f"{number}.json").write_bytes(b"\n".join(lines))
     medians = in_turn(
         {
-            BACKFILL: lambda: _silver(lab, spark, spool, scale, BatchWriter),
+            BACKFILL: lambda: _silver(lab, spark, spool, scale, MicroBatches),
             SPARK_STREAM: lambda: _plain_stream(lab, spark, source),
         },
         scale.repetitions,
@@ -289,24 +264,24 @@ def _ended(query: StreamingQuery) -> StreamingQuery:
     return query
 
 
-def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, make: Callable[[Path, Path], Any]) -> float:
+def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, how: type[MicroBatches]) -> float:
     """Return the readings a second into new tables.
 
     All micro-batches count but the first, which runs cold code without state.
     """
     folder = lab.new_folder("silver")
-    writer = make(folder / "tables", folder / "state")
-    options, checkpoint = {"path": str(spool), "maxOffsetsPerTrigger": str(scale.batch)}, folder / "checkpoint"
-    source, written = Options(options), {}
+    given = {"path": str(spool), "maxOffsetsPerTrigger": str(scale.batch), "minPartitions": str(_BUCKETS)}
+    batches, written = how(spark, Options(given)), {}
+    writer = BatchWriter(folder / "tables", folder / "state", buckets=_BUCKETS, run=batches.run)
 
-    def write(batch: DataFrame, batch_id: int) -> None:
+    def write(ranges: DataFrame, batch_id: int) -> None:
         before = writer.totals.messages
-        is_local = isinstance(writer, BatchWriter)
-        writer.write(planned_messages(checkpoint, batch_id, source) if is_local else batch, batch_id, "bench")
+        writer.write(ranges, batch_id, "bench")
         written[batch_id] = writer.totals.messages - before
 
-    frame = spark.readStream.format("mqtt").options(**options).load().select(*MESSAGE_COLUMNS)
-    stream = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    spark.dataSource.register(RangesDataSource)
+    ranges = spark.readStream.format(RangesDataSource.name()).options(**given).load()
+    stream = ranges.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
     return _rows_a_second(stream, written)
 
 

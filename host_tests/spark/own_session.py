@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from spark_ingest.pipeline import command
 from spark_ingest.pipeline import pipeline as pipeline_module
+from spark_ingest.pipeline.batch import Reports, run_here
+from spark_ingest.pipeline.stream import MicroBatches
+from spark_ingest.pipeline.tasks import Job
+from spark_ingest.source.data_source import messages_in
+from spark_ingest.source.rows import ARROW_SCHEMA
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -37,6 +43,19 @@ def run_pipeline(spark: SparkSession, *arguments: object, on_stage: Callable[[st
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def tasks_here() -> Iterator[None]:
+    """Run the tasks of micro-batches in this process, where they can be changed; Spark reads the ranges alone."""
+
+    def run(batches: MicroBatches, ranges: DataFrame, job: Job) -> Reports:
+        messages = pa.Table.from_batches(messages_in(batches._options, ranges.toArrow().to_batches()), ARROW_SCHEMA)
+        return run_here(messages, job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MicroBatches, "run", run)
+        yield
 
 
 def ended_at(spark: SparkSession, stage: str, times: int, *arguments: object) -> None:

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
 
+from spark_ingest.pipeline.data_files import write_files
 from spark_ingest.spool.writer import Spool
+from spark_ingest.tables.table import Table
 
 TOPIC = "fleet/pump/telemetry"
 RECEIVED_MS = 1_795_000_000_000
@@ -75,6 +78,12 @@ def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> 
         for index, payloads in enumerate(groups):
             packets = [publish_packet(topic_of(payload), payload, 1 + i) for i, payload in enumerate(payloads)]
             spool.append(b"".join(packets), len(packets), RECEIVED_MS + index)
+
+
+def append_once(table: Table, rows: pa.Table, application_id: str, batch_id: int, partition_by: str | None) -> bool:
+    """Append rows to a table as a micro-batch does; return whether it appended them."""
+    files = write_files(table.path, rows, partition_by, table.FILE_PREFIX)
+    return table.commit_files(files, application_id, batch_id)
 
 
 class Process:

@@ -15,7 +15,7 @@ from spark_helpers import record
 from test_record import messages
 
 from spark_ingest.errors import UsageError
-from spark_ingest.pipeline import batch as batch_module
+from spark_ingest.pipeline import tasks
 from spark_ingest.pipeline.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
 from spark_ingest.pipeline.claim import claim
 from spark_ingest.pipeline.dedup import Seen
@@ -149,9 +149,9 @@ def test_the_control_that_reads_the_latest_progress_is_caught(tmp_path, monkeypa
         def load(self, batch_id: int) -> Seen | None:
             return super().load(batch_id + 1) or super().load(batch_id)
 
-    monkeypatch.setattr(batch_module, "Progress", LatestProgress)
+    monkeypatch.setattr(tasks, "Progress", LatestProgress)
     batches, made, _ = workload(seed=1)
-    run_killed(tmp_path, batches, [(2, "progress written")])
+    run_killed(tmp_path, batches, [(2, "written")])
     lost, duplicated = lost_and_duplicated(tmp_path, made)
     assert lost > 0 and duplicated == 0
 
@@ -186,7 +186,7 @@ def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage, ta
     for batch_id, batch in enumerate(batches):
         writer = BatchWriter(tmp_path, tmp_path / "state", format=table_format, report=lambda _line: None)
         writer.write(batch, batch_id, QUERY)
-        for path in (tmp_path / "state").iterdir():
+        for path in (tmp_path / "state").rglob("*.arrow"):
             damage(path)
     assert summary(tmp_path) == (len(made), len(made), corrupt)
 
@@ -218,7 +218,7 @@ def test_only_what_a_replay_needs_is_kept_of_the_progress(tmp_path):
     writer = BatchWriter(tmp_path, tmp_path / "state")
     for batch_id, batch in enumerate(batches):
         writer.write(batch, batch_id, QUERY)
-        kept = sorted(path.name for path in (tmp_path / "state").iterdir())
+        kept = sorted(path.name for path in (tmp_path / "state" / "bucket-0001").iterdir())
         assert kept == [f"changes-{i}.arrow" for i in range(1, batch_id + 1)] + ["progress-0.arrow"]
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from spark_helpers import fill, record
+from spark_ingest.pipeline.cluster import _settled_buckets
 from test_batch import BATCHES, QUERY, workload
 from test_record import messages
 
 from spark_ingest.durable import read_checked, replace_checked
 from spark_ingest.errors import FileDamaged, IngestError, SpoolDamaged, UsageError
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
-from spark_ingest.pipeline.cluster import _settled_buckets
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.gold_state import load
 from spark_ingest.pipeline.process import require_checkpoint

@@ -33,7 +33,7 @@ def test_a_store_that_goes_away_in_a_micro_batch_is_waited_for_and_nothing_is_lo
             store.answer(None)
 
         def away(stage: str) -> None:
-            if stage == "progress written" and not lines:
+            if stage == "written" and not lines:
                 store.answer(answer)
 
         monkeypatch.setattr(pipeline_module, "remark", note)

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from spark_helpers import fill
 
 from spark_ingest.errors import DataLoss, UsageError
-from spark_ingest.pipeline.plan import drop_oversized_plan
 from spark_ingest.source.offsets import Offset, Range, SpoolTree, bytes_between, lag_behind
 from spark_ingest.source.rows import read_range
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import BLOCK_HEADER, BlockHeader, Position, Run, encode_position, segment_path
 
 
@@ -327,41 +325,3 @@ def test_the_lag_is_told_for_each_collector_also_for_one_that_nobody_has_read(co
 def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="give the --spool folder of the collector"):
         SpoolTree(tmp_path / "nowhere").latest()
-
-
-PLANS = {
-    "too large": (True, {}),
-    "within the limit": (False, {"max_bytes": 1 << 20}),
-    "already in a table": (False, {"written": True}),
-    "committed": (False, {"committed": True}),
-    "of another version of Spark": (False, {"version": "v2"}),
-}
-
-
-@pytest.mark.parametrize("case", PLANS)
-def test_only_a_plan_that_is_too_large_and_of_which_no_table_has_anything_is_dropped(tmp_path, case):
-    """Planted: a plan that is dropped after bronze has its rows."""
-    dropped, facts = PLANS[case]
-    fill(tmp_path / "spool" / "north", numbered(0, 2, 3))
-    spools = LocalSpools(tmp_path / "spool")
-    checkpoint = tmp_path / "checkpoint"
-    for folder in ("offsets", "commits"):
-        (checkpoint / folder).mkdir(parents=True)
-    (checkpoint / "metadata").write_text('{"id": "query"}')
-    empty = {"north": {**SpoolTree(spools).latest()["north"], "position": 0}}
-    for number, offset in enumerate((empty, SpoolTree(spools).latest())):
-        lines = (facts.get("version", "v1"), "{}", json.dumps(offset))
-        (checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
-        (checkpoint / "offsets" / f".{number}.crc").touch()
-        if number == 0 or facts.get("committed"):
-            (checkpoint / "commits" / str(number)).touch()
-
-    def is_written(query_id: str, batch_id: int) -> bool:
-        assert (query_id, batch_id) == ("query", 1)
-        return facts.get("written", False)
-
-    line = drop_oversized_plan(checkpoint, spools, facts.get("max_bytes", 10), is_written)
-    assert (line is not None) == dropped
-    left = sorted(path.name for path in (checkpoint / "offsets").iterdir())
-    assert left == [".0.crc", "0"] if dropped else left == [".0.crc", ".1.crc", "0", "1"]
-    assert drop_oversized_plan(checkpoint, spools, 10, is_written) is None or not dropped

@@ -36,7 +36,7 @@ from spark_ingest.tables import identities, summary
 DEVICES, READINGS, CORRUPT = 10, 60, 70
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 # Before the silver commit, after it, and before the checkpoint's.
-STAGES_OF_A_MICRO_BATCH = [("progress written", 1), ("silver committed", 2), ("quarantine committed", 2)]
+STAGES_OF_A_MICRO_BATCH = [("written", 1), ("silver committed", 2), ("quarantine committed", 2)]
 # Broken off inside this process.
 BREAKS = [(stage, times, kind) for stage, times in STAGES_OF_A_MICRO_BATCH for kind in ("delta", "parquet")]
 BREAKS = BREAKS if FULL else [("quarantine committed", 2, "delta"), ("silver committed", 2, "parquet")]

@@ -81,9 +81,9 @@ def test_a_flipped_bit_must_be_reported_if_anybody_reads_it(tmp_path: Path) -> N
     """Planted: nothing is ever unsaid; a set that was given up must name its other files too; one
     that is read before the damaged one need not be named.
     """
-    state, commits = tmp_path / "umqtt", tmp_path / "commits"
+    state, commits = tmp_path / "umqtt" / "bucket-0000", tmp_path / "commits"
     for folder in (state, commits):
-        folder.mkdir()
+        folder.mkdir(parents=True)
     files = [state / name for name in ("progress-0.arrow", "changes-1.arrow", "changes-2.arrow")]
     for file in files:
         file.write_bytes(bytes(100))

@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from proof.needs import needs_java
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -19,11 +20,9 @@ from test_offsets import numbered
 from umqtt_testkit import encoder
 
 from spark_ingest.errors import DataLoss, UsageError
-from spark_ingest.pipeline.messages import MESSAGE_COLUMNS
-from spark_ingest.pipeline.plan import planned_messages
 from spark_ingest.pipeline.session import began_too_slowly
 from spark_ingest.source import data_source
-from spark_ingest.source.data_source import MqttStreamReader
+from spark_ingest.source.data_source import MqttStreamReader, RangesStreamReader, messages_in
 from spark_ingest.source.offsets import SpoolTree, bytes_between
 from spark_ingest.source.options import Options
 from spark_ingest.source.rows import HEADERS_ARROW_SCHEMA
@@ -88,22 +87,36 @@ def test_a_limit_in_bytes_holds_too(spark, tmp_path):
     assert Query(spark, tmp_path, maxBytesPerTrigger=1).available_now() == [[0], [1], [2]]
 
 
-def test_the_messages_of_a_plan_are_the_rows_of_the_frame_that_spark_makes_of_it(spark, tmp_path):
-    """Planted: the end of the micro-batch before is not the start of this one; its spools in another order."""
+@pytest.mark.parametrize("cut", [False, True], ids=["one task", "several"])
+def test_the_messages_in_the_pipeline_s_ranges_are_the_rows_of_the_source_in_their_order(
+    spark, tmp_path, monkeypatch, cut
+):
+    """Planted: a range that ends a block too early; spools in another order; no task for an empty micro-batch."""
     for first, sizes in ((0, (3, 4)), (40, (5, 2))):
         fill(tmp_path / "spool" / "south", numbered(100 + first, *sizes))
         fill(tmp_path / "spool" / "north", numbered(first, *sizes))
-    options = {"path": str(tmp_path / "spool"), "maxOffsetsPerTrigger": "10"}
-    checkpoint, compared = tmp_path / "checkpoint", []
-
-    def compare(frame, batch_id: int) -> None:
-        messages = planned_messages(checkpoint, batch_id, Options(options))
-        compared.append((messages.num_rows, messages == frame.select(*MESSAGE_COLUMNS).toArrow()))
-
-    stream = spark.readStream.format("mqtt").options(**options).load()
-    read_everything(stream.writeStream.foreachBatch(compare).option("checkpointLocation", str(checkpoint)))
-    assert sum(rows for rows, _ in compared) == 44 and len(compared) > 3
-    assert all(same for _, same in compared)
+    if cut:
+        monkeypatch.setattr(data_source, "_ONE_TASK_BYTES", 0)
+    options = Options({"path": str(tmp_path / "spool"), "maxOffsetsPerTrigger": "10", "minPartitions": "3"})
+    reader, at, found, tasks = RangesStreamReader(options), {}, [], []
+    while not found or at != SpoolTree(options.spools).latest():
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        partitions = reader.partitions(at, end)
+        tasks.append(len(partitions))
+        found += [messages for one in partitions for messages in messages_in(options, reader.read(one))]
+        at = end
+    assert (max(tasks) > 1) == cut and len(reader.partitions(at, at)) == 1
+    messages = pa.Table.from_batches(found)
+    assert messages.num_rows == 44
+    rows = spark.read.format("mqtt").option("path", str(tmp_path / "spool")).load().toArrow()
+    keys = [(name, "ascending") for name in ("collector", "segment", "position")]
+    assert messages.sort_by(keys).to_pylist() == rows.sort_by(keys).to_pylist()
+    for name in ("north", "south"):
+        mine = messages.filter(pa.array([one == name for one in messages["collector"].to_pylist()]))
+        assert (
+            mine["payload"].to_pylist()
+            == rows.filter(pa.array([one == name for one in rows["collector"].to_pylist()]))["payload"].to_pylist()
+        )
 
 
 def test_a_recreated_spool_stops_the_query_unless_loss_is_allowed(spark, tmp_path):

@@ -15,9 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "report"))
 from deltalake import DeltaTable
 from example_programs import EXAMPLES, finished, with_constants
 from own_session import run_pipeline
-from spark_helpers import collector_process
+from spark_helpers import collector_process, fill, record
 from story_tables import story
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+from spark_ingest.pipeline import session, transform
+from spark_ingest.pipeline.rebuild import rebuild
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,61 @@ def test_the_query_tells_who_lost_readings_and_whose_came_late(
         "gate-3: offline, 0 lost, 0 late",
         "pump-7: ok, 0 lost, 0 late",
     ]
+
+
+def test_the_job_adds_columns_and_leaves_rows_out_once_a_reading_and_again_at_a_rebuild(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: rows that skip the job in the path of one task, or at a rebuild; a column that is not stored."""
+    config = tmp_path / "ingest.toml"
+    config.write_text(f"transform = '{EXAMPLES / 'ingest' / 'my_job.py'}'\n")
+    celsius = {0: 20.0, 1: -127.0, 2: None, 3: 30.0}
+    places = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+    for number in range(2):
+        made = [
+            # The second time so much that there are two tasks and a shuffle.
+            record(device, "1-a", 10 * number + seq, m={"temp_c": value, "rssi": -60}, x="y" * 200_000 * number)
+            for device in ("north-pump-7", "south-pump-1", "test-1")
+            for seq, value in celsius.items()
+        ]
+        fill(tmp_path / "spool" / "north", [[payload] for payload in made + made[:3]])
+        assert run_pipeline(spark, *places, "--once", "--config", config) == 0
+    wanted = [
+        (f"{site}-pump-{last}", 10 * number + seq, None if value in (None, -127.0) else value * 1.8 + 32, site)
+        for site, last in (("north", 7), ("south", 1))
+        for number in range(2)
+        for seq, value in celsius.items()
+    ]
+
+    def rows() -> list[tuple]:
+        found = DeltaTable(tmp_path / "tables" / "silver").to_pyarrow_table()
+        return sorted(tuple(row.values()) for row in found.select(["device_id", "seq", "temp_f", "site"]).to_pylist())
+
+    assert rows() == sorted(wanted)
+    monkeypatch.setattr(session, "start_session", lambda *_: spark)
+    monkeypatch.setattr(transform, "stop_session", lambda _session: None)
+    rebuild(tmp_path / "tables", config=config)
+    assert rows() == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("transform = 1", "has no function transform(readings)"),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("def transform(readings): return readings.drop('seq')", "the transform removes the column seq"),
+        ("def transform(readings): return readings.withColumn('seq', readings.boot)", "the column seq string"),
+        ("def transform(readings): return readings.where('nowhere = 1')", "the transform fails: "),
+        ("def transform(readings): raise KeyError('x')", "the transform fails: KeyError: 'x'"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_with_a_line_before_anything_is_read(spark, tmp_path, capfd, job, said) -> None:
+    (tmp_path / "job.py").write_text(job)
+    (tmp_path / "ingest.toml").write_text('transform = "job.py"\n')
+    (tmp_path / "spool").mkdir()
+    places = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+    assert run_pipeline(spark, *places, "--once", "--config", tmp_path / "ingest.toml") == 2
+    assert said in capfd.readouterr().err
 
 
 def test_every_cell_of_the_notebook_runs(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
-"""A micro-batch that Spark cannot process is not planned; one that was planned is planned again."""
+"""A micro-batch that failed is repeated and ends well, whatever it was that failed and however large it is."""
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from own_session import run_pipeline
+from own_session import run_pipeline, tasks_here
 from proof.needs import needs_java
 from spark_helpers import fill, record
 
+from spark_ingest.pipeline import tasks
 from spark_ingest.tables import summary
 
 pytestmark = needs_java
@@ -33,26 +35,31 @@ def test_a_panic_within_a_micro_batch_ends_the_query_with_a_line_and_the_next_st
     assert summary(tmp_path / "tables") == (3, 3, 0)
 
 
-def test_a_checkpoint_stuck_at_a_micro_batch_that_is_too_large_gets_on_with_a_smaller_limit(
-    spark, tmp_path: Path, capfd, monkeypatch
-):
-    """Planted: the plan stays in the checkpoint; the error's first line instead of its cause."""
-
-    def no_memory(*_: object) -> None:
-        raise MemoryError("malloc of size 2516582400 failed")
-
-    payloads = [record("pump", "1-a", seq, x="y" * 100_000) for seq in range(BLOCKS)]
+def test_a_planned_micro_batch_that_is_far_larger_than_max_bytes_is_worked_off(spark, tmp_path: Path, capfd):
+    """Its plan stays in Spark's checkpoint. Planted: a bucket's readings in one part, whatever their number."""
+    payloads = [record(f"pump-{seq % 7}", "1-a", seq, x="y" * 200_000) for seq in range(BLOCKS)]
     fill(tmp_path / "spool" / "north", [[payload] for payload in payloads])
     usual = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
-    usual += ["--once", "--no-gold"]
-    with monkeypatch.context() as patched:
-        patched.setattr("spark_ingest.pipeline.plan.planned_messages", no_memory)
-        assert run_pipeline(spark, *usual) == 1
-    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("pipeline: ")]
-    assert "malloc of size 2516582400 failed" in line and "give a smaller --max-bytes" in line, line
+    usual += ["--once", "--no-gold", "--max-bytes", "1G"]
+
+    def panic(stage: str) -> None:
+        raise Panic("malloc of size 2516582400 failed")
+
+    assert run_pipeline(spark, *usual, on_stage=panic) == 1
+    assert "malloc of size 2516582400 failed" in capfd.readouterr().err
     assert summary(tmp_path / "tables").rows == 0
-    assert run_pipeline(spark, *usual, "--max-bytes", "500K") == 0
-    assert "micro-batch 0 was planned with 24" in capfd.readouterr().err
+    with pytest.MonkeyPatch.context() as patch, tasks_here():
+        patch.setattr(tasks, "_PIECE_BYTES", 500_000)
+        pieces: list[int] = []
+        part = tasks.part
+
+        def counted(messages: pa.Table, *more: object):
+            pieces.append(messages.nbytes)
+            return part(messages, *more)
+
+        patch.setattr(tasks, "part", counted)
+        assert run_pipeline(spark, *usual, "--max-bytes", "500K") == 0
+    assert len(pieces) > 3 and max(pieces) < 3_000_000, "decoded piece by piece"
     assert summary(tmp_path / "tables") == (BLOCKS, BLOCKS, 0)
 
 

@@ -92,13 +92,14 @@ def load(path: Path) -> str:
     :raises UsageError: the file, or a file that it names, cannot be read or is invalid.
     """
     content = read_toml(path)
+    has_transform = content.pop("transform", None) is not None
     include = content.pop("include", [])
     if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
         raise UsageError(f"{path}: include = {include!r} must be a list of names")
     unknown = [name for name in include if name not in SYSTEMS]
     if unknown:
         raise UsageError(f"{path}: there are no rules for {unknown[0]!r}; there are {', '.join(SYSTEMS)}")
-    tables = _checked(path, content, required=not include)
+    tables = _checked(path, content, required=not include and not has_transform)
     return json.dumps(tables + ready_made(include))
 
 
@@ -116,7 +117,7 @@ def ready_made(names: list[str]) -> list[dict[str, Any]]:
 def _checked(path: Path, content: dict[str, Any], *, required: bool) -> list[dict[str, Any]]:
     tables = take_tables(path, content, "decoder", "a topic and a format", required=required)
     if content:
-        raise UsageError(f"{path}: there is no key {min(content)}; there are include and [[decoder]]")
+        raise UsageError(f"{path}: there is no key {min(content)}; there are include, transform and [[decoder]]")
     for index, table in enumerate(tables, 1):
         where = f"{path}: decoder {index}"
         check(where, table)
@@ -129,6 +130,19 @@ def _checked(path: Path, content: dict[str, Any], *, required: bool) -> list[dic
             raise UsageError(f"{where}: {error}") from error
         table[_SOURCE] = f"decoder {index}"
     return tables
+
+
+def transform_of(path: Path) -> Path | None:
+    """Return the file that the key ``transform`` of an ingest.toml names, or None without the key.
+
+    :raises UsageError: `path` cannot be read, or the key is no name of a Python file.
+    """
+    name = read_toml(path).get("transform")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not name.endswith(".py"):
+        raise UsageError(f"{path}: transform = {name!r} must be the name of a Python file")
+    return (path.parent / name).absolute()
 
 
 class _Rule(NamedTuple):

@@ -9,10 +9,11 @@
 ``progress``       store that set in immutable files per micro-batch
 ``births``         store the content of Sparkplug's births in immutable files per micro-batch
 ``silver``         make rows of silver, and sort readings that silver already has into duplicates and conflicts
-``batch``          one micro-batch: decode, deduplicate, commit to bronze, silver and the tables beside it
-``cluster``        the same on executors: ``cluster_tasks`` writes ``cluster_files``, the driver commits
+``stream``         the Spark program: the steps of a micro-batch as DataFrames
+``tasks``          the work of Spark's tasks in each step; ``data_files`` writes their files
+``transform``      the job of a data engineer between deduplication and silver
+``batch``          one micro-batch on the driver: run its tasks, commit their files to the tables
 ``claim``          which pipeline may write the tables
-``plan``           the micro-batches that Spark's checkpoint has planned and committed
 ``gold``           update the gold tables from what silver has committed: ``gold_state`` is what it remembers,
                    ``gold_tables`` and ``gold_windows`` make the rows, ``gold_boots`` finds each device's boots,
                    ``gold_alerts`` and ``metric_alerts`` find alerts, ``columns`` holds numpy arrays by key
@@ -22,6 +23,7 @@
 ``process``        folders, checkpoints, the end of Spark's Java process, and messages about failures
 ``metrics``        the figures for Prometheus, and the health
 ``panel``          the live display
+``workers``        the process from which Spark forks its Python workers
 ``session``        the Spark session; ``spark_home`` is the folder that Spark starts from, ``class_archive`` makes
                    the archive of Java classes with which it starts sooner
 ``config``         the settings of a pipeline

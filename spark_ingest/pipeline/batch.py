@@ -1,54 +1,50 @@
-"""Write one micro-batch: decode, deduplicate, commit. Independent of Spark, so that it can be tested on Arrow tables.
+"""Write one micro-batch: tasks write data files, and the driver commits them. No row passes through the driver.
 
 This order makes a crash at any moment harmless (see also :mod:`progress`):
 
-1. commit bronze with transaction N: the messages as received, before anything is judged,
-2. take the set of readings seen after N-1 and find the new readings,
-3. write the set after N: a replay from here starts again at 1, with the same result,
-4. commit silver with transaction N: a replay from here finds the transaction and appends nothing,
-5. commit quarantine, duplicates, status and logs in the same way,
-6. return; Spark then commits N to its checkpoint, and only after that does N+1 begin.
+1. the tasks (:mod:`tasks`) write the files of all tables, and the sets of readings seen after N,
+2. the driver commits bronze, silver, quarantine, duplicates, status and logs, each with transaction N,
+3. Spark commits N to its checkpoint, and only after that does N+1 begin.
 
-Gold is not part of a micro-batch: :mod:`gold` follows what these tables have committed.
+A driver that dies at any moment repeats N from the same offsets and the sets after N-1: what was committed is
+skipped, and what was written but not committed is in no table.
+
+The driver itself writes only the messages whose identity silver already had with another payload. It looks them up in
+bronze by their places. Gold is not part of a micro-batch: :mod:`gold` follows what these tables have committed.
 """
 
-from collections.abc import Callable, Mapping
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
 
 from ..decoders.rules import NO_RULES, Rules
-from ..errors import FileDamaged
+from ..durable import read_checked, replace_checked
+from ..errors import FileDamaged, IngestError
 from ..escape import remark
 from ..location import Location
 from ..tables.delta import Delta, note_rules
 from ..tables.parquet import Parquet
-from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
-from ..tables.table import Table
-from .births import BirthFiles
-from .dedup import Limits, Seen
-from .messages import MESSAGE_COLUMNS, Parts, owner_of, part
-from .progress import Progress
+from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
+from ..tables.table import DataFile, Table
+from . import tasks
+from .data_files import write_files
+from .dedup import Limits
+from .messages import MESSAGE_COLUMNS, owner_of
 from .record import owners_of, quarantine
-from .silver import (
-    CONFLICT,
-    duplicate_rows,
-    repeated,
-    seen_in_tables,
-    silver_rows,
-    stored_identities,
-    unnumbered_rows,
-    without_repeated,
-)
+from .silver import CONFLICT
+from .tasks import FORMATS, STATE_FILE, Job, rebuilt_line
 
-__all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "bronze_rows", "judge"]
+__all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "conflicting_rows", "run_here"]
 
 STAGES = (
+    "written",
     "bronze committed",
-    "decoded",
-    "progress written",
     "silver committed",
     "quarantine committed",
     "duplicates committed",
@@ -57,12 +53,12 @@ STAGES = (
 )
 """The stages for which `on_stage` is called, in order."""
 
-FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
-"""The values of --format."""
-
 OnOpen = Callable[[Mapping[str, Table]], None]
 
-_TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
+Reports = Mapping[str, dict[str, Any]]
+"""What each task of a micro-batch has done, by its name."""
+
+_TABLES: tuple[str, ...] = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
 
 @dataclass
@@ -86,17 +82,32 @@ class Totals:
     boots: int = 0
 
 
+def run_here(messages: pa.Table, job: Job) -> Reports:
+    """Run the tasks of a micro-batch in this process, without Spark; return their reports.
+
+    :param messages: MESSAGE_COLUMNS, in an order that depends only on the offsets.
+    """
+    reports: dict[str, dict[str, Any]] = {}
+    tasks.write(job, 0, tasks.in_one_task(job, messages.to_batches(), reports.__setitem__), reports.__setitem__)
+    return reports
+
+
 class BatchWriter:
     """The writer of micro-batches into the tables below `tables`, except gold.
 
-    :param state: folder for the progress files; it must be kept and removed together with the checkpoint.
+    :param tables: a place that the driver and every executor see under this path or URL.
+    :param state: folder of the sets of readings seen, which the driver and every executor see under this path; it
+        must be kept and removed together with the checkpoint.
+    :param buckets: number of tasks that deduplicate, for a new checkpoint; an existing checkpoint keeps its number.
     :param format: format of the tables, one of FORMATS.
-    :param rules: whether ids in records are trusted, and which decoder reads which topic.
-    :param limits: how much of the set of readings seen may stay in memory.
+    :param rules: whether ids in records are trusted, and which decoder reads which topic; every executor must see the
+        files that the rules name.
+    :param limits: how much of each set of readings seen may stay in memory.
     :param on_open: called with the tables before anything is written into them.
-    :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process
-        there.
+    :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
+    :param run: runs the micro-batch's tasks and returns their reports.
     :param report: called with one line for a person.
+    :param silver_schema: the columns of silver, if a transform has added some.
     :raises UsageError: the tables cannot be written.
     """
 
@@ -105,145 +116,158 @@ class BatchWriter:
         tables: Location,
         state: Path,
         *,
+        buckets: int = 2,
         format: str = "delta",
         rules: Rules = NO_RULES,
         limits: Limits | None = None,
         on_open: OnOpen = lambda _tables: None,
         on_stage: Callable[[str], None] = lambda _stage: None,
+        run: Callable[[Any, Job], Reports] = run_here,
         report: Callable[[str], None] = remark,
+        silver_schema: pa.Schema | None = None,
     ) -> None:
+        # What tasks that ran in this process have remembered may be of files that have been replaced since.
+        tasks.forget_worker()
         self.totals = Totals()
-        kind = FORMATS[format]
+        self._root = tables.absolute()
         self.tables: Mapping[str, Table] = {
-            name: kind(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
+            name: FORMATS[format](self._root / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
         }
         on_open(self.tables)
-        self._rules = rules
+        for table in self.tables.values():
+            if isinstance(table, Parquet):
+                table.remove_uncommitted()
+        if silver_schema is not None:
+            self.tables["silver"].add_columns(silver_schema)
         if isinstance(bronze := self.tables["bronze"], Delta):
             note_rules(bronze, trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
-        self._progress = Progress(state, limits)
-        self._births = BirthFiles(state, report) if rules.has_sparkplug else None
-        self._seen: tuple[int, Seen] | None = None
+        self._state = state.absolute()
+        self._buckets, self._state_id = _settled_buckets(self._state, buckets, report)
+        self._table_ids = {name: table.identity for name, table in self.tables.items()}
+        self._format = format
+        self._rules = rules
+        self._limits = limits or Limits()
         self._on_stage = on_stage
+        self._run = run
         self._report = report
+        self._has_transform = silver_schema is not None
 
-    def write(self, messages: pa.Table, batch_id: int, query_id: str) -> None:
+    def write(self, messages: Any, batch_id: int, query_id: str) -> None:
         """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.
 
-        :param messages: MESSAGE_COLUMNS, in an order that depends only on the offsets.
+        :param messages: what `run` takes: the frame of Spark, or messages.
         """
-
-        def commit(name: str, rows: pa.Table, *, by_place: bool = True) -> int:
-            table = self.tables[name]
-            new = table.without_known(rows) if by_place else rows
-            added = table.append_once(new, f"{query_id}/{name}", batch_id)
+        job = Job(
+            tables=str(self._root),
+            state=str(self._state),
+            query_id=query_id,
+            batch_id=batch_id,
+            buckets=self._buckets,
+            limits=self._limits,
+            silver_committed=self.tables["silver"].has(f"{query_id}/silver", batch_id),
+            table_ids=self._table_ids,
+            state_id=self._state_id,
+            rules=self._rules,
+            format=self._format,
+        )
+        reports = self._run(messages, job)
+        self._require_consistent(reports, job)
+        self._on_stage("written")
+        files = {name: [file for one in reports.values() for file in one["files"].get(name, ())] for name in _TABLES}
+        rows = dict.fromkeys(_TABLES, 0)
+        for name in _TABLES:
+            if name == "quarantine":
+                files[name] += self._conflicting(
+                    [one for each in reports.values() for one in each.get("conflicts", ())]
+                )
+            if self.tables[name].commit_files(files[name], f"{query_id}/{name}", batch_id):
+                rows[name] = sum(file["rows"] for file in files[name])
             self._on_stage(f"{name} committed")
-            return new.num_rows if added else 0
+        self._count(batch_id, reports, rows)
 
-        totals, read = self.totals, messages.num_rows
-        messages = self.tables["bronze"].without_removed(messages)
-        new = commit("bronze", bronze_rows(messages))
-        totals.rows_bronze += new
-        # A replay finds the rows of its first attempt in silver; they do not count as seen before.
-        committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
-        births = self._births.before(batch_id) if self._births else None
-        parts = part(messages, self._rules, births)
-        seen = self._seen_before(batch_id, parts.readings if committed else parts.readings.slice(0, 0))
-        rows = judge(messages, parts, seen, self.tables["silver"], self._rules)
-        self._on_stage("decoded")
-        self._progress.save(batch_id, seen)
-        if self._births and births is not None:
-            self._births.save(batch_id, births)
-        self._on_stage("progress written")
-        # Silver is not filtered by place: its key is the identity, which `seen` has checked.
-        totals.rows_silver += commit("silver", rows["silver"], by_place=False)
-        totals.rows_quarantined += commit("quarantine", rows["quarantine"])
-        totals.duplicates += commit("duplicates", rows["duplicates"])
-        totals.rows_status += commit("status", rows["status"])
-        totals.rows_logs += commit("logs", rows["logs"])
-        # Only now keep the set in memory: after a failure it would hold readings that no table has.
-        self._seen = (batch_id, seen)
-        if self._births and births is not None:
-            self._births.keep(batch_id, births)
-        totals.batches += 1
-        totals.messages += read
-        totals.ignored += parts.ignored
-        totals.replayed += read - new
-        totals.open_gaps = seen.open_gaps
-        totals.boots = len(seen)
+    def _conflicting(self, places: Sequence[Mapping[str, Any]]) -> list[DataFile]:
+        """Write the messages in conflict as rows of quarantine; return the files.
 
-    def has_written(self, query_id: str, batch_id: int) -> bool:
-        """Return whether any table has rows of the micro-batch."""
-        return any(table.has(f"{query_id}/{name}", batch_id) for name, table in self.tables.items())
-
-    def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
-        """Return the set of readings seen after micro-batch `batch_id` - 1.
-
-        :param own: readings of this micro-batch that an earlier attempt has committed to silver; they do not count.
+        :param places: where the messages lie; bronze has them by now.
         """
-        cached, self._seen = self._seen, None
-        seen, damage = None, ""
-        if cached is not None and cached[0] == batch_id - 1:
-            self._progress.remove_before(batch_id - 1)
-            seen = cached[1]
-        else:
-            try:
-                seen = self._progress.load(batch_id - 1)
-            except FileDamaged as error:
-                damage = f" ({error})"
-        silver = self.tables["silver"]
-        if seen is None:
-            seen, rows = seen_in_tables(silver, self.tables["duplicates"], own)
-            if rows or damage:
-                self._report(rebuilt_line(batch_id, damage, rows, silver.path))
-        seen.recall = lambda boots: stored_identities(silver, boots, own)
-        return seen
+        if not places:
+            return []
+        place = pa.schema([SCHEMAS["bronze"].field(name) for name in PLACE_COLUMNS])
+        wanted = pa.Table.from_pylist([dict(one) for one in places], schema=place)
+        ends = {name: wanted[name].to_pylist() for name in PLACE_COLUMNS}
+        where = pa_dataset.field("spool").isin(sorted(set(ends["spool"])))
+        for name in ("segment", "position"):
+            where &= (pa_dataset.field(name) >= min(ends[name])) & (pa_dataset.field(name) <= max(ends[name]))
+        found = self.tables["bronze"].scan(MESSAGE_COLUMNS, where)
+        found = found.join(wanted, keys=list(PLACE_COLUMNS), join_type="left semi")
+        table = self.tables["quarantine"]
+        rows = table.without_known(conflicting_rows(found, self._rules))
+        return write_files(table.path, rows, None, table.FILE_PREFIX)
 
+    def _require_consistent(self, reports: Reports, job: Job) -> None:
+        """Check that everything that went into the shuffle came out of it, and was written.
 
-def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Location) -> str:
-    """Return the line that reports that the set of readings seen was rebuilt from the tables."""
-    return (
-        f"no record of what was seen before micro-batch {batch_id}{damage}: "
-        f"rebuilt it from {rows} rows of {silver} and duplicates"
-    )
+        :raises IngestError: it was not; nothing has been committed.
+        """
+        counts = _total(reports)
+        kinds = ("readings", "unnumbered", "messages in order")
+        buckets = [f"bucket {bucket}" in reports for bucket in range(job.buckets)]
+        lost = [kind for kind in kinds if counts(f"sent {kind}") != counts(f"received {kind}")]
+        if not self._has_transform and counts("silver") != counts("written"):
+            lost.append("rows of silver")
+        if lost or not all(buckets):
+            what = ", ".join(lost) or "buckets"
+            raise IngestError(
+                f"micro-batch {job.batch_id}: not all {what} that one task sent came to the next, in the reports of "
+                f"{', '.join(sorted(reports))}; nothing was committed: start again, and tell the maintainers"
+            )
 
-
-def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table, rules: Rules) -> dict[str, pa.Table]:
-    """Return the rows that a micro-batch adds to each table except bronze, and add its readings to `seen`.
-
-    :param parts: the messages, divided by :func:`part`.
-    :param silver: the table, for comparing the payloads of readings that were seen before.
-    """
-    new = seen.take(parts.readings)
-    again = repeated(parts.readings, new, silver)
-    unnumbered = unnumbered_rows(without_repeated(silver.without_known(parts.unnumbered), again))
-    rows = pa.concat_tables([silver_rows(parts.readings, new), unnumbered])
-    return {
-        "silver": rows,
-        "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts, rules)]),
-        "duplicates": duplicate_rows(again.duplicates),
-        "status": parts.status,
-        "logs": parts.logs,
-    }
-
-
-def bronze_rows(messages: pa.Table) -> pa.Table:
-    """Return messages as rows of bronze."""
-    dated = messages.append_column("received_date", messages["received_ts"].cast(pa.date32()))
-    return dated.select(BRONZE_SCHEMA.names).cast(BRONZE_SCHEMA)
-
-
-def _conflicting(messages: pa.Table, conflicts: pa.Table, rules: Rules) -> pa.Table:
-    place = list(PLACE_COLUMNS)
-    if not conflicts.num_rows:
-        return quarantine(messages.slice(0, 0), [], [])
-    numbered = messages.select(place).append_column("row", pa.array(range(messages.num_rows), pa.int64()))
-    rows = numbered.join(conflicts.select(place), keys=place, join_type="inner")["row"]
-    rows = rows.take(pc.call_function("array_sort_indices", [rows.combine_chunks()]))
-    return conflicting_rows(messages.take(rows), rules)
+    def _count(self, batch_id: int, reports: Reports, rows: Mapping[str, int]) -> None:
+        total = _total(reports)
+        for line in (line for one in reports.values() for line in one.get("remarks", ())):
+            self._report(line)
+        if total("rebuilt"):
+            self._report(rebuilt_line(batch_id, "", total("rebuilt"), self.tables["silver"].path))
+        totals = self.totals
+        totals.batches += 1
+        totals.messages += total("messages")
+        totals.replayed += total("messages") - rows["bronze"]
+        totals.ignored += total("ignored")
+        totals.duplicates += rows["duplicates"]
+        totals.boots, totals.open_gaps = total("boots"), total("open_gaps")
+        totals.rows_bronze += rows["bronze"]
+        totals.rows_silver += rows["silver"]
+        totals.rows_quarantined += rows["quarantine"]
+        totals.rows_status += rows["status"]
+        totals.rows_logs += rows["logs"]
 
 
 def conflicting_rows(messages: pa.Table, rules: Rules) -> pa.Table:
     """Return messages whose identity silver has with another payload, as rows of quarantine."""
     owners = owners_of(messages, lambda topic, payload: owner_of(topic, payload, rules))
     return quarantine(messages, [CONFLICT] * messages.num_rows, owners)
+
+
+def _total(reports: Reports) -> Callable[[str], int]:
+    return lambda name: sum(one["counts"].get(name, 0) for one in reports.values())
+
+
+def _settled_buckets(state: Path, buckets: int, report: Callable[[str], None]) -> tuple[int, str]:
+    """Return the checkpoint's number of buckets and the identity of its state; write them for a new checkpoint.
+
+    The number never changes, because the sets of readings seen are divided by it.
+    """
+    path = state / STATE_FILE
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        found = json.loads(bytes(read_checked(path)))
+        settled, identity = int(found["buckets"]), str(found["id"])
+    except (FileNotFoundError, FileDamaged) as error:
+        # If the file is missing or damaged, count the folders: each bucket has one.
+        settled, identity = len(list(state.glob("bucket-[0-9]*"))) or buckets, uuid.uuid4().hex
+        replace_checked(path, json.dumps({"buckets": settled, "id": identity}).encode())
+        if isinstance(error, FileDamaged):
+            report(f"{error}: recreated it for {settled} buckets")
+    if settled != buckets:
+        report(f"this checkpoint has {settled} buckets and keeps them; another number needs a new checkpoint")
+    return settled, identity

@@ -47,7 +47,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--max-rows", type=click.IntRange(1, 1_000_000_000), default=500_000, show_default=True, metavar="N",
               help="Messages a micro-batch.")  # fmt: skip
 @click.option("--max-bytes", type=Bytes(1), default="64M", show_default=True,
-              help="Bytes of spool a micro-batch; about eight times as much is in memory.")  # fmt: skip
+              help="Bytes of spool a micro-batch.")  # fmt: skip
 @click.option("--gold/--no-gold", default=True, help="Keep the gold tables up to date (default), or not.")
 @click.option("--gold-interval", "gold_interval_s", type=Finite(0, 86_400), default=5.0, show_default=True,
               metavar="S", help="Between updates of gold, at least.")  # fmt: skip
@@ -59,18 +59,16 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--cores", type=click.IntRange(1, 10_000), default=2, show_default=True, metavar="N",
               help="Spark's threads on this machine.")  # fmt: skip
 @click.option("--master", metavar="URL", help="A cluster, as Spark spells it.  [default: this machine]")
-@click.option("--write-path", type=click.Choice(["auto", "driver", "executors"]), default="auto", show_default=True,
-              help="Who writes the tables; auto: executors on a cluster.")  # fmt: skip
 @click.option("--format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
               help="Of the tables; parquet: plain files without gold and upkeep.")  # fmt: skip
-@click.option("--buckets", type=click.IntRange(1, 100_000), default=8, show_default=True, metavar="N",
-              help="Tasks that deduplicate on executors.")  # fmt: skip
+@click.option("--buckets", type=click.IntRange(1, 100_000), metavar="N",
+              help="Tasks that deduplicate.  [default: --cores, 8 on a cluster]")  # fmt: skip
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be given several times.")
 @click.option("--trust-ids", is_flag=True,
               help="Take a record's id whatever topic it came on: behind bridges, and where topics are not "
               "fleet/DEVICE/…. Whoever may publish anywhere can then be any device.")  # fmt: skip
 @click.option("--config", type=_FILE, metavar="FILE",
-              help="Decoders for payloads of other kinds, by topic: ingest.toml.")  # fmt: skip
+              help="Decoders for payloads of other kinds, and a transform of readings: ingest.toml.")  # fmt: skip
 @click.option("--allow-data-loss", is_flag=True, help="Go on when messages of the spool are gone.")
 @click.option("--status", type=_FILE, metavar="FILE", help="File rewritten twice a second with counts.")
 @click.option("--metrics", type=Address(), help="Prometheus, and /health. Without HOST for this machine alone.")
@@ -104,9 +102,10 @@ def ingest(
         _require_pyspark()
         from ..alerts.config import AlertConfig
         from ..alerts.config import load as load_alerts
-        from ..decoders.rules import Rules, load
+        from ..decoders.rules import Rules, load, transform_of
 
         given |= {"settings": _settings(conf), "rules": Rules(trust_ids, load(config) if config else "")}
+        given["transform"] = transform_of(config) if config else None
         given["alerts"] = load_alerts(alerts) if alerts else AlertConfig()
         counts = _run(given, status, metrics, context.obj or _nothing)
     except IngestError as error:

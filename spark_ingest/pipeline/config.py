@@ -9,6 +9,8 @@ from ..decoders.rules import NO_RULES, Rules
 from ..location import Location
 from .session import is_cluster
 
+_CLUSTER_BUCKETS = 8
+
 
 @dataclass(frozen=True)
 class PipelineConfig:
@@ -21,9 +23,8 @@ class PipelineConfig:
     :ivar max_bytes: bytes of spool in a micro-batch, at most.
     :ivar cores: threads of a local Spark.
     :ivar master: a cluster, as Spark spells it; None: this machine, or what ``spark-submit`` was given.
-    :ivar write_path: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors if `master` is a cluster.
     :ivar format: format of the tables, ``delta`` or ``parquet``; there is gold with Delta only.
-    :ivar buckets: tasks that deduplicate on executors.
+    :ivar buckets: tasks that deduplicate; None: as many as `cores`, or 8 on a cluster.
     :ivar settings: additional settings of Spark.
     :ivar gold: keep the gold tables up to date.
     :ivar gold_interval_s: seconds between updates of gold, at least.
@@ -31,6 +32,7 @@ class PipelineConfig:
     :ivar retention_hours: hours that a segment of the spool is kept after it was read; None: for ever.
     :ivar keep_hours: hours that a file is kept after the last version of its table that uses it.
     :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
+    :ivar transform: file of the job that readings pass through before they are written (:mod:`transform`).
     """
 
     spool: Location
@@ -43,9 +45,8 @@ class PipelineConfig:
     cores: int = 2
     allow_data_loss: bool = False
     master: str | None = None
-    write_path: str = "auto"
     format: str = "delta"
-    buckets: int = 8
+    buckets: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     gold: bool = True
     gold_interval_s: float = 5.0
@@ -53,11 +54,12 @@ class PipelineConfig:
     retention_hours: float | None = None
     keep_hours: float = 24.0
     rules: Rules = NO_RULES
+    transform: Path | None = None
 
     @property
-    def on_executors(self) -> bool:
-        """Whether executors write the tables; otherwise the driver does."""
-        return is_cluster(self.master) if self.write_path == "auto" else self.write_path == "executors"
+    def default_buckets(self) -> int:
+        """The number of buckets of a new checkpoint."""
+        return _CLUSTER_BUCKETS if is_cluster(self.master) else self.cores
 
     def source_options(self) -> dict[str, str]:
         """Return the options of ``format("mqtt")``."""

@@ -24,7 +24,7 @@ from ..decoders.json import json_object, json_text
 from ..decoders.reading import BadRecord
 from ..decoders.record import extra_fields
 from ..decoders.rules import NO_RULES, Rules
-from ..decoders.sparkplug import Births
+from ..decoders.sparkplug import Births, node_of, read_alone
 from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, READING_SCHEMA, STATUS_SCHEMA
 from .foreign import decode_foreign, owner_of_foreign
 from .record import (
@@ -85,6 +85,24 @@ def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = No
 
     tables = [joined(name) for name in Parts._fields if name != "ignored"]
     return Parts(*tables, ignored=sum(one.ignored for one in parts))
+
+
+def divide_ordered(messages: pa.Table, rules: Rules) -> tuple[pa.Table, pa.Table, list[str]]:
+    """Return the messages that can be read alone, those of Sparkplug, and the node of each of the latter.
+
+    Messages of a node can be read only in the order in which they came; one on a topic without a node is refused.
+    """
+    if not rules.has_sparkplug or not messages.num_rows:
+        return messages, messages.slice(0, 0), []
+    encoded = messages["topic"].combine_chunks().dictionary_encode()
+    topics = encoded.dictionary.to_pylist()
+    matches = [rules.match(topic) for topic in topics]
+    is_ordered = np.array([match is not None and match.decode is read_alone for match in matches], dtype=bool)
+    codes = encoded.indices.to_numpy()
+    mask = is_ordered[codes]
+    nodes = [node_of(topic) or "" for topic in topics]
+    ordered = messages.filter(pa.array(mask))
+    return messages.filter(pa.array(~mask)), ordered, [nodes[code] for code in codes[mask].tolist()]
 
 
 def _pieces(messages: pa.Table) -> list[pa.Table]:

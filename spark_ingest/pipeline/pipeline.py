@@ -42,11 +42,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..durable import replace_file
 from ..errors import IngestError, SparkEnded, UsageError
 from ..escape import remark
 from ..location import StorePath, may_pass
@@ -55,10 +57,12 @@ from ..spool.copied import spools_at
 from .claim import claim, pipeline_lock
 from .config import PipelineConfig
 from .process import (
+    READ_UP_TO,
     StopBetweenBatches,
     explained,
     java_ended,
     panics_as_errors,
+    remove_first_plan_cut_short,
     require_checkpoint,
     require_format,
     require_whole,
@@ -72,12 +76,11 @@ from .session import began_too_slowly, start_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ..source.options import Options
     from ..spool.access import Spools
     from ..tables.table import Table
     from .batch import BatchWriter
-    from .cluster import ClusterWriter
     from .upkeep import Upkeep
 
 _POLL_S = 0.25
@@ -101,14 +104,14 @@ class Pipeline:
         self._stop_requested = threading.Event()
         self._refuses_batches = False
         self._writing = threading.Lock()
-        self._writer: BatchWriter | ClusterWriter | None = None
+        self._writer: BatchWriter | None = None
         self._upkeep: Upkeep | None = None
         self._spools: Spools | None = None
-        self._source: Options | None = None
         # Micro-batch to its number of messages, for the newest two.
         self._written: dict[int, int] = {}
         self._silver_before = 0
-        self._query_id: str | None = None
+        self._query: Future[StreamingQuery] = Future()
+        self._read_up_to = ""
         self._last_batch_ms = 0
         self._rows_per_second = 0
         self._lag_bytes: int | None = None
@@ -150,8 +153,6 @@ class Pipeline:
             spools_at(config.spool).names()  # for the errors, before Spark starts
         require_whole(config.tables)
         require_format(config.tables, config.format)
-        if config.on_executors and config.format != "delta":
-            raise UsageError("executors write Delta tables only: give --write-path driver, or leave out --format")
         self._catch_signals()
         with (
             FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
@@ -219,18 +220,16 @@ class Pipeline:
     def _run_query(self, session: "SparkSession", on_ready: Callable[[], None]) -> None:
         from deltalake.exceptions import DeltaError
 
-        from ..source.data_source import MqttDataSource
+        from ..source.data_source import RangesDataSource
         from ..source.options import Options
-        from .batch import MESSAGE_COLUMNS
-        from .plan import drop_oversized_plan, remove_first_plan_cut_short
         from .upkeep import Upkeep
 
         config = self.config
         options = config.source_options()
-        # Two, because the main thread measures the lag while a micro-batch is read.
-        self._spools, self._source = Options(options).spools, Options(options)
+        options["minPartitions"] = str(session.sparkContext.defaultParallelism)
+        self._spools = Options(options).spools
         try:
-            before, self._writer = self._writer, self._new_writer()
+            before, self._writer = self._writer, self._new_writer(session, options)
             if before is None:
                 self._silver_before = self._writer.tables["silver"].count()
             else:
@@ -239,18 +238,15 @@ class Pipeline:
         except (OSError, DeltaError) as error:
             raise write_failure(error, config.tables) from error
         remove_first_plan_cut_short(config.checkpoint)
-        dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
-        if dropped is not None:
-            remark(dropped)
-        session.dataSource.register(MqttDataSource)
-        messages = session.readStream.format("mqtt").options(**options).load().select(*MESSAGE_COLUMNS)
-        writer = messages.writeStream.foreachBatch(self._write_batch)
+        session.dataSource.register(RangesDataSource)
+        ranges = session.readStream.format(RangesDataSource.name()).options(**options).load()
+        writer = ranges.writeStream.foreachBatch(self._write_batch)
         writer = writer.option("checkpointLocation", str(config.checkpoint.absolute()))
         if config.once:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{config.interval_ms} milliseconds")
-        query, starts = writer.start(), 1
+        query, starts = self._start(writer), 1
         self._state = "running"
         on_ready()
         try:
@@ -259,7 +255,7 @@ class Pipeline:
                     if starts == _STARTS or not began_too_slowly(query):
                         break
                     remark("a Python process took Spark too long to start; trying again")
-                    query, starts = writer.start(), starts + 1
+                    query, starts = self._start(writer), starts + 1
                 self._observe(query)
                 self._upkeep.step(self._lag_bytes)
                 self._require_tables()
@@ -271,20 +267,38 @@ class Pipeline:
         self._upkeep.finish(self._lag_bytes)
         self._state = "stopped"
 
-    def _new_writer(self) -> "BatchWriter | ClusterWriter":
-        from .batch import BatchWriter
-        from .cluster import ClusterWriter
+    def _start(self, writer: "DataStreamWriter") -> "StreamingQuery":
+        self._query = Future()
+        query = writer.start()
+        self._query.set_result(query)
+        return query
 
-        config, state = self.config, self.config.checkpoint / "umqtt"
+    def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "BatchWriter":
+        from ..source.options import Options
+        from .batch import BatchWriter
+        from .stream import MicroBatches
+        from .transform import columns_of, load
+
+        config = self.config
 
         def on_open(tables: "Mapping[str, Table]") -> None:
             require_checkpoint(config.checkpoint, tables["silver"].identity)
             claim(tables, config.tables, config.checkpoint)
 
-        options: dict[str, Any] = {"rules": config.rules, "on_open": on_open, "on_stage": self._on_stage}
-        if config.on_executors:
-            return ClusterWriter(config.tables, state, buckets=config.buckets, **options)
-        return BatchWriter(config.tables, state, format=config.format, **options)
+        transform = load(config.transform) if config.transform else None
+        silver = columns_of(session, transform) if transform else None
+        batches = MicroBatches(session, Options(source), transform=transform, silver=silver)
+        return BatchWriter(
+            config.tables,
+            config.checkpoint / "umqtt",
+            buckets=config.buckets or config.default_buckets,
+            format=config.format,
+            rules=config.rules,
+            on_open=on_open,
+            on_stage=self._on_stage,
+            run=batches.run,
+            silver_schema=silver,
+        )
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
         with self._writing, panics_as_errors(f"micro-batch {batch_id}"):
@@ -297,22 +311,13 @@ class Pipeline:
             raise StopBetweenBatches(f"stopping before micro-batch {batch_id}")
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        from .batch import BatchWriter
-        from .plan import planned_messages
-
         assert self._writer is not None
-        # Spark writes this file before the first micro-batch; the id is the checkpoint's, not this run's.
-        query_id = self._query_id or json.loads((self.config.checkpoint / "metadata").read_bytes())["id"]
-        self._query_id = query_id
-        if isinstance(self._writer, BatchWriter):
-            assert self._source is not None
-            rows = planned_messages(self.config.checkpoint, batch_id, self._source)
-        else:
-            rows = frame
+        # The id is the checkpoint's, not this run's.
+        query_id = self._query.result().id
         before = self._writer.totals.messages
         for delay_s in chain(_STORE_DELAYS_S, repeat(_STORE_DELAYS_S[-1])):
             try:
-                self._writer.write(rows, batch_id, query_id)
+                self._writer.write(frame, batch_id, query_id)
                 break
             except (OSError, DeltaError) as error:
                 failure = write_failure(error, self.config.tables)
@@ -340,6 +345,7 @@ class Pipeline:
         end = progress["sources"][0]["endOffset"]
         if end is not None:
             end = json.loads(end) if isinstance(end, str) else end
+            self._note_read(end)
             assert self._spools is not None
             self._lag_bytes = sum(place["lagBytes"] for place in lag_behind(end, self._spools).values())
         if not self._lag_bytes:
@@ -347,6 +353,13 @@ class Pipeline:
         elif self._waiting_since_ms is None or progress["batchId"] != self._newest_batch:
             self._waiting_since_ms = time.time_ns() // 1_000_000
         self._newest_batch = progress["batchId"]
+
+    def _note_read(self, end: dict[str, Any]) -> None:
+        """Write the offset up to which messages are in the tables, for `umqtt spool retire`."""
+        text = json.dumps(end)
+        if text != self._read_up_to:
+            replace_file(self.config.checkpoint / "umqtt" / READ_UP_TO, text.encode(), durable=False)
+            self._read_up_to = text
 
     def _require_tables(self) -> None:
         """Check now and then that no other pipeline has taken over the tables, so that an idle one ends too.

@@ -19,8 +19,13 @@ from ..tables.parquet import MARK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECKPOINT_FORMAT = 2
+    from ..source.offsets import Offset
+
+CHECKPOINT_FORMAT = 3
 """Version of the files in CHECKPOINT/umqtt."""
+
+READ_UP_TO = "read.json"
+"""The file in CHECKPOINT/umqtt with the offset up to which messages are in the tables."""
 
 UNFINISHED = "umqtt.unfinished"
 """The file that is in the tables' folder while a command changes several tables. It holds the command to run again."""
@@ -163,6 +168,31 @@ def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
         raise UsageError(f"the checkpoint {checkpoint} is of another version; {remedy}")
     if found.get("silver") != silver_id:
         raise UsageError(f"the checkpoint {checkpoint} belongs to other tables; {remedy}")
+
+
+def remove_first_plan_cut_short(checkpoint: Path) -> None:
+    """Remove what a kill leaves while Spark writes its first plan; the caller holds the checkpoint's lock.
+
+    Spark writes a plan under a hidden name and then renames it. It refuses to plan micro-batch 0 while anything is in
+    the folder of plans.
+    """
+    plans = checkpoint / "offsets"
+    if not any(plans.glob("[!.]*")):
+        for hidden in plans.glob(".*"):
+            hidden.unlink()
+
+
+def committed_offset(checkpoint: Path) -> "Offset":
+    """Return the offset up to which messages are in the tables.
+
+    :raises UsageError: there is none, or it cannot be read.
+    """
+    try:
+        return json.loads((checkpoint / "umqtt" / READ_UP_TO).read_bytes())
+    except (OSError, ValueError):
+        raise UsageError(
+            f"{checkpoint} holds no micro-batch that was committed: give the --checkpoint of umqtt ingest"
+        ) from None
 
 
 def require_format(tables: Location, wanted: str) -> None:

@@ -52,15 +52,33 @@ class Progress:
             table = _read(self._path("progress", whole))
             hashes = (table.schema.metadata or {}).get(_ARCHIVED, b"")
             seen.apply(table, np.frombuffer(hashes, dtype=np.uint64))
-            self._changed_rows = 0
-            for number in range(whole + 1, batch_id + 1):
-                changes = _read(self._path("changes", number))
-                self._changed_rows += changes.num_rows
-                seen.apply(changes)
         except FileNotFoundError:
             return None
-        self._last_saved, self._since_whole = batch_id, batch_id - whole
-        return seen
+        self._changed_rows, self._since_whole, self._last_saved = 0, 0, whole
+        return seen if self.catch_up(seen, batch_id) else None
+
+    def catch_up(self, seen: Seen, batch_id: int) -> bool:
+        """Apply the changes since the set was loaded or saved; return False, with `seen` useless, if some are missing.
+
+        Spark gives a bucket now to one and now to another of its Python workers, whose sets are a few micro-batches
+        behind.
+
+        :param seen: the set that :meth:`load` returned or :meth:`save` wrote last.
+        :param batch_id: the micro-batch after which the set is wanted.
+        :raises FileDamaged: a file fails its checksum.
+        """
+        if self._last_saved is None or self._last_saved > batch_id:
+            return False
+        for number in range(self._last_saved + 1, batch_id + 1):
+            try:
+                changes = _read(self._path("changes", number))
+            except FileNotFoundError:
+                return False
+            self._changed_rows += changes.num_rows
+            self._since_whole += 1
+            seen.apply(changes)
+        self._last_saved = batch_id
+        return True
 
     def save(self, batch_id: int, seen: Seen) -> None:
         """Write the set after micro-batch `batch_id` durably.

@@ -22,18 +22,20 @@ import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from ..decoders.rules import Rules, load
+from ..decoders.rules import Rules, load, transform_of
 from ..decoders.sparkplug import Births
 from ..errors import IngestError, UsageError
 from ..location import Location, is_table, open_table, remove_tree
 from ..tables.delta import WRITER, Delta, noted_rules, transactions
-from ..tables.schemas import PARTITIONED_BY, SCHEMAS
+from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from ..tables.upkeep import require_delta
-from .batch import judge
+from .batch import conflicting_rows
 from .dedup import Seen
 from .gold import COUNTED, Gold, remembered_rules
 from .messages import MESSAGE_COLUMNS, part
 from .process import first_line, require_whole, unfinished
+from .silver import judge
+from .transform import Change, transforming
 
 _REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
 _PIECE = ["collector", "spool", "segment", "received_date"]
@@ -58,8 +60,8 @@ def rebuild(
     require_whole(tables, but_for="rebuild")
     _require_readable(tables / "bronze", MESSAGE_COLUMNS)
     rules = rules_of(tables, config)
-    with unfinished(tables, "rebuild"):
-        rows = _rebuild(tables, rules, report)
+    with transforming(transform_of(config) if config else None) as change, unfinished(tables, "rebuild"):
+        rows = _rebuild(tables, rules, change, report)
         count_gold(tables)
     return rows
 
@@ -115,7 +117,7 @@ def _require_readable(table: Location, columns: Sequence[str]) -> None:
         ) from error
 
 
-def _rebuild(tables: Location, rules: Rules, report: Callable[[str], None]) -> int:
+def _rebuild(tables: Location, rules: Rules, change: Change, report: Callable[[str], None]) -> int:
     bronze = Delta(tables / "bronze", SCHEMAS["bronze"], PARTITIONED_BY["bronze"])
     rebuilt = {name: Delta(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _REBUILT}
     held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith("umqtt/")}
@@ -124,7 +126,16 @@ def _rebuild(tables: Location, rules: Rules, report: Callable[[str], None]) -> i
     seen, births, rows = Seen(), Births(), 0
     for day, messages in _days(bronze):
         parts = part(messages, rules, births)
-        for name, some in judge(messages, parts, seen, rebuilt["silver"], rules).items():
+        judged = judge(parts.readings, parts.unnumbered, seen, rebuilt["silver"])
+        conflicts = conflicting_rows(_at(messages, judged.conflicts), rules)
+        new = {
+            "silver": change(judged.silver),
+            "quarantine": pa.concat_tables([parts.quarantined, conflicts]),
+            "duplicates": judged.duplicates,
+            "status": parts.status,
+            "logs": parts.logs,
+        }
+        for name, some in new.items():
             if some.num_rows:
                 _write(name, rebuilt[name], some, "append", CommitProperties())
             rows += some.num_rows if name == "silver" else 0
@@ -135,12 +146,24 @@ def _rebuild(tables: Location, rules: Rules, report: Callable[[str], None]) -> i
     return rows
 
 
+def _at(messages: pa.Table, readings: pa.Table) -> pa.Table:
+    """Return the messages of readings, in their order."""
+    place = list(PLACE_COLUMNS)
+    if not readings.num_rows:
+        return messages.slice(0, 0)
+    numbered = messages.select(place).append_column("row", pa.array(range(messages.num_rows), pa.int64()))
+    rows = numbered.join(readings.select(place), keys=place, join_type="inner")["row"].combine_chunks()
+    return messages.take(rows.take(pc.call_function("array_sort_indices", [rows])))
+
+
 def _write(name: str, table: Delta, rows: pa.Table, mode: str, properties: CommitProperties) -> None:
     partition_by = PARTITIONED_BY.get(name)
     write_deltalake(
         table.delta,
         rows,
         mode="overwrite" if mode == "overwrite" else "append",
+        # A transform has added columns to silver.
+        schema_mode="merge",
         partition_by=[partition_by] if partition_by else None,
         writer_properties=WRITER,
         commit_properties=properties,

@@ -107,6 +107,8 @@ def start_session(
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
     if not is_cluster(master):
         chosen["spark.sql.shuffle.partitions"] = str(cores)
+        # On other machines, this package may come by --py-files, which Spark unpacks only after this module has begun.
+        chosen["spark.python.daemon.module"] = "spark_ingest.pipeline.workers"
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -141,6 +143,11 @@ _SETTINGS = {
     # The source limits a micro-batch by --max-bytes. A second limit here could only fail micro-batches within it.
     "spark.driver.maxResultSize": "0",
     "spark.sql.session.timeZone": "UTC",
+    # What is shuffled is compressed already.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    # Every task can run anywhere: a wait for a better place is lost time.
+    "spark.locality.wait": "0",
     # With the default manager, which renames through Hadoop's FileContext, a micro-batch takes 50 % longer.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

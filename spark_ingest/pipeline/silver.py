@@ -36,6 +36,30 @@ class Repeated(NamedTuple):
     conflicts: pa.Table
 
 
+class Judged(NamedTuple):
+    """What readings add to the tables: rows of `silver` and of `duplicates`, and the readings in conflict."""
+
+    silver: pa.Table
+    duplicates: pa.Table
+    conflicts: pa.Table
+
+
+def judge(readings: pa.Table, unnumbered: pa.Table, seen: Seen, silver: Table) -> Judged:
+    """Find the new readings and add them to `seen`.
+
+    :param readings: numbered readings, in READING_SCHEMA, in an order that depends on the offsets alone.
+    :param unnumbered: readings that are identified by their place.
+    :param silver: the table, for comparing the payloads of readings that were seen before.
+    """
+    new = seen.take(readings)
+    rows = silver_rows(readings, new)
+    again = repeated(readings, new, silver)
+    if unnumbered.num_rows:
+        own = without_repeated(silver.without_known(unnumbered), again)
+        rows = pa.concat_tables([rows, unnumbered_rows(own)])
+    return Judged(rows, duplicate_rows(again.duplicates), again.conflicts)
+
+
 def silver_rows(readings: pa.Table, new: Filtered) -> pa.Table:
     """Return the new readings as rows of silver.
 

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -89,6 +90,29 @@ def _run_with_this_python() -> None:
             context.pythonExec = sys.executable
 
 
+class RangesDataSource(MqttDataSource):
+    """The pipeline's source: its rows are ranges of the spools, in RANGE_COLUMNS, which tasks then read themselves.
+
+    So payloads pass from Python to Java at no time. It has the options, offsets and limits of ``format("mqtt")``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "mqtt_ranges"
+
+    def schema(self) -> str:
+        return RANGE_COLUMNS
+
+    def streamReader(self, schema: "StructType") -> "RangesStreamReader":
+        return RangesStreamReader(Options(self.options))
+
+
+RANGE_COLUMNS = "collector string, spool string, segment bigint, start bigint, end bigint"
+# A micro-batch up to this size is one partition: a shuffle would take longer than the work on it.
+_ONE_TASK_BYTES = 2 << 20
+_RANGES_BYTES = 32 << 20
+
+
 class MqttPartition(InputPartition):
     """A partition: the byte ranges that one task reads, in order."""
 
@@ -111,6 +135,16 @@ def read_ranges(options: Options, ranges: Iterable[Range]) -> Iterator["pa.Recor
         view = options.spools.view(r.collector)
         wanted, headers = options.wanted, options.include_headers
         yield from read_range(view, r.spool, r.segment, r.start, r.end, wanted=wanted, headers=headers)
+
+
+def messages_in(options: Options, rows: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+    """Yield the messages in ranges, as record batches.
+
+    :param rows: RANGE_COLUMNS.
+    :raises DataLoss, SpoolDamaged: as :func:`read_range`.
+    """
+    for batch in rows:
+        yield from read_ranges(options, (Range(**row) for row in batch.to_pylist()))
 
 
 def _cut(tree: SpoolTree, options: Options, start: Offset, end: Offset) -> list[tuple[Range, ...]]:
@@ -229,3 +263,24 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if hours is not None:
             self._removed_at = time.monotonic()
             self._options.tree().remove_before(place, read_for_s=hours * 3600)
+
+
+class RangesStreamReader(MqttStreamReader):
+    """The streaming reader of :class:`RangesDataSource`."""
+
+    def partitions(self, start: dict, end: dict) -> list[InputPartition]:
+        tree = self._options.tree()
+        ranges = tree.ranges(start, end)
+        if sum(r.end - r.start for r in ranges) <= _ONE_TASK_BYTES:
+            # Also a micro-batch without messages has a task, which carries the sets of readings seen on.
+            return [MqttPartition(tuple(ranges))]
+        cut = tree.cut(ranges, self._options.min_partitions, partition_bytes=_RANGES_BYTES)
+        return [MqttPartition(part) for part in cut]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        import pyarrow as pa
+
+        assert isinstance(partition, MqttPartition)
+        kinds = {"collector": pa.string(), "spool": pa.string(), "segment": pa.int64(), "start": pa.int64()}
+        schema = pa.schema([*kinds.items(), ("end", pa.int64())])
+        yield pa.RecordBatch.from_pylist([asdict(r) for r in partition.ranges], schema=schema)

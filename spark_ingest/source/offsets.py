@@ -198,18 +198,23 @@ class SpoolTree:
         return sum(block.messages for r in ranges for block in _blocks(self.spools.view(r.collector), [r]))
 
     def cut(
-        self, ranges: list[Range], min_partitions: int | None, *, max_rows: int | None = None
+        self,
+        ranges: list[Range],
+        min_partitions: int | None,
+        *,
+        max_rows: int | None = None,
+        partition_bytes: int = _PARTITION_BYTES,
     ) -> list[tuple[Range, ...]]:
         """Cut `ranges` at block boundaries into partitions of about equal size, keeping their order.
 
-        Small ranges share a partition and large ones are cut. A partition has about 8 MiB at most. If there are
-        enough blocks, there are about `min_partitions` or more (possibly one less, since blocks differ in size, as in
-        Spark's Kafka source).
+        Small ranges share a partition and large ones are cut. If there are enough blocks, there are about
+        `min_partitions` or more (possibly one less, since blocks differ in size, as in Spark's Kafka source).
 
         :param max_rows: limit of messages per partition, exceeded only by a single block that has more.
+        :param partition_bytes: about the largest size of a partition.
         """
         total = sum(r.end - r.start for r in ranges)
-        wanted = max(min_partitions or 1, -(-total // _PARTITION_BYTES))
+        wanted = max(min_partitions or 1, -(-total // partition_bytes))
         if wanted == 1 and max_rows is None:
             return [tuple(ranges)] if ranges else []
         partitions: list[tuple[Range, ...]] = []

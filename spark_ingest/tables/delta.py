@@ -11,7 +11,7 @@ micro-batch 0 again, would be taken for a replay, and its rows would be skipped 
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -27,13 +27,13 @@ from deltalake import (
     Schema,
     Transaction,
     WriterProperties,
-    write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from ..errors import TablesTaken, UsageError
 from ..location import Location, StorePath, open_table, reason, storage_options
-from .table import Table, places
+from .table import DataFile, Table, places, require_file
 
 _CHECKPOINT_EVERY = 100
 _SETTINGS = {
@@ -96,10 +96,7 @@ class Delta(Table):
                 raise_if_key_not_exists=False,
                 storage_options=storage_options(path),
             )
-            held = {field.name for field in self._table.schema().fields}
-            lacking = [field for field in _fields(schema) if field.name not in held]
-            if lacking:
-                self._table.alter.add_columns(lacking)
+            self.add_columns(schema)
         except (OSError, DeltaError) as error:
             raise UsageError(f"cannot write the table {path}: {reason(error)}; choose another --tables") from error
 
@@ -151,22 +148,36 @@ class Delta(Table):
                 rows = rows.filter(pa.array(other | (places(rows) > self._removed_up_to[spool])))
         return rows
 
-    def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
-        """Append `rows` unless the micro-batch has already been committed; return whether it appended."""
-        if not rows.num_rows or self.has(application_id, batch_id):
+    def commit_files(self, files: Sequence[DataFile], application_id: str, batch_id: int) -> bool:
+        """Add data files in one commit; see :meth:`Table.commit_files`."""
+        if not files or self.has(application_id, batch_id):
             return False
+        for file in files:
+            require_file(self.path, file)
+        now_ms = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(f["path"], f["size"], f["partition"], now_ms, True, f["stats"]) for f in files
+        ]
         with self.committing(application_id, batch_id) as (delta, properties):
-            write_deltalake(
-                delta,
-                rows,
-                mode="append",
-                schema_mode="merge",
-                partition_by=self._partition_by,
-                writer_properties=WRITER,
+            delta.create_write_transaction(
+                actions,
+                "append",
+                delta.schema(),
+                self._partition_by or [],
                 commit_properties=properties,
                 post_commithook_properties=self.hooks(),
             )
         return True
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Add the columns of `schema` that the table lacks; its older rows read as null.
+
+        :raises DeltaError: the table cannot be changed.
+        """
+        held = {field.name for field in self.delta.schema().fields}
+        lacking = [field for field in _fields(schema) if field.name not in held]
+        if lacking:
+            self._table.alter.add_columns(lacking)
 
     def hooks(self) -> PostCommitHookProperties:
         """Return what delta-rs does after a commit to the version of :attr:`delta`.

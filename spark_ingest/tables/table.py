@@ -2,13 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 
-from ..location import Location
+from ..errors import UsageError
+from ..location import Location, StorePath
 from .schemas import PLACE_COLUMNS
 
 
@@ -17,8 +19,45 @@ def places(rows: pa.Table) -> np.ndarray:
     return (rows["segment"].to_numpy() << 40) + rows["position"].to_numpy()
 
 
+class DataFile(TypedDict):
+    """A durable Parquet file, described in types that JSON can represent.
+
+    :ivar path: relative to the table.
+    :ivar size: in bytes.
+    :ivar partition: partition column to value.
+    :ivar rows: number of rows.
+    :ivar stats: Delta's statistics of the file, as JSON text.
+    """
+
+    path: str
+    size: int
+    partition: dict[str, str]
+    rows: int
+    stats: str
+
+
+def require_file(folder: Location, file: DataFile) -> None:
+    """Check that this process sees a data file as a task has written it.
+
+    :raises UsageError: it does not.
+    """
+    path = folder / file["path"]
+    is_there = isinstance(path, StorePath) or path.is_file()
+    size = (path.size() if isinstance(path, StorePath) else path.stat().st_size) if is_there else None
+    if size != file["size"]:
+        raise UsageError(
+            f"an executor has written {path} and the driver does not see it: "
+            "--tables must be a path on a disk that all nodes share; nothing was committed to this table"
+        )
+
+
 class Table(ABC):
-    """A table at `path`."""
+    """A table at `path`.
+
+    :cvar FILE_PREFIX: how the names of files begin that tasks write for :meth:`commit_files`.
+    """
+
+    FILE_PREFIX = "part-"
 
     def __init__(self, path: Location) -> None:
         self.path = path
@@ -42,8 +81,16 @@ class Table(ABC):
         """Return whether the micro-batch has already been committed to this table."""
 
     @abstractmethod
-    def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
-        """Append `rows` unless the micro-batch has already been committed; return whether it appended."""
+    def commit_files(self, files: Sequence[DataFile], application_id: str, batch_id: int) -> bool:
+        """Add data files that tasks have written, unless the micro-batch has already been committed.
+
+        :returns: whether the files were added.
+        :raises UsageError: this process does not see one of the files as it was written.
+        """
+
+    @abstractmethod
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Add the columns of `schema` that the table lacks; its older rows read as null."""
 
     def without_removed(self, rows: pa.Table) -> pa.Table:
         """Return `rows` without those that retention removed from the table: a new checkpoint reads them again."""

@@ -14,8 +14,8 @@ from test_record import messages
 
 from spark_ingest import durable
 from spark_ingest.errors import UsageError
+from spark_ingest.pipeline import data_files
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
-from spark_ingest.pipeline.command import main
 from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.process import require_format
 from spark_ingest.pipeline.rebuild import rebuild, recount
@@ -53,63 +53,49 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("complete", [False, True], ids=["before the rename", "after it"])
-def test_a_power_cut_at_any_file_of_a_micro_batch_loses_and_duplicates_nothing(tmp_path, monkeypatch, complete):
-    """In full sweeps both cuts come at every file; otherwise they come at every other file in turn."""
-    written = 0
-    cut_at: int | None = None
-    replace_file = parquet.replace_file
+class Cuts:
+    """Counts the steps that change a file, and cuts the power at one of them."""
 
-    def cut(path: Path, data: bytes) -> None:
-        nonlocal written
-        written += 1
-        if written == cut_at:
-            if complete:
-                replace_file(path, data)
-            else:
-                path.with_name(f".{path.name}.1.tmp").write_bytes(bytes(data)[:100])
-            raise PowerCut
-        replace_file(path, data)
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.steps = 0
+        self.at: int | None = None
+        for target, name in (
+            (durable, "replace_file"),
+            (parquet, "replace_checked"),
+            (data_files._OpenFile, "close"),
+            (Path, "rename"),
+        ):
+            patch.setattr(target, name, self._counted(getattr(target, name)))
 
-    monkeypatch.setattr(parquet, "replace_file", cut)
-    monkeypatch.setattr(durable, "replace_file", cut)
+    def _counted(self, step):
+        def counted(*arguments, **options):
+            self.steps += 1
+            if self.steps == self.at:
+                raise PowerCut
+            return step(*arguments, **options)
+
+        return counted
+
+
+def test_a_power_cut_at_any_step_of_a_micro_batch_loses_and_duplicates_nothing(tmp_path, monkeypatch):
+    """Planted: renames that nobody finishes; a commit noted only after the renames. In full sweeps at every step."""
+    cuts = Cuts(monkeypatch)
     writer(tmp_path / "whole").write(over_midnight(), 0, QUERY)
     made = len(files(tmp_path / "whole"))
     assert made == 3 + 3 + 1 + 1, "bronze and silver a day, quarantine, duplicates"
-    # Six marks, the data files, and the readings seen.
-    assert written == 6 + made + 1
-    for point in range(1, written + 1) if FULL else range(1 + complete, written + 1, 2):
-        folder, written, cut_at = tmp_path / str(point), 0, point
+    steps = cuts.steps
+    assert steps > 6 + 4 + 2 * made, "marks, commits, and each file's end and rename"
+    for point in range(1, steps + 1, 1 if FULL else 3):
+        folder, cuts.steps, cuts.at = tmp_path / str(point), 0, point
         with pytest.raises(PowerCut):
             writer(folder).write(over_midnight(), 0, QUERY)
-        cut_at = None
+        cuts.at = None
         for batch_id in (0, 1):
             writer(folder).write(over_midnight(batch_id * MADE), batch_id, QUERY)
-        assert summary(folder) == (2 * MADE, 2 * MADE, 6), f"cut at file {point}"
-        assert not [path for name in SCHEMAS for path in (folder / name).glob("**/.*.tmp")], "removed at the start"
-
-
-def test_the_control_that_takes_a_part_of_a_micro_batch_for_all_of_it_is_caught(tmp_path, monkeypatch):
-    append_once = Parquet.append_once
-    monkeypatch.setattr(
-        Parquet,
-        "append_once",
-        lambda self, rows, name, batch: not self.has(name, batch) and append_once(self, rows, name, batch),
-    )
-    replace_file, silver = parquet.replace_file, []
-
-    def cut(path: Path, data: bytes) -> None:
-        if "silver" in path.parts and path.suffix == ".parquet":
-            silver.append(path)
-            if len(silver) == 2:
-                raise PowerCut
-        replace_file(path, data)
-
-    monkeypatch.setattr(parquet, "replace_file", cut)
-    with pytest.raises(PowerCut):
-        writer(tmp_path).write(over_midnight(), 0, QUERY)
-    writer(tmp_path).write(over_midnight(), 0, QUERY)
-    assert summary(tmp_path).rows < MADE
+        assert summary(folder) == (2 * MADE, 2 * MADE, 6), f"cut at step {point}"
+        writer(folder)
+        hidden = [path for name in SCHEMAS for path in (folder / name).glob("**/.*.parquet")]
+        assert not hidden, "removed at the start"
 
 
 def test_engines_read_the_folder_as_it_stands(tmp_path):
@@ -171,10 +157,3 @@ def test_a_damaged_mark_is_named(tmp_path):
     (tmp_path / "silver" / MARK).write_text("{")
     with pytest.raises(UsageError, match=f"{MARK} is damaged; choose another --tables"):
         writer(tmp_path)
-
-
-def test_executors_do_not_write_parquet(tmp_path, capfd):
-    (tmp_path / "spool").mkdir()
-    given = ["--spool", tmp_path / "spool", "--tables", tmp_path / "t", "--checkpoint", tmp_path / "c", "--once"]
-    assert main([*map(str, given), "--format", "parquet", "--write-path", "executors"]) == 2
-    assert "give --write-path driver, or leave out --format" in capfd.readouterr().err

@@ -4,13 +4,12 @@ import json
 
 import cbor2
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from gold_fleet import QUERY, SECOND, assert_law, table_of, telemetry
 from spark_helpers import RECEIVED_MS
 
 from spark_ingest.decoders.rules import Rules
-from spark_ingest.pipeline.batch import FORMATS, BatchWriter
+from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.delete_device import delete_device
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.tables.schemas import SCHEMAS
@@ -153,22 +152,6 @@ def test_a_claim_in_cbor_is_forgotten_too_also_where_the_name_comes_in_pieces(tm
     assert [row["device_id"] for row in rows(tmp_path, "silver")] == ["eve"]
     assert [row["device_id"] for row in rows(tmp_path, "quarantine")] == ["alice"]
     assert delete_device(tmp_path, "eve")["bronze"] == 2
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_column_that_silver_lacks_is_added_and_is_null_in_its_older_rows(tmp_path, format):
-    """Planted: the column is put in the middle, or rows are written without it."""
-    with pytest.MonkeyPatch.context() as older:
-        for name in ("silver", "quarantine"):
-            older.setitem(SCHEMAS, name, pa.schema(list(SCHEMAS[name])[: -1 if name == "silver" else -4]))
-        writer = BatchWriter(tmp_path, tmp_path / "state", format=format)
-        before = writer.tables["silver"].append_once
-        older.setattr(writer.tables["silver"], "append_once", lambda r, *by: before(r.drop_columns(["topic"]), *by))
-        writer.write(table_of([claimed("fleet/a/telemetry", "a")]), 0, QUERY)
-    writer = BatchWriter(tmp_path, tmp_path / "state", format=format)
-    writer.write(table_of([claimed("fleet/a/telemetry", "a", 1), claimed("fleet/a/telemetry", "a")], 1), 1, QUERY)
-    silver = writer.tables["silver"].scan(["seq", "topic"]).sort_by("seq").to_pylist()
-    assert silver == [{"seq": 0, "topic": None}, {"seq": 1, "topic": "fleet/a/telemetry"}]
 
 
 def test_a_device_whose_name_is_sql_or_a_path_is_kept_counted_and_forgotten_like_any_other(tmp_path):

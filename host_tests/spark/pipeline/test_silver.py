@@ -32,7 +32,7 @@ def test_another_payload_under_a_known_identity_is_quarantined_and_the_same_one_
     second = [reading(0, 3.0), reading(0, 1.0), reading(2, 1.0)]
     # The same identity without a clock: found by searching the whole table.
     second.append((*telemetry("a", "1-x", 0, None, 5, t=1.0), RECEIVED_MS))
-    for stage in STAGES if FULL else ("progress written", "silver committed", "quarantine committed"):
+    for stage in STAGES if FULL else ("written", "silver committed", "quarantine committed"):
         folder = tmp_path / stage.replace(" ", "-")
 
         def stop(reached, stage=stage):

@@ -196,7 +196,7 @@ class Chain:
 
     @property
     def is_cluster(self) -> bool:
-        """Whether Spark has executors, and so uses the cluster's write path."""
+        """Whether Spark's executors are processes of their own."""
         return bool(self._master)
 
     @property

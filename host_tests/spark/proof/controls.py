@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from own_session import ended_at, run_pipeline
+from own_session import ended_at, run_pipeline, tasks_here
 from spark_helpers import eventually_in_spark, publish_packet
 
 from spark_ingest.spool.writer import Spool
@@ -57,11 +57,11 @@ class PipelineControl(NamedTuple):
 
 
 PIPELINE_CONTROLS = {
-    "reads the latest progress": PipelineControl(mistakes.READS_LATEST_PROGRESS, ("progress written", 1)),
+    "reads the latest progress": PipelineControl(mistakes.READS_LATEST_PROGRESS, ("written", 1)),
     "appends without a transaction": PipelineControl(mistakes.APPENDS_WITHOUT_TRANSACTION, ("silver committed", 2)),
-    "does not deduplicate": PipelineControl(mistakes.DOES_NOT_DEDUPLICATE, ("decoded", 2)),
-    "forgets readings that come late": PipelineControl(mistakes.FORGETS_LATE_READINGS, ("decoded", 2)),
-    "takes another payload for a duplicate": PipelineControl(mistakes.DROPS_CONFLICTS, ("decoded", 2)),
+    "does not deduplicate": PipelineControl(mistakes.DOES_NOT_DEDUPLICATE, ("written", 2)),
+    "forgets readings that come late": PipelineControl(mistakes.FORGETS_LATE_READINGS, ("written", 2)),
+    "takes another payload for a duplicate": PipelineControl(mistakes.DROPS_CONFLICTS, ("written", 2)),
     "takes gold's state as it was saved": PipelineControl(
         mistakes.GOLD_TAKES_SAVED_STATE, ("gold windows committed", 2)
     ),
@@ -70,10 +70,10 @@ PIPELINE_CONTROLS = {
         mistakes.NUMBERS_ROWS, ("silver committed", 2), {"number": 0.2}
     ),
     "loses what a node's birth says": PipelineControl(mistakes.FORGETS_BIRTHS, ("silver committed", 2), {"node": 0.2}),
-    "leaves large messages out": PipelineControl(mistakes.LEAVES_LARGE_OUT, ("decoded", 2), {"long": 0.02}),
-    "cuts dense records": PipelineControl(mistakes.CUTS_DENSE, ("decoded", 2), {"dense": 0.02}),
-    "does not check its files": PipelineControl(mistakes.IGNORES_DAMAGE, ("decoded", 3), flips=True),
-    "believes the collector's clock": PipelineControl(mistakes.BELIEVES_CLOCK, ("decoded", 2), clock_shift=3600),
+    "leaves large messages out": PipelineControl(mistakes.LEAVES_LARGE_OUT, ("written", 2), {"long": 0.02}),
+    "cuts dense records": PipelineControl(mistakes.CUTS_DENSE, ("written", 2), {"dense": 0.02}),
+    "does not check its files": PipelineControl(mistakes.IGNORES_DAMAGE, ("written", 3), flips=True),
+    "believes the collector's clock": PipelineControl(mistakes.BELIEVES_CLOCK, ("written", 2), clock_shift=3600),
 }
 # These need no Spark, so they are quick: their effect is visible in the spool.
 COLLECTOR_CONTROLS = {
@@ -118,7 +118,7 @@ def pipeline_in_session(spark: SparkSession, control: PipelineControl, folder: P
     if config is not None:
         config.write_text(control.rules)
         arguments += ["--config", config]
-    with mistakes.planted(control.mistake):
+    with mistakes.planted(control.mistake), tasks_here():
         ended_at(spark, *control.die_at, *arguments)
         if run_pipeline(spark, *arguments):
             return ["the pipeline failed"]

@@ -55,24 +55,28 @@ class Flips:
         ]
 
     def _is_read(self, flip: _Flip, reported: set[_Flip]) -> bool:
-        """Return whether a pipeline has read the file. The set of readings seen is given up at its first damaged file.
+        """Return whether a pipeline has read the file. The set of a bucket is given up at its first damaged file.
 
-        Without a further micro-batch, nobody reads the set.
+        Without a further micro-batch, nobody reads the sets.
         """
         if flip.path.suffix != ".arrow":
             return True
-        same_set = [each for each in reported if each.path.suffix == ".arrow" and each.committed == flip.committed]
+        same_set = [
+            each for each in reported if each.path.parent == flip.path.parent and each.committed == flip.committed
+        ]
         damaged = min((_number(each.path) for each in same_set), default=_number(flip.path))
         return flip.committed < self._committed() and _number(flip.path) <= damaged
 
     def _files(self) -> list[Path]:
         last = self._committed()
-        numbered = {path: _number(path) for path in (self._checkpoint / "umqtt").glob("*-*.arrow")}
-        whole = max((n for path, n in numbered.items() if path.stem.startswith("progress") and n <= last), default=None)
         found = []
-        if whole is not None:
-            found = [self._checkpoint / "umqtt" / f"progress-{whole}.arrow"]
-            found += [path for path, n in numbered.items() if path.stem.startswith("changes") and whole < n <= last]
+        for bucket in (self._checkpoint / "umqtt").glob("bucket-*"):
+            numbered = {path: _number(path) for path in bucket.glob("*-*.arrow")}
+            wholes = [n for path, n in numbered.items() if path.stem.startswith("progress") and n <= last]
+            if wholes:
+                whole = max(wholes)
+                found.append(bucket / f"progress-{whole}.arrow")
+                found += [path for path, n in numbered.items() if path.stem.startswith("changes") and whole < n <= last]
         return sorted(found) + sorted(path for path in self._tables.glob(_STATE) if path.name.isdecimal())
 
     def _committed(self) -> int:

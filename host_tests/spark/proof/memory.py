@@ -1,24 +1,27 @@
-"""How much memory the pipeline's Python process takes for micro-batches of large, many and dense messages.
+"""How much memory the pipeline's Python processes take for micro-batches of large, many and dense messages.
 
 ``python -m proof.memory pipeline KIND MIB FOLDER`` fills a spool in an empty folder, runs the pipeline over it and
-prints its peak in bytes (VmHWM). ``peak`` does so in a new process; ``writer_peak`` leaves Spark out, for a quick look.
+prints the peak of its Python processes together, in bytes; memory that they share counts once. ``peak`` does so in a
+new process; ``writer_peak`` (VmHWM) leaves Spark out, for a quick look.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
-from spark_helpers import SPARK_LIMIT_S, publish_packet
+from spark_helpers import SPARK_LIMIT_S, children, publish_packet
 
 from spark_ingest.pipeline import messages
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
@@ -28,6 +31,7 @@ from spark_ingest.tables.schemas import BRONZE_SCHEMA
 _TOPIC = "fleet/d/telemetry"
 _GROUP_BYTES = 1 << 20
 _LARGEST = 64
+_SAMPLED_EVERY_S = 0.02
 _DOCS = Path(__file__).parents[3] / "docs" / "ingest.md"
 _ROW = re.compile(r"^\| (\d+)M[^|]* \| ([\d.]+) GB \|", re.MULTILINE)
 
@@ -143,6 +147,38 @@ def _peak_of_this_process() -> int:
     return int(line.split()[1]) << 10
 
 
+class _Sampled:
+    """Samples the memory of this process and of the Python processes below it."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(_SAMPLED_EVERY_S):
+            self.peak = max(self.peak, sum(map(_bytes_of, [os.getpid(), *children(os.getpid())])))
+
+
+def _bytes_of(process: int) -> int:
+    """Return the memory of a Python process, its share of what processes share; 0 if it has ended or is another."""
+    try:
+        if "python" not in Path(f"/proc/{process}/comm").read_text():
+            return 0
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Pss:"))
+
+
 def _main(what: str, kind: str, megabytes: int, folder: Path, mistake: str = "") -> None:
     if what == "fill":
         with Spool(folder / "spool" / "north", sync=lambda _descriptor: None) as spool:
@@ -157,7 +193,10 @@ def _main(what: str, kind: str, megabytes: int, folder: Path, mistake: str = "")
         options = ["--spool", "spool", "--tables", "tables", "--checkpoint", "checkpoint"]
         options = [word if word.startswith("--") else str(folder / word) for word in options]
         small = ["--cores", "1", "--conf", "spark.driver.memory=480m"] if megabytes <= 4 else []
-        assert command.main([*options, "--once", "--max-bytes", f"{megabytes}M", *small]) == 0
+        with _Sampled() as sampled:
+            assert command.main([*options, "--once", "--max-bytes", f"{megabytes}M", *small]) == 0
+        print(sampled.peak)
+        return
     else:
         exec(mistake, {"messages": messages})
         payloads = pa.chunked_array([pa.array(group, pa.binary()) for group in _groups(kind, megabytes << 20)])

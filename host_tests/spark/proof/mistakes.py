@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from spark_ingest.pipeline import batch, foreign, gold, gold_state, progress, record
+from spark_ingest.pipeline import batch, foreign, gold, gold_state, messages, progress, record, silver, tasks
 from spark_ingest.pipeline.births import BirthFiles
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
@@ -91,22 +91,22 @@ Seen._fill_gap = lambda self, boot, seq: False
 
 # Ignores the transaction and the message's position, which would show that it is already there.
 QUARANTINES_AGAIN = """
-append_once, without_known = Delta.append_once, Delta.without_known
-def always(self, rows, application_id, batch_id):
+commit_files, without_known = Delta.commit_files, Delta.without_known
+def always(self, files, application_id, batch_id):
     if self.path.name == "quarantine":
         application_id += str(os.getpid())
-    return append_once(self, rows, application_id, batch_id)
-Delta.append_once = always
+    return commit_files(self, files, application_id, batch_id)
+Delta.commit_files = always
 Delta.without_known = lambda self, rows: rows if self.path.name == "quarantine" else without_known(self, rows)
 """
 
 # Treats a known identity with another payload as a duplicate.
 DROPS_CONFLICTS = """
-again = batch.repeated
+again = silver.repeated
 def trusting(*arguments):
     found = again(*arguments)
     return found._replace(conflicts=found.conflicts.slice(0, 0))
-batch.repeated = trusting
+silver.repeated = trusting
 """
 
 # Uses the saved state, without what the windows have counted since.
@@ -136,11 +136,12 @@ BirthFiles.save = lambda self, batch_id, births: None
 """
 
 LEAVES_LARGE_OUT = """
-write = batch.BatchWriter.write
-def small_only(self, messages, batch_id, query_id):
-    small = [len(payload) < 1_000_000 for payload in messages["payload"].to_pylist()]
-    return write(self, messages.filter(pa.array(small)), batch_id, query_id)
-batch.BatchWriter.write = small_only
+_pieces = tasks._pieces
+def small_only(batches):
+    for messages in _pieces(batches):
+        small = [len(payload) < 1_000_000 for payload in messages["payload"].to_pylist()]
+        yield messages.filter(pa.array(small))
+tasks._pieces = small_only
 """
 
 CUTS_DENSE = """
@@ -168,12 +169,14 @@ messages._PIECE_BYTES = 1 << 40
 _PIPELINE = """
 import os, signal, sys
 import pyarrow as pa
-from spark_ingest.pipeline import batch, foreign, gold, gold_state, progress, record
+from spark_ingest.pipeline import batch, foreign, gold, gold_state, messages, progress, record, silver, tasks
 from spark_ingest.pipeline.births import BirthFiles
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables.delta import Delta
 {mistake}
+os.environ |= {workers!r}
+sys.argv += ["--conf", "spark.python.daemon.module=proof.mistaken_workers"]
 wanted, left = {die_at!r}
 if wanted == "gold state saved":
     # A pipeline on older tables saves it after ten minutes only.
@@ -188,6 +191,7 @@ from spark_ingest.pipeline.command import main
 sys.exit(main(on_stage=on_stage))
 """
 
+_MODULES = (batch, foreign, gold, gold_state, messages, progress, record, silver, tasks)
 _OF_MODULES = (batch.BatchWriter, gold_state.State)
 _PROGRAMS = {"collector": _COLLECTOR, "pipeline": _PIPELINE}
 
@@ -198,19 +202,24 @@ def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> l
     die_at: the stage at whose N-th occurrence the process kills itself, or None.
     """
     if mistake or die_at:
-        program = _PROGRAMS[part].format(mistake=mistake, die_at=die_at or ("", 0))
+        workers = {"PLANTED_MISTAKE": mistake, "PYTHONPATH": os.pathsep.join(sys.path)}
+        program = _PROGRAMS[part].format(mistake=mistake, die_at=die_at or ("", 0), workers=workers)
         return [sys.executable, "-c", program]
     return [sys.executable, "-m", f"spark_ingest.{part}"]
+
+
+def plant(mistake: str) -> None:
+    """Plant a mistake of the pipeline in this process."""
+    classes = {"BirthFiles": BirthFiles, "Seen": Seen, "Progress": Progress, "Delta": Delta}
+    exec(mistake, {"os": os, "pa": pa, **{each.__name__.rpartition(".")[2]: each for each in _MODULES}, **classes})
 
 
 @contextmanager
 def planted(mistake: str) -> Iterator[None]:
     """Plant a mistake of the pipeline in this process within this context."""
-    modules = {each.__name__.rpartition(".")[2]: each for each in (batch, foreign, gold, gold_state, progress, record)}
-    classes = {"BirthFiles": BirthFiles, "Seen": Seen, "Progress": Progress, "Delta": Delta}
-    names = {"os": os, "pa": pa, **modules, **classes}
-    changed = {each: dict(vars(each)) for each in (*modules.values(), *classes.values(), *_OF_MODULES)}
-    exec(mistake, names)
+    classes = (BirthFiles, Seen, Progress, Delta, *_OF_MODULES)
+    changed = {each: dict(vars(each)) for each in (*_MODULES, *classes)}
+    plant(mistake)
     try:
         yield
     finally:

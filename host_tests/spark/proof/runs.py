@@ -15,7 +15,7 @@ from pathlib import Path
 from object_store import ObjectStore
 from spark_helpers import eventually_in_spark
 
-from spark_ingest.pipeline import batch, cluster, gold
+from spark_ingest.pipeline import batch, gold
 
 from . import kinds as payloads
 from .chain import SPARK_KINDS, Chain
@@ -102,8 +102,7 @@ class Run:
 
     def stage(self) -> tuple[str, int]:
         """Choose a stage to die at, and at which occurrence."""
-        stages = cluster.STAGES if self._chain.is_cluster else batch.STAGES
-        return self._rng.choice([*((stage, self._rng.randint(1, 3)) for stage in stages), *_GOLD_STAGES])
+        return self._rng.choice([*((stage, self._rng.randint(1, 3)) for stage in batch.STAGES), *_GOLD_STAGES])
 
     def settle(self) -> None:
         """Wait until spool and tables have everything, or nothing more comes; then end all processes cleanly."""
@@ -196,12 +195,9 @@ def run(
     return tally
 
 
-def _shares(rng: random.Random, *, is_cluster: bool) -> Mapping[str, float]:
-    """Choose the kinds of payload: all that the write path can read, or the firmware's records alone."""
-    if rng.random() > _WITH_KINDS:
-        return {}
-    # An executor does not see the messages of a Sparkplug node in their order.
-    return {kind: share for kind, share in payloads.SHARES.items() if kind != "node" or not is_cluster}
+def _shares(rng: random.Random) -> Mapping[str, float]:
+    """Choose the kinds of payload: all that there are, or the firmware's records alone."""
+    return {} if rng.random() > _WITH_KINDS else payloads.SHARES
 
 
 def _one_chain(
@@ -209,7 +205,7 @@ def _one_chain(
 ) -> None:
     """Make a run for each of `kinds` over one chain; count at the end."""
     rng = random.Random(f"{seed}/dimensions")
-    shares = _shares(rng, is_cluster=bool(master))
+    shares = _shares(rng)
     rules = payloads.rules(shares) if shares else ""
     with Chain(place, random.Random(seed), master=master, store=store, rules=rules) as chain:
         if chain.is_cluster:

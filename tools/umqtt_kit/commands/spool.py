@@ -235,7 +235,7 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     Example:
       umqtt spool retire spool north --checkpoint checkpoint
     """
-    from spark_ingest.pipeline.plan import committed_offset
+    from spark_ingest.pipeline.process import committed_offset
     from spark_ingest.source.offsets import SpoolTree, to_place, to_position
     from spark_ingest.spool.access import LocalSpools
     from spark_ingest.spool.retire import retire as remove

@@ -1,0 +1,467 @@
+"""The work of Spark's tasks on a micro-batch. The functions know Arrow tables only; :mod:`stream` makes tasks of them.
+
+:func:`decode` runs once per partition of the source. It writes bronze and what is no reading, and yields the readings
+in SHUFFLE_SCHEMA: rows of one Arrow table each, for the bucket of their device.
+
+:func:`deduplicate` runs once per bucket. It takes the set of readings that the bucket had seen after N-1, writes the
+set after N, and yields the new readings as rows of silver. The sets are stored with the checkpoint, which every node
+sees. Sparkplug's messages are decoded here, since those of a node must be read in their order.
+
+:func:`write` writes rows of silver.
+
+All of them write data files that belong to no table yet, and report them; the driver commits them (:mod:`batch`).
+What a task writes depends only on the offsets and the sets after N-1, so repeating it changes nothing. Memory is
+bounded whatever the size of a micro-batch: messages are decoded in pieces, and the readings of a bucket come in parts.
+"""
+
+import json
+import socket
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from ..decoders.rules import NO_RULES, Rules
+from ..durable import read_checked
+from ..errors import FileDamaged, UsageError
+from ..location import Location, located, open_table
+from ..tables.delta import Delta
+from ..tables.parquet import Parquet
+from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, READING_SCHEMA, SCHEMAS
+from ..tables.table import Table
+from .births import BirthFiles
+from .data_files import FileWriter
+from .dedup import Limits, Seen
+from .messages import MESSAGE_COLUMNS, divide_ordered, part
+from .process import write_failure
+from .progress import Progress
+from .silver import judge, seen_in_tables, stored_identities
+
+FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
+"""The values of --format."""
+
+SHUFFLE_SCHEMA = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("part", pa.int32()),
+        ("source", pa.int32()),
+        ("number", pa.int32()),
+        ("kind", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+SHUFFLE_COLUMNS = "bucket int, part int, source int, number int, kind string, data binary"
+"""A row between the tasks, in `data` an Arrow table of one `kind`.
+
+part: of the bucket; devices are divided into parts, which are deduplicated one after the other.
+source, number: the partition and the piece of it; they give the order in which the messages were received.
+"""
+
+_NUMBERED, _UNNUMBERED, _ORDERED = "readings", "unnumbered", "messages in order"
+_MESSAGES = pa.schema([BRONZE_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
+_KINDS = {_NUMBERED: READING_SCHEMA, _UNNUMBERED: READING_SCHEMA, _ORDERED: _MESSAGES}
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+# Messages are decoded in pieces of about this many bytes of Arrow.
+_PIECE_BYTES = 8 << 20
+# A worker may get any bucket; a set that is not in its memory is read from files.
+_KEPT_SETS = 8
+STATE_FILE = "buckets.json"
+
+Report = Callable[[str, dict[str, Any]], None]
+"""Takes a task's name and what it did. If a task is repeated, one of its equal reports counts."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The parameters of a micro-batch's tasks.
+
+    :ivar tables: folder or URL of the tables, which every node sees.
+    :ivar state: folder of the buckets' sets, which every node sees.
+    :ivar query_id: the query's id in the checkpoint.
+    :ivar batch_id: number of the micro-batch.
+    :ivar buckets: number of buckets.
+    :ivar limits: how much of each bucket's set may stay in memory.
+    :ivar silver_committed: whether silver has this micro-batch from an earlier attempt.
+    :ivar table_ids: table to its identity.
+    :ivar state_id: identity of the state folder, in its STATE_FILE.
+    :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
+    :ivar format: format of the tables, one of FORMATS.
+    """
+
+    tables: str
+    state: str
+    query_id: str
+    batch_id: int
+    buckets: int
+    limits: Limits
+    silver_committed: bool
+    table_ids: Mapping[str, str]
+    state_id: str
+    rules: Rules = NO_RULES
+    format: str = "delta"
+
+    def require_shared(self, name: str) -> None:
+        """Check that this node sees the driver's table `name` and state, and not local folders with the same paths.
+
+        Files in a folder that only this node sees would be committed, but missing for everybody else.
+
+        :raises UsageError: the node does not see them.
+        """
+        try:
+            same_state = json.loads(bytes(read_checked(Path(self.state) / STATE_FILE)))["id"] == self.state_id
+            same_table = self._identity(name) == self.table_ids[name]
+        except (OSError, FileDamaged, DeltaError, UsageError):
+            same_state = same_table = False
+        if not (same_state and same_table):
+            raise UsageError(
+                f"the node {socket.gethostname()} does not see {self.tables} or {self.state} as the driver does: "
+                "--tables and --checkpoint must be paths on a disk that all nodes share"
+            )
+
+    def _identity(self, name: str) -> str:
+        path = located(self.tables) / name
+        if self.format == "delta":
+            return str(open_table(path).metadata().id)
+        return Parquet(path, SCHEMAS[name], PARTITIONED_BY.get(name)).identity
+
+
+class _Bucket(NamedTuple):
+    """A bucket's set of readings seen after micro-batch `batch_id`, the files of its state, and lines for people."""
+
+    batch_id: int
+    seen: Seen
+    progress: Progress
+    births: BirthFiles
+    remarks: list[str]
+
+
+# Kept by a Python worker between tasks. The keys contain the query's id, so another query never finds them.
+_tables: dict[tuple[str, str, str], Table] = {}
+_buckets: OrderedDict[tuple[str, str, int], _Bucket] = OrderedDict()
+
+
+def forget_worker() -> None:
+    """Forget what this process keeps between tasks, as if it were a new worker."""
+    _tables.clear()
+    _buckets.clear()
+
+
+def decode(
+    job: Job, partition: int, batches: Iterable[pa.RecordBatch], report: Report, *, parts: int = 1, attempt: int = 0
+) -> Iterator[pa.RecordBatch]:
+    """Write the messages of one partition, except readings; yield the readings in SHUFFLE_SCHEMA.
+
+    :param batches: the messages, with MESSAGE_COLUMNS and possibly others.
+    :param parts: parts of a bucket.
+    :param attempt: Spark's number of the task, for the names of files.
+    :raises UsageError: this node does not see the tables.
+    :raises TablesWriteFailed: a file cannot be written.
+    """
+    counts = {"messages": 0, "ignored": 0, **{f"sent {kind}": 0 for kind in _KINDS}}
+    with _writing(job):
+        writers = {name: _writer(job, name, attempt) for name in ("bronze", "quarantine", "status", "logs")}
+    for number, messages in enumerate(_pieces(batches)):
+        with _writing(job):
+            counts["messages"] += messages.num_rows
+            messages = _table(job, "bronze").without_removed(messages)
+            alone, ordered, nodes = divide_ordered(messages, job.rules)
+            found = part(alone, job.rules)
+            counts["ignored"] += found.ignored
+            rows = {
+                "bronze": bronze_rows(messages),
+                "quarantine": found.quarantined,
+                "status": found.status,
+                "logs": found.logs,
+            }
+            for name, some in rows.items():
+                if some.num_rows:
+                    writers[name].add(_table(job, name).without_known(some))
+        sent: list[tuple[int, int, int, int, str, bytes]] = []
+        for kind, some, devices in (
+            (_NUMBERED, found.readings, found.readings["device_id"]),
+            (_UNNUMBERED, found.unnumbered, _owners(found.unnumbered, found.readings)),
+            (_ORDERED, ordered, pa.chunked_array([pa.array(nodes, pa.string())])),
+        ):
+            counts[f"sent {kind}"] += some.num_rows
+            for place, table in _by_place(some, devices, job.buckets, parts):
+                sent.append((place // parts, place % parts, partition, number, kind, _packed(table)))
+        if sent:
+            columns = zip(*sent, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, SHUFFLE_SCHEMA, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=SHUFFLE_SCHEMA)
+    with _writing(job):
+        files = {name: writer.close() for name, writer in writers.items()}
+    report(f"partition {partition}", {"files": files, "counts": counts})
+
+
+def deduplicate(
+    job: Job, bucket: int, batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0
+) -> Iterator[pa.Table]:
+    """Find a bucket's new readings; yield them as rows of silver, and write duplicates.
+
+    :param batches: rows of SHUFFLE_SCHEMA, sorted by part, source and number.
+    :param attempt: as for :func:`decode`.
+    :raises UsageError: this node does not see the tables.
+    :raises TablesWriteFailed: a file cannot be written.
+    """
+    received = dict.fromkeys(_KINDS, 0)
+    conflicts: list[dict[str, Any]] = []
+    counts = {"silver": 0, "ignored": 0}
+    with _writing(job):
+        silver_table = _table(job, "silver")
+        writers = {name: _writer(job, name, attempt) for name in ("duplicates", "quarantine", "status")}
+        if job.silver_committed:
+            batches = list(batches)
+        bucket_state, rebuilt = _state_before(job, bucket, silver_table, _own_places(job, batches))
+    seen, births = bucket_state.seen, bucket_state.births
+    known = births.before(job.batch_id) if job.rules.has_sparkplug else None
+    for tables in _parts_of(batches):
+        with _writing(job):
+            for kind, table in tables.items():
+                received[kind] += table.num_rows
+            readings, unnumbered = tables[_NUMBERED], tables[_UNNUMBERED]
+            if tables[_ORDERED].num_rows:
+                found = part(tables[_ORDERED], job.rules, known)
+                readings = pa.concat_tables([readings, found.readings])
+                unnumbered = pa.concat_tables([unnumbered, found.unnumbered])
+                _add_new(job, "quarantine", found.quarantined, writers)
+                _add_new(job, "status", found.status, writers)
+                counts["ignored"] += found.ignored
+            judged = judge(readings, unnumbered, seen, silver_table)
+            _add_new(job, "duplicates", judged.duplicates, writers)
+            conflicts += judged.conflicts.select(PLACE_COLUMNS).to_pylist()
+            counts["silver"] += judged.silver.num_rows
+        if judged.silver.num_rows:
+            yield judged.silver
+    with _writing(job):
+        bucket_state.progress.save(job.batch_id, seen)
+        if known is not None:
+            births.save(job.batch_id, known)
+            births.keep(job.batch_id, known)
+        files = {name: writer.close() for name, writer in writers.items()}
+    _keep((job.state, job.query_id, bucket), bucket_state._replace(batch_id=job.batch_id))
+    counts |= {"boots": len(seen), "open_gaps": seen.open_gaps, "rebuilt": rebuilt}
+    counts |= {f"received {kind}": rows for kind, rows in received.items()}
+    remarks = list(bucket_state.remarks)
+    bucket_state.remarks.clear()
+    report(f"bucket {bucket}", {"files": files, "counts": counts, "conflicts": conflicts, "remarks": remarks})
+
+
+def write(job: Job, task: int, tables: Iterable[pa.Table], report: Report, *, attempt: int = 0) -> None:
+    """Write rows of silver.
+
+    :param task: number of the task.
+    :param attempt: as for :func:`decode`.
+    :raises UsageError: this node does not see the tables.
+    :raises TablesWriteFailed: a file cannot be written.
+    """
+    with _writing(job):
+        writer = _writer(job, "silver", attempt)
+    for table in tables:
+        with _writing(job):
+            writer.add(table)
+    with _writing(job):
+        files = writer.close()
+    report(f"writer {task}", {"files": {"silver": files}, "counts": {"written": sum(file["rows"] for file in files)}})
+
+
+def in_one_task(job: Job, batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0) -> Iterator[pa.Table]:
+    """Do what :func:`decode` and :func:`deduplicate` do for a micro-batch of one partition, without a shuffle."""
+    by_bucket: dict[int, list[pa.RecordBatch]] = {bucket: [] for bucket in range(job.buckets)}
+    for sent in decode(job, 0, batches, report, attempt=attempt):
+        for row, bucket in enumerate(sent["bucket"].to_pylist()):
+            by_bucket[bucket].append(sent.slice(row, 1))
+    for bucket, rows in by_bucket.items():
+        yield from deduplicate(job, bucket, rows, report, attempt=attempt)
+
+
+def bronze_rows(messages: pa.Table) -> pa.Table:
+    """Return messages as rows of bronze."""
+    dated = messages.append_column("received_date", messages["received_ts"].cast(pa.date32()))
+    return dated.select(BRONZE_SCHEMA.names).cast(BRONZE_SCHEMA)
+
+
+def place_of(device_id: str, places: int) -> int:
+    """Return the number below `places` of a device. This must never change: the sets are divided by it."""
+    # The CRCs of names that differ in one digit often have the same low bits; the product spreads the difference.
+    mixed = crc32(device_id.encode("utf-8", "surrogatepass")) * 0x9E3779B1 & 0xFFFFFFFF
+    return mixed * places >> 32
+
+
+@contextmanager
+def _writing(job: Job) -> Iterator[None]:
+    """Raise TablesWriteFailed for errors of the disk or of Delta."""
+    try:
+        yield
+    except (OSError, DeltaError) as error:
+        raise write_failure(error, located(job.tables)) from error
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield messages in tables of about _PIECE_BYTES."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _PIECE_BYTES:
+            yield pa.Table.from_batches(held).select(MESSAGE_COLUMNS).cast(_MESSAGES)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held).select(MESSAGE_COLUMNS).cast(_MESSAGES)
+
+
+def _parts_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
+    """Yield the tables of each part of a bucket, by kind; at least one part."""
+    rows = (
+        (number, kind, pa.ipc.open_stream(data).read_all())
+        for batch in batches
+        for number, kind, data in zip(*(batch[name].to_pylist() for name in ("part", "kind", "data")), strict=True)
+    )
+    found = False
+    for _, group in groupby(rows, lambda row: row[0]):
+        found = True
+        yield _joined((kind, table) for _, kind, table in group)
+    if not found:
+        yield _joined(())
+
+
+def _joined(tables: Iterable[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
+    by_kind = {kind: [schema.empty_table()] for kind, schema in _KINDS.items()}
+    for kind, table in tables:
+        by_kind[kind].append(table)
+    return {kind: pa.concat_tables(some) for kind, some in by_kind.items()}
+
+
+def _own_places(job: Job, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Return the places of this micro-batch's messages if silver has it from an earlier attempt, else none.
+
+    Rows of silver at these places do not count as seen before.
+    """
+    places = pa.schema([READING_SCHEMA.field(name) for name in PLACE_COLUMNS])
+    found = [places.empty_table()]
+    if job.silver_committed:
+        for tables in _parts_of(batches):
+            found += [table.select(PLACE_COLUMNS).cast(places) for table in tables.values()]
+    return pa.concat_tables(found)
+
+
+def _state_before(job: Job, bucket: int, silver: Table, own: pa.Table) -> tuple[_Bucket, int]:
+    """Return the bucket's state after N-1, and from how many rows its set was rebuilt (0 if it was not).
+
+    :param own: places of this micro-batch's readings, if silver has them from an earlier attempt.
+    """
+    before = job.batch_id - 1
+    # Removed from memory: if this task fails halfway, the set would be neither the one before nor the one after.
+    kept = _buckets.pop((job.state, job.query_id, bucket), None)
+    rebuilt = 0
+    if kept is None:
+        folder = Path(job.state) / f"bucket-{bucket:04d}"
+        remarks: list[str] = []
+        kept = _Bucket(-1, Seen(), Progress(folder, job.limits), BirthFiles(folder, remarks.append), remarks)
+    seen, progress, damage = kept.seen, kept.progress, ""
+    try:
+        if not progress.catch_up(seen, before):
+            seen = progress.load(before)
+    except FileDamaged as error:
+        seen, damage = None, f" ({error})"
+    if seen is None:
+
+        def in_bucket(rows: pa.Table) -> pa.Table:
+            return rows.filter(pa.array(_places_of(rows["device_id"], job.buckets) == bucket))
+
+        seen, rebuilt = seen_in_tables(silver, _table(job, "duplicates"), own, in_bucket)
+        if damage:
+            kept.remarks.append(rebuilt_line(job.batch_id, damage, rebuilt, silver.path))
+            rebuilt = 0
+    progress.remove_before(before)
+    seen.recall = lambda boots: stored_identities(silver, boots, own)
+    return kept._replace(batch_id=before, seen=seen), rebuilt
+
+
+def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Location) -> str:
+    """Return the line that reports that the set of readings seen was rebuilt from the tables."""
+    return (
+        f"no record of what was seen before micro-batch {batch_id}{damage}: "
+        f"rebuilt it from {rows} rows of {silver} and duplicates"
+    )
+
+
+def _keep(key: tuple[str, str, int], bucket: _Bucket) -> None:
+    _buckets[key] = bucket
+    while len(_buckets) > _KEPT_SETS:
+        _buckets.popitem(last=False)
+
+
+def _table(job: Job, name: str) -> Table:
+    key = (job.tables, job.query_id, name)
+    if key not in _tables:
+        job.require_shared(name)
+        _tables[key] = FORMATS[job.format](located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
+    return _tables[key]
+
+
+def _writer(job: Job, name: str, attempt: int) -> FileWriter:
+    table = _table(job, name)
+    return FileWriter(table.path, PARTITIONED_BY.get(name), f"{table.FILE_PREFIX}{attempt:05d}-")
+
+
+def _add_new(job: Job, name: str, rows: pa.Table, writers: Mapping[str, FileWriter]) -> None:
+    """Write the rows whose places the table does not have yet."""
+    if rows.num_rows:
+        writers[name].add(_table(job, name).without_known(rows))
+
+
+def _owners(unnumbered: pa.Table, readings: pa.Table) -> pa.ChunkedArray:
+    """Return the device of each unnumbered reading, or of the numbered reading that came in the same message.
+
+    If that is a duplicate, the others are too: so they belong into its bucket.
+    """
+    devices = unnumbered["device_id"]
+    if not unnumbered.num_rows or not readings.num_rows:
+        return devices
+    numbered = zip(*(readings[name].to_pylist() for name in [*PLACE_COLUMNS, "device_id"]), strict=True)
+    owners = {tuple(at): device for *at, device in numbered}
+    mine = zip(*(unnumbered[name].to_pylist() for name in [*PLACE_COLUMNS, "device_id"]), strict=True)
+    return pa.chunked_array([pa.array([owners.get(tuple(at), device) for *at, device in mine], pa.string())])
+
+
+def _by_place(rows: pa.Table, devices: pa.ChunkedArray, buckets: int, parts: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (bucket * parts + part, rows) where there are rows; the order of the rows is kept."""
+    if not rows.num_rows:
+        return
+    count = buckets * parts
+    if count == 1:
+        yield 0, rows
+        return
+    places = _places_of(devices, count)
+    order = np.argsort(places, kind="stable")
+    ends = np.searchsorted(places[order], np.arange(count), side="right").tolist()
+    sorted_rows = rows.take(pa.array(order)).combine_chunks()
+    start = 0
+    for place, end in enumerate(ends):
+        if start < end:
+            yield place, sorted_rows.slice(start, end - start)
+        start = end
+
+
+def _places_of(devices: pa.ChunkedArray, places: int) -> np.ndarray:
+    encoded = devices.combine_chunks().dictionary_encode()
+    by_device = np.array([place_of(name, places) for name in encoded.dictionary.to_pylist()], dtype=np.int64)
+    return by_device[encoded.indices.to_numpy()]
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
