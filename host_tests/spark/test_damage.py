@@ -8,13 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from spark_helpers import fill, record
-from spark_ingest.pipeline.cluster import _settled_buckets
 from test_batch import BATCHES, QUERY, workload
 from test_record import messages
 
 from spark_ingest.durable import read_checked, replace_checked
 from spark_ingest.errors import FileDamaged, IngestError, SpoolDamaged, UsageError
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter, _settled_buckets
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.gold_state import load
 from spark_ingest.pipeline.process import require_checkpoint
@@ -60,7 +59,7 @@ def test_every_damage_of_every_file_of_state_is_known_as_damage(tmp_path, rng):
     made(tmp_path)
     Gold(tmp_path).update()
     (gold,) = (tmp_path / "gold" / ".state").iterdir()
-    progress = tmp_path / "state"
+    progress = tmp_path / "state" / "bucket-0001"
     _settled_buckets(tmp_path / "buckets", 8, print)
     cases: list[tuple[Path, Callable[[], object]]] = [
         (progress / "progress-0.arrow", lambda: Progress(progress).load(BATCHES - 1)),

@@ -7,9 +7,6 @@ from pathlib import Path
 from ..alerts.config import AlertConfig
 from ..decoders.rules import NO_RULES, Rules
 from ..location import Location
-from .session import is_cluster
-
-_CLUSTER_BUCKETS = 8
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,6 @@ class PipelineConfig:
     keep_hours: float = 24.0
     rules: Rules = NO_RULES
     transform: Path | None = None
-
-    @property
-    def default_buckets(self) -> int:
-        """The number of buckets of a new checkpoint."""
-        return _CLUSTER_BUCKETS if is_cluster(self.master) else self.cores
 
     def source_options(self) -> dict[str, str]:
         """Return the options of ``format("mqtt")``."""

@@ -71,7 +71,7 @@ from .process import (
     stop_session,
     write_failure,
 )
-from .session import began_too_slowly, start_session
+from .session import began_too_slowly, is_cluster, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +88,7 @@ _STOP_PATIENCE_S = 60.0
 _STARTS = 5
 _SPARK_STARTS = 4
 _LOOK_S = 60.0
+_CLUSTER_BUCKETS = 8
 _STORE_DELAYS_S = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -287,11 +288,12 @@ class Pipeline:
 
         transform = load(config.transform) if config.transform else None
         silver = columns_of(session, transform) if transform else None
+        buckets = _CLUSTER_BUCKETS if is_cluster(session.sparkContext.master or "local") else config.cores
         batches = MicroBatches(session, Options(source), transform=transform, silver=silver)
         return BatchWriter(
             config.tables,
             config.checkpoint / "umqtt",
-            buckets=config.buckets or config.default_buckets,
+            buckets=config.buckets or buckets,
             format=config.format,
             rules=config.rules,
             on_open=on_open,

@@ -39,24 +39,12 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
 """
 
 
-def is_cluster(master: str | None) -> bool:
+def is_cluster(master: str) -> bool:
     """Return whether tasks run in processes other than the driver's, on this machine or on others.
 
-    :param master: Spark's master; None: the one that ``spark-submit`` was given.
+    :param master: Spark's master, as it spells it.
     """
-    return (master or submitted_master() or "local").startswith(("spark:", "yarn", "k8s:", "local-cluster"))
-
-
-def submitted_master() -> str | None:
-    """Return the master that ``spark-submit`` was given, or None if this process was started without it."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return None
-    from pyspark import SparkContext
-    from pyspark.conf import SparkConf
-
-    # This only connects to the Java process that is waiting; it starts nothing.
-    SparkContext._ensure_initialized()
-    return SparkConf().get("spark.master")
+    return master.startswith(("spark:", "yarn", "k8s:", "local-cluster"))
 
 
 def start_session(
@@ -84,16 +72,18 @@ def start_session(
     """
     require_java()
     is_default = not settings and master is None
-    submitted = submitted_master()
+    # spark-submit has chosen the master, and started Java with its own settings.
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    here = not is_submitted and not is_cluster(master or "local")
     # If PYSPARK_PYTHON is unset, Spark's workers take python3 from PATH, which may be another interpreter without these
     # packages. On other machines the interpreter may have another path, so there the user sets it.
-    if submitted is None and not is_cluster(master):
+    if here:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Spark starts its workers with `python -m`, which would import modules from the current folder first.
     os.environ["PYTHONSAFEPATH"] = "1"
     chosen = {**_SETTINGS, "spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
-    if submitted is None:
+    if not is_submitted:
         master = master or f"local[{cores}]"
         home = os.environ.get("SPARK_HOME") or str(spark_home(scratch))
         if java_options is None:
@@ -105,7 +95,7 @@ def start_session(
         os.environ["SPARK_HOME"] = home
         # Options of the short-lived Java that only composes Spark's command.
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
-    if not is_cluster(master):
+    if here:
         chosen["spark.sql.shuffle.partitions"] = str(cores)
         # On other machines, this package may come by --py-files, which Spark unpacks only after this module has begun.
         chosen["spark.python.daemon.module"] = "spark_ingest.pipeline.workers"

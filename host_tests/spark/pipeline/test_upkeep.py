@@ -523,7 +523,7 @@ def test_a_checkpoint_of_another_version_or_of_other_tables_is_refused(tmp_path)
     with pytest.raises(UsageError, match="belongs to other tables; give a new --checkpoint"):
         require_checkpoint(tmp_path, "silver-2")
     version = tmp_path / "umqtt" / "version.json"
-    replace_checked(version, b'{"format":3,"silver":"silver-1"}')
+    replace_checked(version, b'{"format":2,"silver":"silver-1"}')
     with pytest.raises(UsageError, match="of another version"):
         require_checkpoint(tmp_path, "silver-1")
     version.unlink()
