@@ -10,6 +10,7 @@
     ├── SpoolWriteFailed                   writing to the spool failed; nothing was acknowledged
     ├── SpoolUnreachable     exit_code 4   the store of a spool's copy did not answer, or refused
     ├── TablesWriteFailed                  writing a table or the checkpoint failed; the spool has all the data
+    │   └── StoreAway                      the object store of the tables did not answer, and may come back
     ├── TablesTaken                        another pipeline has taken over tables on an object store
     ├── FileDamaged                        a file of the checkpoint or of gold's state fails its checksum
     ├── SparkEnded                         Spark's Java process was killed or ended by itself
@@ -65,6 +66,10 @@ class SpoolUnreachable(IngestError):
 
 class TablesWriteFailed(IngestError):
     """A table or the checkpoint could not be written. Nothing is lost: the spool has the data for the next start."""
+
+
+class StoreAway(TablesWriteFailed):
+    """The object store of the tables did not answer. The same micro-batch can be written when it does."""
 
 
 class TablesTaken(IngestError):

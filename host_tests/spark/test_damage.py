@@ -112,9 +112,9 @@ def test_a_damaged_set_of_readings_seen_is_rebuilt_and_said_in_one_line(tmp_path
     batches, made_identities, corrupt = workload(seed=2)
     lines: list[str] = []
     for batch_id, batch in enumerate(batches):
-        writer = BatchWriter(tmp_path, tmp_path / "state", report=lines.append)
+        writer = BatchWriter(tmp_path, tmp_path / "state", buckets=1, report=lines.append)
         writer.write(batch, batch_id, QUERY)
-        (path,) = (tmp_path / "state").glob(f"*-{batch_id}.arrow")
+        (path,) = (tmp_path / "state").glob(f"bucket-0000/*-{batch_id}.arrow")
         path.write_bytes(damaged(path.read_bytes(), rng))
     assert summary(tmp_path) == (len(made_identities), len(made_identities), corrupt)
     assert len(lines) == BATCHES - 1

@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..durable import replace_file
-from ..errors import IngestError, SparkEnded, UsageError
+from ..errors import IngestError, SparkEnded, StoreAway, UsageError
 from ..escape import remark
 from ..location import StorePath, may_pass
 from ..lock import FolderLock
@@ -321,10 +321,11 @@ class Pipeline:
             try:
                 self._writer.write(frame, batch_id, query_id)
                 break
-            except (OSError, DeltaError) as error:
-                failure = write_failure(error, self.config.tables)
+            except (OSError, DeltaError, StoreAway) as error:
+                is_away = isinstance(error, StoreAway)
+                failure = error if is_away else write_failure(error, self.config.tables)
                 # If the answer to a commit was lost, the commit was repeated and conflicts with itself.
-                passes = may_pass(error) or isinstance(error, CommitFailedError)
+                passes = is_away or may_pass(error) or isinstance(error, CommitFailedError)
                 if not isinstance(self.config.tables, StorePath) or not passes:
                     raise failure from error
                 if delay_s == _STORE_DELAYS_S[0]:

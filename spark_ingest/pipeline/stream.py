@@ -21,9 +21,11 @@ import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 from pyspark.taskcontext import TaskContext
 
+from ..errors import StoreAway
 from ..source.data_source import messages_in
 from ..tables.schemas import EXTRA, METRICS, SILVER_SCHEMA, TIMESTAMP
 from . import tasks
+from .process import own_error
 from .tasks import SHUFFLE_COLUMNS, Job
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class MicroBatches:
         """Run the tasks of a micro-batch; return the report of each by its name.
 
         :param ranges: the micro-batch as Spark passes it to foreachBatch: RANGE_COLUMNS.
+        :raises StoreAway: the object store of the tables did not answer a task.
         """
         from py4j.protocol import Py4JJavaError
 
@@ -121,7 +124,10 @@ class MicroBatches:
             except Py4JJavaError as error:
                 # An executor died and its shuffle output was lost. Spark recomputes the output and compares checksums.
                 # They differ, because Arrow's padding does, so Spark fails the job. The job can be repeated.
-                if _INDETERMINATE not in str(error) or attempt == _ATTEMPTS - 1:
+                text = str(error)
+                if StoreAway.__name__ in text:
+                    raise StoreAway(own_error(text)) from error
+                if _INDETERMINATE not in text or attempt == _ATTEMPTS - 1:
                     raise
         return self._reports.value
 

@@ -31,8 +31,8 @@ from deltalake.exceptions import DeltaError
 
 from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked
-from ..errors import FileDamaged, UsageError
-from ..location import Location, located, open_table
+from ..errors import FileDamaged, StoreAway, UsageError
+from ..location import Location, StorePath, located, may_pass, open_table
 from ..tables.delta import Delta
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, READING_SCHEMA, SCHEMAS
@@ -119,7 +119,9 @@ class Job:
         try:
             same_state = json.loads(bytes(read_checked(Path(self.state) / STATE_FILE)))["id"] == self.state_id
             same_table = self._identity(name) == self.table_ids[name]
-        except (OSError, FileDamaged, DeltaError, UsageError):
+        except (OSError, FileDamaged, DeltaError, UsageError) as error:
+            if may_pass(error):
+                raise
             same_state = same_table = False
         if not (same_state and same_table):
             raise UsageError(
@@ -299,11 +301,15 @@ def place_of(device_id: str, places: int) -> int:
 
 @contextmanager
 def _writing(job: Job) -> Iterator[None]:
-    """Raise TablesWriteFailed for errors of the disk or of Delta."""
+    """Raise TablesWriteFailed for errors of the disk or of Delta, and StoreAway for those that may go away."""
     try:
         yield
     except (OSError, DeltaError) as error:
-        raise write_failure(error, located(job.tables)) from error
+        tables = located(job.tables)
+        failure = write_failure(error, tables)
+        if isinstance(tables, StorePath) and may_pass(error):
+            raise StoreAway(*failure.args) from error
+        raise failure from error
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -406,7 +412,12 @@ def _table(job: Job, name: str) -> Table:
     key = (job.tables, job.query_id, name)
     if key not in _tables:
         job.require_shared(name)
-        _tables[key] = FORMATS[job.format](located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
+        try:
+            _tables[key] = FORMATS[job.format](located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
+        except UsageError as error:
+            if error.__cause__ is not None and may_pass(error.__cause__):
+                raise error.__cause__ from error
+            raise
     return _tables[key]
 
 
