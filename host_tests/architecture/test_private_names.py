@@ -19,7 +19,6 @@ EXCEPTIONS = {
     ("spark_ingest/pipeline/process.py", "_active_spark_context"): ENDING_SPARK,
     ("spark_ingest/pipeline/process.py", "_jvm"): ENDING_SPARK,
     ("spark_ingest/pipeline/process.py", "_instantiatedSession"): ENDING_SPARK,
-    ("spark_ingest/pipeline/session.py", "_ensure_initialized"): "only spark-submit's Java knows its master",
     ("spark_ingest/pipeline/session.py", "_accumulatorServer"): "its thread reports the end of Java with a traceback",
 }
 

@@ -13,8 +13,8 @@ import pytest
 from spark_ingest.pipeline import command
 from spark_ingest.pipeline import pipeline as pipeline_module
 from spark_ingest.pipeline.batch import Reports, run_here
+from spark_ingest.pipeline.job import Job
 from spark_ingest.pipeline.stream import MicroBatches
-from spark_ingest.pipeline.tasks import Job
 from spark_ingest.source.data_source import messages_in
 from spark_ingest.source.rows import ARROW_SCHEMA
 

@@ -10,7 +10,8 @@
 ``births``         store the content of Sparkplug's births in immutable files per micro-batch
 ``silver``         make rows of silver, and sort readings that silver already has into duplicates and conflicts
 ``stream``         the Spark program: the steps of a micro-batch as DataFrames
-``tasks``          the work of Spark's tasks in each step; ``data_files`` writes their files
+``tasks``          the work of Spark's tasks in each step; ``job`` is what all of them are given, ``data_files`` writes
+                   their files
 ``transform``      the job of a data engineer between deduplication and silver
 ``batch``          one micro-batch on the driver: run its tasks, commit their files to the tables
 ``claim``          which pipeline may write the tables

@@ -35,10 +35,11 @@ from ..tables.table import DataFile, Table
 from . import tasks
 from .data_files import write_files
 from .dedup import Limits
+from .job import FORMATS, STATE_FILE, Job
 from .messages import MESSAGE_COLUMNS, owner_of
 from .record import owners_of, quarantine
 from .silver import CONFLICT
-from .tasks import FORMATS, STATE_FILE, Job, rebuilt_line
+from .tasks import rebuilt_line
 
 __all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "conflicting_rows", "run_here"]
 

@@ -25,8 +25,9 @@ from ..errors import StoreAway
 from ..source.data_source import messages_in
 from ..tables.schemas import EXTRA, METRICS, SILVER_SCHEMA, TIMESTAMP
 from . import tasks
+from .job import Job
 from .process import own_error
-from .tasks import SHUFFLE_COLUMNS, Job
+from .tasks import SHUFFLE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

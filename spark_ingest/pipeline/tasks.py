@@ -14,12 +14,8 @@ What a task writes depends only on the offsets and the sets after N-1, so repeat
 bounded whatever the size of a micro-batch: messages are decoded in pieces, and the readings of a bucket come in parts.
 """
 
-import json
-import socket
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,26 +23,18 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
-from ..decoders.rules import NO_RULES, Rules
-from ..durable import read_checked
-from ..errors import FileDamaged, StoreAway, UsageError
-from ..location import Location, StorePath, located, may_pass, open_table
-from ..tables.delta import Delta
-from ..tables.parquet import Parquet
-from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, READING_SCHEMA, SCHEMAS
+from ..errors import FileDamaged
+from ..location import Location
+from ..tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS, READING_SCHEMA
 from ..tables.table import Table
 from .births import BirthFiles
 from .data_files import FileWriter
-from .dedup import Limits, Seen
+from .dedup import Seen
+from .job import Job, Report, forget_tables, table_of, writer_of, writing
 from .messages import MESSAGE_COLUMNS, divide_ordered, part
-from .process import write_failure
 from .progress import Progress
 from .silver import judge, seen_in_tables, stored_identities
-
-FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
-"""The values of --format."""
 
 SHUFFLE_SCHEMA = pa.schema(
     [
@@ -74,68 +62,6 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 _PIECE_BYTES = 8 << 20
 # A worker may get any bucket; a set that is not in its memory is read from files.
 _KEPT_SETS = 8
-STATE_FILE = "buckets.json"
-
-Report = Callable[[str, dict[str, Any]], None]
-"""Takes a task's name and what it did. If a task is repeated, one of its equal reports counts."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """The parameters of a micro-batch's tasks.
-
-    :ivar tables: folder or URL of the tables, which every node sees.
-    :ivar state: folder of the buckets' sets, which every node sees.
-    :ivar query_id: the query's id in the checkpoint.
-    :ivar batch_id: number of the micro-batch.
-    :ivar buckets: number of buckets.
-    :ivar limits: how much of each bucket's set may stay in memory.
-    :ivar silver_committed: whether silver has this micro-batch from an earlier attempt.
-    :ivar table_ids: table to its identity.
-    :ivar state_id: identity of the state folder, in its STATE_FILE.
-    :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
-    :ivar format: format of the tables, one of FORMATS.
-    """
-
-    tables: str
-    state: str
-    query_id: str
-    batch_id: int
-    buckets: int
-    limits: Limits
-    silver_committed: bool
-    table_ids: Mapping[str, str]
-    state_id: str
-    rules: Rules = NO_RULES
-    format: str = "delta"
-
-    def require_shared(self, name: str) -> None:
-        """Check that this node sees the driver's table `name` and state, and not local folders with the same paths.
-
-        Files in a folder that only this node sees would be committed, but missing for everybody else.
-
-        :raises UsageError: the node does not see them.
-        """
-        try:
-            same_state = json.loads(bytes(read_checked(Path(self.state) / STATE_FILE)))["id"] == self.state_id
-            same_table = self._identity(name) == self.table_ids[name]
-        except (OSError, FileDamaged, DeltaError, UsageError) as error:
-            if may_pass(error):
-                raise
-            same_state = same_table = False
-        if not (same_state and same_table):
-            raise UsageError(
-                f"the node {socket.gethostname()} does not see {self.tables} or {self.state} as the driver does: "
-                "--tables and --checkpoint must be paths on a disk that all nodes share"
-            )
-
-    def _identity(self, name: str) -> str:
-        path = located(self.tables) / name
-        if self.format == "delta":
-            return str(open_table(path).metadata().id)
-        return Parquet(path, SCHEMAS[name], PARTITIONED_BY.get(name)).identity
-
-
 class _Bucket(NamedTuple):
     """A bucket's set of readings seen after micro-batch `batch_id`, the files of its state, and lines for people."""
 
@@ -147,13 +73,12 @@ class _Bucket(NamedTuple):
 
 
 # Kept by a Python worker between tasks. The keys contain the query's id, so another query never finds them.
-_tables: dict[tuple[str, str, str], Table] = {}
 _buckets: OrderedDict[tuple[str, str, int], _Bucket] = OrderedDict()
 
 
 def forget_worker() -> None:
     """Forget what this process keeps between tasks, as if it were a new worker."""
-    _tables.clear()
+    forget_tables()
     _buckets.clear()
 
 
@@ -169,12 +94,12 @@ def decode(
     :raises TablesWriteFailed: a file cannot be written.
     """
     counts = {"messages": 0, "ignored": 0, **{f"sent {kind}": 0 for kind in _KINDS}}
-    with _writing(job):
-        writers = {name: _writer(job, name, attempt) for name in ("bronze", "quarantine", "status", "logs")}
+    with writing(job):
+        writers = {name: writer_of(job, name, attempt) for name in ("bronze", "quarantine", "status", "logs")}
     for number, messages in enumerate(_pieces(batches)):
-        with _writing(job):
+        with writing(job):
             counts["messages"] += messages.num_rows
-            messages = _table(job, "bronze").without_removed(messages)
+            messages = table_of(job, "bronze").without_removed(messages)
             alone, ordered, nodes = divide_ordered(messages, job.rules)
             found = part(alone, job.rules)
             counts["ignored"] += found.ignored
@@ -186,7 +111,7 @@ def decode(
             }
             for name, some in rows.items():
                 if some.num_rows:
-                    writers[name].add(_table(job, name).without_known(some))
+                    writers[name].add(table_of(job, name).without_known(some))
         sent: list[tuple[int, int, int, int, str, bytes]] = []
         for kind, some, devices in (
             (_NUMBERED, found.readings, found.readings["device_id"]),
@@ -200,7 +125,7 @@ def decode(
             columns = zip(*sent, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, SHUFFLE_SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=SHUFFLE_SCHEMA)
-    with _writing(job):
+    with writing(job):
         files = {name: writer.close() for name, writer in writers.items()}
     report(f"partition {partition}", {"files": files, "counts": counts})
 
@@ -218,16 +143,16 @@ def deduplicate(
     received = dict.fromkeys(_KINDS, 0)
     conflicts: list[dict[str, Any]] = []
     counts = {"silver": 0, "ignored": 0}
-    with _writing(job):
-        silver_table = _table(job, "silver")
-        writers = {name: _writer(job, name, attempt) for name in ("duplicates", "quarantine", "status")}
+    with writing(job):
+        silver_table = table_of(job, "silver")
+        writers = {name: writer_of(job, name, attempt) for name in ("duplicates", "quarantine", "status")}
         if job.silver_committed:
             batches = list(batches)
         bucket_state, rebuilt = _state_before(job, bucket, silver_table, _own_places(job, batches))
     seen, births = bucket_state.seen, bucket_state.births
     known = births.before(job.batch_id) if job.rules.has_sparkplug else None
     for tables in _parts_of(batches):
-        with _writing(job):
+        with writing(job):
             for kind, table in tables.items():
                 received[kind] += table.num_rows
             readings, unnumbered = tables[_NUMBERED], tables[_UNNUMBERED]
@@ -244,7 +169,7 @@ def deduplicate(
             counts["silver"] += judged.silver.num_rows
         if judged.silver.num_rows:
             yield judged.silver
-    with _writing(job):
+    with writing(job):
         bucket_state.progress.save(job.batch_id, seen)
         if known is not None:
             births.save(job.batch_id, known)
@@ -266,12 +191,12 @@ def write(job: Job, task: int, tables: Iterable[pa.Table], report: Report, *, at
     :raises UsageError: this node does not see the tables.
     :raises TablesWriteFailed: a file cannot be written.
     """
-    with _writing(job):
-        writer = _writer(job, "silver", attempt)
+    with writing(job):
+        writer = writer_of(job, "silver", attempt)
     for table in tables:
-        with _writing(job):
+        with writing(job):
             writer.add(table)
-    with _writing(job):
+    with writing(job):
         files = writer.close()
     report(f"writer {task}", {"files": {"silver": files}, "counts": {"written": sum(file["rows"] for file in files)}})
 
@@ -297,19 +222,6 @@ def place_of(device_id: str, places: int) -> int:
     # The CRCs of names that differ in one digit often have the same low bits; the product spreads the difference.
     mixed = crc32(device_id.encode("utf-8", "surrogatepass")) * 0x9E3779B1 & 0xFFFFFFFF
     return mixed * places >> 32
-
-
-@contextmanager
-def _writing(job: Job) -> Iterator[None]:
-    """Raise TablesWriteFailed for errors of the disk or of Delta, and StoreAway for those that may go away."""
-    try:
-        yield
-    except (OSError, DeltaError) as error:
-        tables = located(job.tables)
-        failure = write_failure(error, tables)
-        if isinstance(tables, StorePath) and may_pass(error):
-            raise StoreAway(*failure.args) from error
-        raise failure from error
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -385,7 +297,7 @@ def _state_before(job: Job, bucket: int, silver: Table, own: pa.Table) -> tuple[
         def in_bucket(rows: pa.Table) -> pa.Table:
             return rows.filter(pa.array(_places_of(rows["device_id"], job.buckets) == bucket))
 
-        seen, rebuilt = seen_in_tables(silver, _table(job, "duplicates"), own, in_bucket)
+        seen, rebuilt = seen_in_tables(silver, table_of(job, "duplicates"), own, in_bucket)
         if damage:
             kept.remarks.append(rebuilt_line(job.batch_id, damage, rebuilt, silver.path))
             rebuilt = 0
@@ -408,28 +320,10 @@ def _keep(key: tuple[str, str, int], bucket: _Bucket) -> None:
         _buckets.popitem(last=False)
 
 
-def _table(job: Job, name: str) -> Table:
-    key = (job.tables, job.query_id, name)
-    if key not in _tables:
-        job.require_shared(name)
-        try:
-            _tables[key] = FORMATS[job.format](located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
-        except UsageError as error:
-            if error.__cause__ is not None and may_pass(error.__cause__):
-                raise error.__cause__ from error
-            raise
-    return _tables[key]
-
-
-def _writer(job: Job, name: str, attempt: int) -> FileWriter:
-    table = _table(job, name)
-    return FileWriter(table.path, PARTITIONED_BY.get(name), f"{table.FILE_PREFIX}{attempt:05d}-")
-
-
 def _add_new(job: Job, name: str, rows: pa.Table, writers: Mapping[str, FileWriter]) -> None:
     """Write the rows whose places the table does not have yet."""
     if rows.num_rows:
-        writers[name].add(_table(job, name).without_known(rows))
+        writers[name].add(table_of(job, name).without_known(rows))
 
 
 def _owners(unnumbered: pa.Table, readings: pa.Table) -> pa.ChunkedArray:

@@ -31,7 +31,7 @@ from spark_ingest.location import Location, located, open_table
 from spark_ingest.pipeline import data_files, tasks
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, STAGES, BatchWriter, Reports, Totals
 from spark_ingest.pipeline.claim import claim
-from spark_ingest.pipeline.tasks import Job
+from spark_ingest.pipeline.job import Job
 from spark_ingest.source.rows import ARROW_SCHEMA
 from spark_ingest.tables import summary
 from spark_ingest.tables.upkeep import retain
