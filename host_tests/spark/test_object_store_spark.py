@@ -4,7 +4,7 @@ import os
 
 import pytest
 from object_store import CLOSES, LOSES_COMMITS, SECRET_KEY, ObjectStore, use
-from own_session import run_pipeline
+from own_session import run_pipeline, tasks_here
 from proof.needs import needs_java
 from spark_helpers import fill, record
 from umqtt_kit import __main__ as umqtt
@@ -45,7 +45,9 @@ def test_a_store_that_goes_away_in_a_micro_batch_is_waited_for_and_nothing_is_lo
         tables = "s3://readings/fleet/tables"
         place = ["--spool", tmp_path / "spool", "--checkpoint", tmp_path / "checkpoint"]
         arguments = [*place, "--tables", tables, "--once", "--max-rows", "40"]
-        assert run_pipeline(spark, *arguments, on_stage=away) == 0
+        # Workers of the tests' session do not have the store's credentials in their environment.
+        with tasks_here():
+            assert run_pipeline(spark, *arguments, on_stage=away) == 0
         assert len(lines) == 1 and "waiting for the store, nothing is lost" in lines[0] and tables in lines[0]
         assert summary(located(tables)) == (60, 60, 1)
         assert umqtt.run(["report", "--tables", tables, "--out", str(tmp_path / "report.html")]) == 0
