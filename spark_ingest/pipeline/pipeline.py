@@ -43,6 +43,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, repeat
 from pathlib import Path
@@ -361,7 +362,9 @@ class Pipeline:
         """Write the offset up to which messages are in the tables, for `umqtt spool retire`."""
         text = json.dumps(end)
         if text != self._read_up_to:
-            replace_file(self.config.checkpoint / "umqtt" / READ_UP_TO, text.encode(), durable=False)
+            # On a full disk the query fails by itself, with a better message.
+            with suppress(OSError):
+                replace_file(self.config.checkpoint / "umqtt" / READ_UP_TO, text.encode(), durable=False)
             self._read_up_to = text
 
     def _require_tables(self) -> None:

@@ -92,6 +92,9 @@ def start_session(
         if _on_this_machine(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        if re.match(r"local(\[[\d*]|$)", master):
+            # Other users of this machine reach Spark's ports; Spark makes a secret for them.
+            chosen["spark.authenticate"] = "true"
         os.environ["SPARK_HOME"] = home
         # Options of the short-lived Java that only composes Spark's command.
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
