@@ -164,6 +164,7 @@ INGEST_ROOMS = (
     "tables",
     "decoders",
     "alerts",
+    "gold",
     "pipeline",
     "report",
     "sql",

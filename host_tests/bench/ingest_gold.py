@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from spark_helpers import append_once
 
-from spark_ingest.pipeline.gold import Gold
+from spark_ingest.gold import Gold
 from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 
@@ -47,7 +47,7 @@ def main() -> None:
         _append(silver, everybody, boots - 1, window, at, rng)
         gold.update()
     gold.save()
-    saved = sum(path.stat().st_size for path in (folder / "gold" / ".state").iterdir())
+    saved = sum(path.stat().st_size for path in (folder / "gold" / ".state").iterdir() if path.is_file())
     seq, before = np.full(devices, _WINDOWS), _files(folder / "gold")
     sizes, counts, cpu = Counter(), Counter(), []
     for _ in range(updates):

@@ -13,9 +13,9 @@ from test_record import messages
 
 from spark_ingest.durable import read_checked, replace_checked
 from spark_ingest.errors import FileDamaged, IngestError, SpoolDamaged, UsageError
+from spark_ingest.gold import Gold
+from spark_ingest.gold.database import Database
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter, _settled_buckets
-from spark_ingest.pipeline.gold import Gold
-from spark_ingest.pipeline.gold_state import load
 from spark_ingest.pipeline.process import require_checkpoint
 from spark_ingest.pipeline.progress import Progress
 from spark_ingest.spool.blocks import known_runs
@@ -58,13 +58,14 @@ def test_every_damage_of_every_file_of_state_is_known_as_damage(tmp_path, rng):
     """Planted: a checksum of the content alone, so that a file truncated to nothing passes; no checksum at all."""
     made(tmp_path)
     Gold(tmp_path).update()
-    (gold,) = (tmp_path / "gold" / ".state").iterdir()
+    gold = tmp_path / "gold" / ".state" / "state"
+    db = Database(tmp_path)
     progress = tmp_path / "state" / "bucket-0001"
     _settled_buckets(tmp_path / "buckets", 8, print)
     cases: list[tuple[Path, Callable[[], object]]] = [
         (progress / "progress-0.arrow", lambda: Progress(progress).load(BATCHES - 1)),
         (progress / f"changes-{BATCHES - 1}.arrow", lambda: Progress(progress).load(BATCHES - 1)),
-        (gold, lambda: load(gold)),
+        (gold, lambda: db.load(gold)),
         (tmp_path / "buckets" / "buckets.json", lambda: read_checked(tmp_path / "buckets" / "buckets.json")),
     ]
     for path, read in cases:
@@ -125,7 +126,7 @@ def test_a_damaged_state_of_gold_is_counted_anew_and_said_in_one_line(tmp_path, 
     writer = made(tmp_path)
     gold = Gold(tmp_path)
     gold.update()
-    (state,) = (tmp_path / "gold" / ".state").iterdir()
+    state = tmp_path / "gold" / ".state" / "state"
     state.write_bytes(damaged(state.read_bytes(), rng))
     writer.write(messages([record("new", "1-a", 0)]).select(MESSAGE_COLUMNS), BATCHES, QUERY)
     lines: list[str] = []

@@ -27,7 +27,7 @@ FILE = ".alerts.json"
 """The journal's file in the folder of the tables."""
 MOST_WAITING = 100_000
 """The largest number of unsent events; an alert that begins while it is reached is sent when there is room again."""
-_KEPT_US = 7 * 86_400 * 1_000_000
+_KEPT_US = 30 * 86_400 * 1_000_000
 _MOST_ENDED = 10_000
 
 
@@ -109,7 +109,7 @@ class Journal:
         return tuple(self._content.events)
 
     def alerts(self, rules: Iterable[str]) -> list[Opened]:
-        """Return the alerts of these rules that are open or ended in the last week."""
+        """Return the alerts of these rules that are open or ended in the last 30 days."""
         wanted, content = set(rules), self._content
         return [one for one in (*content.opened.values(), *content.ended) if one.rule in wanted]
 

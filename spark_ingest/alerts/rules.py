@@ -128,7 +128,7 @@ KINDS: Mapping[str, Mapping[str, Key]] = {
     "gap": {"readings": Key(_count, 100)},
     "reboot_loop": {"boots": Key(_several, 5), "within": Key(some_duration_us, "1h")},
     "memory_falling": {"share": Key(_share, 0.7), "after": Key(duration_us, "1h")},
-    "quarantined": {"messages": Key(_count, 1)},
+    "quarantined": {"messages": Key(_count, 2)},
     "firmware": {"expected": Key(texts, REQUIRED)},
     "threshold": {
         "metric": Key(text, REQUIRED),
@@ -150,7 +150,7 @@ KINDS: Mapping[str, Mapping[str, Key]] = {
         "within": Key(some_duration_us, "14d"),
     },
 }
-"""The keys of each kind of rule. Kinds with the key `metric` are evaluated on gold/windows, others on gold's state."""
+"""The keys of each kind of rule. Each kind is a view in ``gold/sql/alerts.sql``."""
 
 DEFAULTS = ("offline", "gap", "reboot_loop", "memory_falling", "quarantined")
 """Kinds that have a rule by default, with the kind's name and default values; a file overrides them."""
@@ -172,7 +172,7 @@ class Rule(NamedTuple):
 
     @property
     def is_metric(self) -> bool:
-        """Whether the rule is about a metric, and is therefore evaluated on gold/windows."""
+        """Whether the rule is about a metric; then it does not judge a device without recent readings."""
         return "metric" in self.values
 
     def as_shown(self) -> dict[str, Any]:

@@ -15,9 +15,6 @@
 ``transform``      the job of a data engineer between deduplication and silver
 ``batch``          one micro-batch on the driver: run its tasks, commit their files to the tables
 ``claim``          which pipeline may write the tables
-``gold``           update the gold tables from what silver has committed: ``gold_state`` is what it remembers,
-                   ``gold_tables`` and ``gold_windows`` make the rows, ``gold_boots`` finds each device's boots,
-                   ``gold_alerts`` and ``metric_alerts`` find alerts, ``columns`` holds numpy arrays by key
 ``rebuild``        rebuild silver, the tables beside it and gold from bronze
 ``delete_device``  remove a device from every table
 ``upkeep``         update gold, join small files and vacuum while the pipeline runs

@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .columns import NEVER
+NEVER = -(1 << 62)
+"""The highest seq of a boot without readings."""
 
 STATE_SCHEMA = pa.schema(
     [

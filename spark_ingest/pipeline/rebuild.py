@@ -25,13 +25,13 @@ from deltalake.exceptions import DeltaError
 from ..decoders.rules import Rules, load, transform_of
 from ..decoders.sparkplug import Births
 from ..errors import IngestError, UsageError
+from ..gold import COUNTED, Gold, remembered_rules
 from ..location import Location, is_table, open_table, remove_tree
 from ..tables.delta import WRITER, Delta, noted_rules, transactions
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from ..tables.upkeep import require_delta
 from .batch import conflicting_rows
 from .dedup import Seen
-from .gold import COUNTED, Gold, remembered_rules
 from .messages import MESSAGE_COLUMNS, part
 from .process import first_line, require_whole, unfinished
 from .silver import judge

@@ -1,17 +1,22 @@
-"""Work beside the micro-batches of a pipeline, without delaying them: update gold, join small files, vacuum."""
+"""Work beside the micro-batches of a pipeline, without delaying them: update gold, join small files, vacuum.
 
+It runs in a thread of its own, so that the pipeline tells its lag and its health during a long update of gold.
+"""
+
+import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from deltalake.exceptions import DeltaError
 
 from ..alerts.delivery import Delivery
 from ..errors import IngestError
 from ..escape import remark
+from ..gold import Gold
 from ..location import may_pass
 from ..tables.upkeep import SmallFiles, vacuum_hourly
 from .config import PipelineConfig
-from .gold import Gold
 from .process import first_line, panics_as_errors, write_failure
 
 # Gold pauses five times as long as an update took: under load, gold falls behind before silver is delayed.
@@ -19,6 +24,7 @@ _SHARE = 1 / 5
 # Seconds between updates without new rows: devices of an idle stream go offline too.
 _IDLE_S = 60.0
 _LAST_ALERTS_S = 15.0
+_STOP_S = 0.1
 # Each check is a request for every table.
 _FILES_S = 5.0
 # Gold that failed is likely to fail again.
@@ -66,7 +72,10 @@ class Upkeep:
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
-        self._next_gold = self._next_idle = self._next_vacuum = self._next_files = 0.0
+        self._next_gold = 0.0 if gold else math.inf
+        self._next_idle = self._next_vacuum = self._next_files = 0.0
+        self._thread = ThreadPoolExecutor(1, "upkeep")
+        self._work: Future[None] | None = None
 
     def figures(self) -> dict[str, object]:
         """Return the keys FIGURES of the pipeline's status."""
@@ -85,11 +94,29 @@ class Upkeep:
         }
 
     def step(self, lag_bytes: int | None) -> None:
-        """Update gold if it is due, join small files if there are many, and vacuum every hour.
+        """Begin to update gold if it is due, to join small files if there are many, and to vacuum every hour.
+
+        It returns at once, and does nothing while earlier work goes on.
 
         :param lag_bytes: bytes of the spool that are not in the tables yet; None: unknown.
         :raises TablesWriteFailed: a table below gold cannot be written, and waiting for the store will not help.
         """
+        if self._work is not None and not self._work.done():
+            return
+        self.wait()
+        if time.monotonic() >= min(self._next_gold, self._next_files, self._next_vacuum):
+            self._work = self._thread.submit(self._step, lag_bytes)
+
+    def wait(self) -> None:
+        """Wait until the work that was begun is done.
+
+        :raises TablesWriteFailed: as :meth:`step`.
+        """
+        work, self._work = self._work, None
+        if work is not None:
+            work.result()
+
+    def _step(self, lag_bytes: int | None) -> None:
         if self._gold is not None and time.monotonic() >= self._next_gold:
             try:
                 with panics_as_errors("the update of gold"):
@@ -117,6 +144,7 @@ class Upkeep:
         :param lag_bytes: as in :meth:`step`.
         :raises IngestError: gold cannot be updated; the tables below gold are complete.
         """
+        self.wait()
         if self._gold is None:
             return
         try:
@@ -133,12 +161,25 @@ class Upkeep:
             ) from error
 
     def close(self) -> None:
-        """Stop sending alerts; waiting ones are sent now if they can be, otherwise after the next start."""
+        """End an update that goes on, and stop sending alerts.
+
+        The next start goes on with the update. Waiting alerts are sent now if they can be, otherwise after that start.
+        """
+        while self._gold is not None and self._work is not None and not self._work.done():
+            # Again, since it may be between two statements.
+            self._gold.stop()
+            wait([self._work], _STOP_S)
+        self._thread.shutdown()
+        if self._gold is not None:
+            self._gold.close()
         if self._delivery is not None:
             self._delivery.close(_LAST_ALERTS_S)
 
     def _vacuum(self) -> None:
-        if self._config.format != "delta" or time.monotonic() < self._next_vacuum:
+        if time.monotonic() < self._next_vacuum:
+            return
+        if self._config.format != "delta":
+            self._next_vacuum = math.inf
             return
         self._next_vacuum = time.monotonic() + _IDLE_S
         try:

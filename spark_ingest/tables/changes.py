@@ -1,87 +1,114 @@
-"""Which rows were appended to a table between two of its versions.
+"""Which rows were appended to a table since a position in its history.
 
 Rows get into the tables below gold only by appends. Compaction moves rows without changing them; retention and the
 removal of a device only remove rows. So none of these shows here.
+
+A position is one number, so that an application transaction can hold it: a version of the table, or the first files of
+a version, for a table that is counted from its beginning.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.dataset as pa_dataset
+from deltalake.exceptions import DeltaError
 
-from ..location import Location, StorePath, is_table, open_table
+from ..location import Location, is_table, may_pass, open_table
 
-# A row of silver may have thousands of metrics.
-_BATCH_ROWS = 4096
+_FILES_BITS = 20
 _APPENDS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE", "CREATE OR REPLACE TABLE")
+NOWHERE = -1
+"""The position before anything was counted; also that of a table that does not exist."""
 
 
 class LogGone(Exception):
     """The log or a file of an old version was removed: only the whole table can be read."""
 
 
-class Appended(NamedTuple):
-    """The files appended to the table at `path` up to `version`; the names in `files` are relative to `path`."""
+class Step(NamedTuple):
+    """A step through a table: the files (relative to the table) that lead to the position `at`, with their rows."""
 
-    path: Location
-    version: int
+    at: int
     files: list[str]
-
-    def batches(self, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield `columns` of the appended rows; a column that an older file lacks is null.
-
-        :raises LogGone: a file has been removed.
-        """
-        if not self.files:
-            return
-        wanted = pa.schema([schema.field(name) for name in columns])
-        files = [self.path / name for name in self.files]
-        if not all(file.exists() for file in files):
-            raise LogGone(f"a file of {self.path} has been removed")
-        store = self.path.filesystem() if isinstance(self.path, StorePath) else None
-        names = [file.key if isinstance(file, StorePath) else str(file) for file in files]
-        dataset = pa_dataset.dataset(names, schema=wanted, format="parquet", filesystem=store)
-        yield from dataset.to_batches(columns=list(columns), batch_size=_BATCH_ROWS)
+    rows: int
+    size: int
 
 
-def appended(path: Location, after: int | None, up_to: int | None = None) -> Appended:
-    """Return the files that were appended after version `after`.
+def position(version: int, files: int = -1) -> int:
+    """Return the position after the first `files` files of a version, in the order of their names; -1: all of them."""
+    return version << _FILES_BITS | files + 1
 
-    :param after: None: return all files of the newest version. So does -1, unless `up_to` is given.
-    :param up_to: the last version to include; None: the newest.
-    :raises LogGone: the log does not hold all versions since `after` any more.
+
+def newest(path: Location) -> int:
+    """Return the position of the newest version of the table; NOWHERE if there is no table."""
+    return position(open_table(path).version()) if is_table(path) else NOWHERE
+
+
+def steps(path: Location, after: int, up_to: int) -> Iterator[Step]:
+    """Yield the steps from one position to another.
+
+    :raises LogGone: a version between the two, or the version that was being counted, is not there any more.
     """
-    if not is_table(path):
-        return Appended(path, -1, [])
-    if after is None or (after < 0 and up_to is None):
-        table = open_table(path)
-        root = str(path.absolute()) + "/"
-        files = [unquote(uri.removeprefix("file://")).removeprefix(root) for uri in table.file_uris()]
-        return Appended(path, table.version(), files)
-    files, version = [], after
-    while version != up_to:
-        try:
-            lines = _commit(path, version + 1).read_text().splitlines()
-        except FileNotFoundError:
-            break
+    if up_to == NOWHERE or after == up_to:
+        return
+    # From the beginning: the files of one version, of which the last one completes it.
+    version, files = (_split(up_to)[0], 0) if after == NOWHERE else _split(after)
+    if files >= 0:
+        added = _files_of(path, version)
+        for number, (name, rows, size) in enumerate(added[files:], files + 1):
+            at = position(version, number if number < len(added) else -1)
+            yield Step(at, [name], rows, size)
+            if at == up_to:
+                return
+        if len(added) <= files:
+            yield Step(position(version), [], 0, 0)
+    while version < _split(up_to)[0]:
         version += 1
-        files += _added([json.loads(line) for line in lines if line])
-    # Get the newest version last: a pipeline may have committed in between.
-    newest = (open_table(path).version() if version == after else version) if up_to is None else up_to
-    if version < newest and not _commit(path, version + 1).exists():
-        raise LogGone(f"the log of {path} does not hold version {version + 1} any more")
-    return Appended(path, version, files)
+        try:
+            lines = (path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        except FileNotFoundError as error:
+            raise LogGone(f"the log of {path} does not hold version {version} any more") from error
+        added = _added([json.loads(line) for line in lines if line])
+        yield Step(position(version), *_sums(added))
 
 
-def _commit(path: Location, version: int) -> Location:
-    return path / "_delta_log" / f"{version:020d}.json"
+def files_at(path: Location, at: int, days: list[str] | None = None) -> list[str]:
+    """Return the files of the table at a position.
+
+    :param days: only those of these partitions (received_date), as text.
+    :raises LogGone: the version is not there any more.
+    """
+    if at == NOWHERE:
+        return []
+    version, files = _split(at)
+    names = [name for name, _rows, _size in _files_of(path, version)][: None if files < 0 else files]
+    return [name for name in names if days is None or any(f"received_date={day}" in name for day in days)]
 
 
-def _added(actions: list[dict]) -> list[str]:
+def _split(at: int) -> tuple[int, int]:
+    return at >> _FILES_BITS, (at & (1 << _FILES_BITS) - 1) - 1
+
+
+def _files_of(path: Location, version: int) -> list[tuple[str, int, int]]:
+    try:
+        actions = pa.table(open_table(path, version).get_add_actions(flatten=True))
+    except DeltaError as error:
+        if may_pass(error):
+            raise
+        raise LogGone(f"{path} has no version {version} any more") from error
+    columns = (actions[name].to_pylist() for name in ("path", "num_records", "size_bytes"))
+    return sorted((unquote(name), rows or 0, size) for name, rows, size in zip(*columns, strict=True))
+
+
+def _sums(added: list[dict]) -> tuple[list[str], int, int]:
+    rows = sum(json.loads(one.get("stats") or "{}").get("numRecords", 0) for one in added)
+    return [unquote(one["path"]) for one in added], rows, sum(one["size"] for one in added)
+
+
+def _added(actions: list[dict]) -> list[dict]:
     operation = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), "WRITE")
     if operation not in _APPENDS or any(action.get("remove", {}).get("dataChange") for action in actions):
         return []
-    return [unquote(action["add"]["path"]) for action in actions if action.get("add", {}).get("dataChange")]
+    return [action["add"] for action in actions if action.get("add", {}).get("dataChange")]

@@ -145,6 +145,7 @@ DEVICES_SCHEMA = pa.schema(
         ("dropped_announced", pa.int64()),
         ("open_gaps", pa.int64()),
         ("clock_ok_share", pa.float64()),
+        ("clock_behind_h", pa.int64()),
         ("delay_p50_ms", pa.float64()),
         ("delay_p95_ms", pa.float64()),
         *_SHOWN,
@@ -157,7 +158,9 @@ DEVICES_SCHEMA = pa.schema(
 
 missing: number of seqs in gaps of the state missing; dropped_announced: of the state dropped. Percentiles are over all
 readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric. quarantined:
-rows of quarantine from its topics. device_group and site: from groups.csv, null where that has none.
+rows of quarantine from its topics. clock_behind_h: by how many whole hours the device's clock is behind, null if it is
+not. duplicates, missing, dropped_announced, open_gaps: null if the device does not number its readings. device_group
+and site: from groups.csv, null where that has none.
 """
 
 WINDOWS_SCHEMA = pa.schema(
@@ -172,14 +175,17 @@ WINDOWS_SCHEMA = pa.schema(
         ("sum", pa.float64()),
         ("last", pa.float64()),
         ("last_ts", TIMESTAMP),
+        ("last_place", pa.int64()),
         ("window_date", pa.date32()),
         ("window_hour", pa.int64()),
     ]
 )
 """One row per device, metric and five minutes of (repaired) event time; rows are merged and never final.
 
+last: the value of the newest event time; of equal times, that of the last place in the spool, `last_place`
+(segment * 2**40 + position).
+
 Partitioned by window_date and window_hour, the hour of the day, so that a late reading rewrites one hour only.
-window_hour is null, and not a partition, in a table of an older release.
 """
 
 BOOTS_SCHEMA = pa.schema(

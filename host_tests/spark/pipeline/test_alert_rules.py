@@ -1,5 +1,6 @@
 """The rules of alerts.toml: what each finds, and a one-line error for a rule that cannot work."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,13 +12,15 @@ from gold_fleet import QUERY, SECOND, assert_law, rows_of, table_of, telemetry
 from spark_helpers import RECEIVED_MS
 
 from spark_ingest.alerts.config import load
+from spark_ingest.alerts.journal import Journal
 from spark_ingest.alerts.rules import DEFAULT_RULES, KINDS, rules_from_text
 from spark_ingest.errors import UsageError
+from spark_ingest.gold import Gold
+from spark_ingest.gold.alerts import Alerts
+from spark_ingest.gold.database import Database
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.command import main
 from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.gold import Gold
-from spark_ingest.pipeline.metric_alerts import MetricAlerts
 from spark_ingest.pipeline.upkeep import Upkeep
 from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS
@@ -41,7 +44,7 @@ def a_window(device: str, ago: timedelta, mean: float, metric: str = "t") -> dic
     """Return a five-minute window that began `ago` before NOW, with a reading at its end."""
     start = NOW - ago
     figures = dict.fromkeys(("min", "max", "mean", "sum", "last"), mean)
-    last = {"n": 1, "last_ts": start + 5 * MINUTE, "window_date": start.date()}
+    last = {"n": 1, "last_ts": start + 5 * MINUTE, "window_date": start.date(), "window_hour": start.hour}
     return {"device_id": device, "window_start": start, "metric": metric, **figures, **last}
 
 
@@ -55,11 +58,16 @@ def judged(folder, text: str, rows: list[dict], heard: dict[str, timedelta] | No
 
     The findings are {device: (minutes since, value)}.
     """
-    table = Delta(folder / "windows", SCHEMAS["gold/windows"], PARTITIONED_BY["gold/windows"])
+    table = Delta(folder / "windows", SCHEMAS["gold/windows"], PARTITIONED_BY["gold/windows"], "window_hour")
     write_deltalake(table.delta, pa.Table.from_pylist(rows, SCHEMAS["gold/windows"]), mode="append")
     last = dict.fromkeys(sorted({row["device_id"] for row in rows}), NOW_US)
     last |= {name: NOW_US - ago // timedelta(microseconds=1) for name, ago in (heard or {}).items()}
-    (verdict,) = MetricAlerts(table, rules_of(folder, text)).judge(last, NOW_US)
+    db = Database(folder)
+    alerts = Alerts(table, Journal(folder), rules_of(folder, text), lambda _alert: ())
+    alerts.fill(db)
+    db.connection.executemany("INSERT INTO devices (device_id, last_us) VALUES (?, ?)", [*last.items()])
+    (verdict,) = alerts.of_metrics(db, NOW_US)
+    db.close()
     found = {name: ((NOW_US - one.since) // 60_000_000, round(one.value, 2)) for name, one in verdict.firing.items()}
     return found, set(verdict.judged)
 
@@ -69,7 +77,6 @@ def rule(kind: str, keys: str) -> str:
 
 
 THRESHOLD = rule("threshold", 'metric = "t"\nabove = 60\nbelow = 10\nafter = "10m"')
-RATE = rule("rate", 'metric = "t"\nchange = 5\nwithin = "30m"')
 MEDIAN = rule("group_median", 'metric = "t"\nby = 4\nafter = "10m"')
 OWN_WEEK = rule("own_week", 'metric = "t"\nby = 4')
 BATTERY = rule("battery", 'empty = 3.0\nwithin = "10d"')
@@ -96,9 +103,6 @@ def falling(device: str, volts: float, a_day: float, days: int = 6) -> list[dict
         (THRESHOLD, windows("a", 61, 61, 20, 61), {}, "a"),
         (THRESHOLD, [a_window("a", 3 * HOUR, 61)], {}, ""),
         (THRESHOLD + '\nsites = ["south"]', windows("a", 61, 61) + windows("c", 61, 61), {"c": (10, 61.0)}, "c"),
-        (RATE, windows("a", 20, 18, 21, 23.5) + windows("b", 20, 22, 21), {"a": (15, 5.5)}, "ab"),
-        (RATE, windows("a", 10, *[20] * 8), {}, "a"),
-        (rule("rate", 'metric = "t"\nchange = -5\nwithin = "30m"'), windows("a", 20, 25, 19), {"a": (10, -6.0)}, "a"),
         (
             MEDIAN,
             windows("a", 20, 20, 20) + windows("b", 21, 21, 21) + windows("c", 20, 26, 26) + windows("d", 90, 90),
@@ -106,6 +110,19 @@ def falling(device: str, volts: float, a_day: float, days: int = 6) -> list[dict
             "abc",
         ),
         (MEDIAN, windows("a", 20, 20) + windows("b", 90, 90), {}, ""),
+        # Devices that report every 20 minutes, each at another time.
+        (
+            MEDIAN,
+            [
+                a_window(name, 20 * n * MINUTE + ago * MINUTE, mean)
+                for name, ago, mean in (("a", 5, 20), ("b", 10, 21), ("c", 15, 30))
+                for n in range(3)
+            ],
+            {"c": (55, 9.0)},
+            "abc",
+        ),
+        # A newest window that is not over: a single reading is no mean yet.
+        (THRESHOLD, [*windows("a", 20, 20, 20), a_window("a", MINUTE, 61)], {}, "a"),
         (OWN_WEEK, at_this_hour("a", 20, 21, 22) + windows("a", 26), {"a": (5, 5.0)}, "a"),
         (OWN_WEEK, at_this_hour("a", 20, 21, 22) + windows("a", 24), {}, "a"),
         (OWN_WEEK, at_this_hour("a", 20, 21) + windows("a", 90), {}, ""),
@@ -121,6 +138,177 @@ def falling(device: str, volts: float, a_day: float, days: int = 6) -> list[dict
 def test_a_rule_about_a_metric_finds_what_it_is_for(tmp_path, text, rows, found, looked_at):
     """Planted: a run of windows that continues over a good one, the week at any hour, the group of another device."""
     assert judged(tmp_path, text, rows) == (found, set(looked_at))
+
+
+def sampled(folder, text: str, readings: list[tuple[str, float, float]], until: float = 0) -> dict[str, tuple]:
+    """Return what the file's one rule finds in readings (device, minute, value of t): {device: (value, text)}."""
+    folder.mkdir(exist_ok=True)
+    messages = [reading(name, seq, minute, t=value) for seq, (name, minute, value) in enumerate(readings)]
+    messages += [reading("clock", 0, until)] if until else []
+    write(folder, sorted(messages, key=lambda message: message[2]))
+    rules = rules_of(folder, text)
+    Gold(folder, rules=rules).update()
+    rows = DeltaTable(str(folder / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    return {row["device_id"]: (round(row["value"], 2), row["text"]) for row in rows if row["rule"] == "mine"}
+
+
+def steps(*values: float, every: float = 1.0) -> list[tuple[str, float, float]]:
+    return [("a", every * n, value) for n, value in enumerate(values)]
+
+
+# within, readings of t -> the change that is found
+RATES = {
+    "a step of 12 within a minute": ("1m", steps(20, 20, 32, every=0.5), 12),
+    "a step of 12 within ten minutes": ("10m", steps(20, 20, 20, 32), 12),
+    "a step of 1000": ("10m", steps(*[0] * 9, 1000), 1000),
+    "a step just before": ("5m", steps(20, 20, 32, 32, 32), 12),
+    "a step that is over": ("3m", steps(20, 20, *[32] * 5), None),
+    "a slow drift": ("2m", steps(20, 22, 24, 26, 28, 30), None),
+    "the other way": ("10m", steps(32, 20), None),
+    "late, all in another order": ("10m", steps(20, 20, 32)[::-1], 12),
+}
+
+
+@pytest.mark.parametrize("case", RATES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_rate_is_the_change_of_readings_and_not_of_means(tmp_path, case, sign):
+    """Planted: five-minute means, which never differ within five minutes, and level a step."""
+    within, readings, change = RATES[case]
+    readings = [(name, minute, sign * value) for name, minute, value in readings]
+    found = sampled(tmp_path, rule("rate", f'metric = "t"\nchange = {sign * 10}\nwithin = "{within}"'), readings)
+    assert {name: value for name, (value, _text) in found.items()} == ({} if change is None else {"a": sign * change})
+
+
+def test_a_rate_says_from_what_to_what_in_which_time(tmp_path):
+    found = sampled(tmp_path, rule("rate", 'metric = "t"\nchange = 10\nwithin = "5m"'), steps(20, 21, 32.5))
+    assert found == {"a": (12.5, "t went from 20 to 32.5 in 2 min")}
+    quick = sampled(tmp_path / "q", rule("rate", 'metric = "t"\nchange = 10\nwithin = "5m"'), steps(20, 32, every=0.5))
+    assert quick == {"a": (12.0, "t went from 20 to 32 in 30 s")}
+
+
+def test_one_reading_at_the_beginning_of_a_window_is_no_mean_yet(tmp_path):
+    """Planted: the newest window is judged before it is over."""
+    calm = [("a", minute, 20.0) for minute in range(9)]
+    text = rule("threshold", 'metric = "t"\nabove = 60')
+    assert sampled(tmp_path / "1", text, [*calm, ("a", 10, 90.0)]) == {}
+    found = sampled(tmp_path / "2", text, [*calm, *(("a", 10 + n, 90.0) for n in range(3))], 30)
+    assert found == {"a": (90.0, "t 90 is above 60")}
+
+
+@pytest.mark.parametrize(("behind_h", "shown"), [(0, None), (8, 8), (1, 1), (-9, None)])
+def test_a_clock_that_is_whole_hours_behind_is_shown_and_switches_no_alarm_off(tmp_path, behind_h, shown):
+    """Planted: windows are looked for where a right clock would have dated them."""
+    messages = []
+    for minute in range(40):
+        payload, received = reading("a", minute, minute, t=90.0 if minute > 20 else 20.0)[1:]
+        record = json.loads(payload)
+        record["ts"] -= behind_h * 3_600_000
+        messages.append(("fleet/a/telemetry", json.dumps(record).encode(), received + 700))
+    write(tmp_path, messages)
+    rules = rules_of(tmp_path, rule("threshold", 'metric = "t"\nabove = 60\nafter = "5m"'))
+    Gold(tmp_path, rules=rules).update()
+    assert open_alerts(tmp_path) == {("a", "mine")}
+    (device,) = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert device["clock_behind_h"] == shown
+
+
+def test_readings_that_come_late_from_a_right_clock_are_not_taken_for_a_wrong_one(tmp_path):
+    """Planted: any delay of hours is a clock's."""
+    late = [(*reading("a", n, n, t=1.0)[:2], RECEIVED_MS + (300 + n % 3) * 60 * SECOND) for n in range(60)]
+    steady = [(*reading("b", n, n, t=1.0)[:2], RECEIVED_MS + (90 + n) * 60 * SECOND) for n in range(60)]
+    write(tmp_path, sorted(late + steady, key=lambda message: message[2]))
+    Gold(tmp_path).update()
+    devices = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert [device["clock_behind_h"] for device in devices] == [None, None]
+
+
+def logged(boot: int, seq: int, began_h: float, minute: float, received: int, **metrics: float):
+    """Return a reading of a logger, taken a while after its boot began, and received with all others."""
+    at = RECEIVED_MS + round(began_h * 3_600_000)
+    up = round(minute * 60_000)
+    return (*telemetry("a", f"{boot}-x", seq, at + up, up, **metrics), received)
+
+
+@pytest.mark.parametrize(("apart_h", "loop"), [(24, False), (0.1, True)])
+def test_boots_that_are_delivered_in_one_go_are_a_loop_only_if_they_began_soon_after_one_another(
+    tmp_path, apart_h, loop
+):
+    """Planted: a boot begins when it is first heard of."""
+    received = RECEIVED_MS + 10 * 24 * 3600 * SECOND
+    boots = [logged(n, seq, n * apart_h, seq, received + 10 * n + seq) for n in range(8) for seq in range(3)]
+    write(tmp_path, boots)
+    Gold(tmp_path).update()
+    alerts = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    assert ("reboot_loop" in {row["kind"] for row in alerts}) is loop
+    assert_law(tmp_path, 0)
+
+
+def test_a_leak_that_is_delivered_in_one_go_is_one(tmp_path):
+    """Planted: a boot lasts from its first to its last message, as they were received."""
+    received = RECEIVED_MS + 24 * 3600 * SECOND
+    write(tmp_path, [logged(1, n, 0, 20 * n, received + n, mem_free=1e5 - 1e4 * n) for n in range(8)])
+    Gold(tmp_path).update()
+    assert open_alerts(tmp_path) == {("a", "memory_falling")}
+
+
+def test_gaps_and_firmware_that_are_over_stay_in_the_table_for_a_while(tmp_path):
+    """Planted: only what the tables still tell is in gold/alerts."""
+    rules = rules_of(tmp_path, rule("firmware", 'expected = ["2.*"]') + '\n[[rule]]\nname = "gap"\nreadings = 5')
+    said = [("fleet/a/status", b'{"online":true,"boot":"1-x","fw":"%s"}' % fw, RECEIVED_MS + n * SECOND)
+            for n, fw in enumerate((b"1.0", b"2.0"))]  # fmt: skip
+    write(tmp_path, [said[0], reading("a", 0, 0), reading("a", 9, 1)])
+    Gold(tmp_path, rules=rules).update()
+    assert open_alerts(tmp_path) == {("a", "mine"), ("a", "gap")}
+    write(tmp_path, [said[1], *(reading("a", seq, 2) for seq in range(1, 9))], 1)
+    Gold(tmp_path, rules=rules).update()
+    assert open_alerts(tmp_path) == set()
+    alerts = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    assert {row["rule"]: row["until"] is not None for row in alerts} == {"mine": True, "gap": True}
+    assert_law(tmp_path, 0)
+
+
+def refused(minute: float, topic: str = "fleet/a/telemetry") -> tuple[str, bytes, int]:
+    return topic, b"damaged %f" % minute, RECEIVED_MS + round(minute * 60 * SECOND)
+
+
+def test_one_quarantined_message_is_no_alert_two_are_and_a_device_that_is_well_ends_it(tmp_path):
+    """Planted: one message is enough; the text lacks the topic; the alert lasts a day."""
+    write(tmp_path, [reading("a", 0, 0), refused(1)])
+    Gold(tmp_path).update()
+    assert open_alerts(tmp_path) == set()
+    write(tmp_path, [refused(2), reading("a", 1, 3)], 1)
+    Gold(tmp_path).update()
+    (alert,) = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    assert alert["until"] is None and alert["value"] == 2
+    assert alert["text"].startswith("fleet/a/telemetry: not JSON")
+    write(tmp_path, [reading("a", 2, 17)], 2)
+    Gold(tmp_path).update()
+    assert open_alerts(tmp_path) == set()
+    assert_law(tmp_path, 0)
+
+
+def test_a_fleet_that_is_silent_as_a_whole_is_silent_until_now(tmp_path):
+    """Planted: silence ends at the newest message of all, even when nothing waits."""
+    write(tmp_path, [reading("a", 0, 0)])
+    Gold(tmp_path).update((RECEIVED_MS + 7200 * SECOND) * 1000)
+    (alert,) = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    assert (alert["kind"], alert["value"]) == ("offline", 7200.0)
+
+
+def test_the_last_value_of_a_window_is_that_of_the_last_place(tmp_path):
+    """Planted: of readings of one time, the largest."""
+    for name, batches in {"one": [range(30, 18, -2)], "two": [range(30, 24, -2), range(24, 18, -2)]}.items():
+        (tmp_path / name).mkdir()
+        writer, gold, seq = BatchWriter(tmp_path / name, tmp_path / name / "state"), Gold(tmp_path / name), 0
+        for number, values in enumerate(batches):
+            sent = [
+                (*telemetry("a", "1-x", seq + n, None, None, t=float(v)), RECEIVED_MS) for n, v in enumerate(values)
+            ]
+            seq += len(sent)
+            writer.write(table_of(sent, 10 * number), number, QUERY)
+            gold.update()
+        (window,) = DeltaTable(str(tmp_path / name / "gold" / "windows")).to_pyarrow_table().to_pylist()
+        assert (window["last"], window["max"], window["n"]) == (20.0, 30.0, 6)
 
 
 def test_a_metric_is_not_missing_in_a_device_that_says_nothing_at_all(tmp_path):
@@ -253,7 +441,7 @@ def test_gold_judges_by_the_file_and_a_rebuild_by_the_same_rules(tmp_path):
         "b": ("ok", "pumps", "north"),
         "d": ("offline", "fans", None),
     }
-    write(folder, [reading("a", 1, 401, temp_c=20.0)], 2)
+    write(folder, [reading("a", 1, 401, temp_c=20.0), reading("b", 2, 406)], 2)
     Gold(folder, rules=rules).update()
     assert len(rows_of(folder)["alerts"]) >= len(rows["alerts"]), "what is over stays for a while"
     assert ("a", "warm") not in open_alerts(folder) and ("d", "offline") in open_alerts(folder)

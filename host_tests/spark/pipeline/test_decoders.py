@@ -19,10 +19,10 @@ from umqtt_kit.commands.tables import tables as tables_command
 
 from spark_ingest.decoders.rules import Rules, _remembered, load
 from spark_ingest.errors import UsageError
+from spark_ingest.gold import Gold
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.command import main as ingest
 from spark_ingest.pipeline.delete_device import delete_device
-from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.messages import devices_of, part
 from spark_ingest.pipeline.rebuild import rebuild
 from spark_ingest.tables.schemas import SCHEMAS

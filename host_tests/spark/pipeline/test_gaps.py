@@ -8,9 +8,9 @@ from deltalake import DeltaTable
 from gold_fleet import QUERY, SECOND, assert_law, table_of, telemetry
 from spark_helpers import RECEIVED_MS
 
-from spark_ingest.pipeline import gold as gold_module
+from spark_ingest.gold import Gold
+from spark_ingest.gold import update as gold_module
 from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.gold import Gold
 
 HOUR = 3600 * SECOND
 

@@ -1,18 +1,13 @@
 """Gold's law: whatever arrives in any order, and wherever an update is killed, it equals one pass over bronze."""
 
-import errno
 import itertools
 import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from gold_fleet import (
@@ -20,6 +15,7 @@ from gold_fleet import (
     LEAVING,
     QUERY,
     SECOND,
+    Killed,
     assert_law,
     fleet,
     rows_of,
@@ -30,15 +26,13 @@ from gold_fleet import (
 )
 from spark_helpers import RECEIVED_MS
 
-from spark_ingest.alerts.rules import RuleSet, rule_set
+from spark_ingest.alerts.rules import rule_set
 from spark_ingest.errors import IngestError
-from spark_ingest.pipeline import gold as gold_module
-from spark_ingest.pipeline import gold_alerts, gold_archive, gold_state, gold_tables
+from spark_ingest.gold import Gold, database, traffic, windows
+from spark_ingest.gold import update as gold_module
 from spark_ingest.pipeline import upkeep as pipeline_upkeep
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.gold import Gold
-from spark_ingest.pipeline.gold_state import State, tables_of
 from spark_ingest.tables import changes, upkeep
 
 
@@ -57,41 +51,39 @@ def looping(tables: dict[str, list[tuple]]) -> set[str]:
     return {row[0] for row in tables["alerts"] if row[1] == "reboot_loop"}
 
 
-@pytest.fixture
-def boots_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Boots leave the state after ten minutes of silence, and ended alerts gold/alerts after one; count those that do.
-
-    Returns the numbers of boots that left and that came back.
-    """
-    counts = [0, 0]
-
-    def counted_archive(state: State, rules: RuleSet) -> np.ndarray | None:
-        before = len(state.boots)
-        stay = gold_archive.archive(state, rules)
-        counts[0] += before - len(state.boots)
-        return stay
-
-    def counted_put_back(state: State, counted: State, keys: list[str]) -> None:
-        gold_archive.put_back(state, counted, keys)
-        counts[1] += len(keys)
-
-    monkeypatch.setattr(gold_archive, "SILENT_US", 600_000_000)
-    monkeypatch.setattr(gold_module, "DAY_US", 1)
-    for module in (gold_alerts, gold_state):
-        monkeypatch.setattr(module, "KEPT_US", 60_000_000)
-    monkeypatch.setattr(gold_tables, "DAY_US", 60_000_000)
-    monkeypatch.setattr(gold_module, "archive", counted_archive)
-    monkeypatch.setattr(gold_module, "put_back", counted_put_back)
-    return counts
-
-
-@pytest.mark.parametrize("devices", [6, 6, 6] if os.environ.get("UMQTT_FULL_SWEEPS") else [3])
-def test_gold_is_the_same_whenever_boots_leave_the_state_and_come_back(tmp_path, devices, boots_leave_at_once):
+@pytest.mark.parametrize("how", ["a file each", "one by one", "few windows at once", "few devices at once"])
+def test_gold_counted_in_pieces_of_any_size_and_killed_is_the_same(tmp_path, monkeypatch, how):
+    """Planted: windows of a group that was committed are added again, or a group is left out."""
+    monkeypatch.setattr(gold_module, "_PIECE_ROWS", 1)
+    monkeypatch.setattr(gold_module, "_SAVE_EVERY_ROWS", 50)
+    if how == "few windows at once":
+        monkeypatch.setattr(windows, "_MOST_SPANS", 1)
+        monkeypatch.setattr(windows, "_MOST_ROWS", 10)
+    elif how == "few devices at once":
+        monkeypatch.setattr(windows, "_FEW_DEVICES", 2)
+        monkeypatch.setattr(windows, "_MOST_ROWS", 10)
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    written(tmp_path, fleet(seed, devices, most_boots=25, latest_h=20), random.Random(seed))
+    rng = random.Random(seed)
+    batches = fleet(seed, 3, latest_h=20)
+    if how == "one by one":
+        batches = [batch.slice(row, 1) for batch in batches[:4] for row in range(min(4, batch.num_rows))]
+    written(tmp_path, batches, rng)
     assert_law(tmp_path, seed)
-    print("left, came back:", boots_leave_at_once)
+
+
+def with_script(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+    """Plant a mistake in a file of SQL."""
+    whole = database.text_of
+
+    def planted(script: str) -> str:
+        text = whole(script)
+        if script == name:
+            assert old in text
+            text = text.replace(old, new)
+        return text
+
+    monkeypatch.setattr(database, "text_of", planted)
 
 
 MINUTE = 60 * SECOND
@@ -123,7 +115,7 @@ def left(minute: int, reason: str = "sleeping") -> list[tuple[str, bytes, int]]:
 LATER = [at_minute("other", "1-x", seq, minute) for seq, minute in enumerate((30, 31, 32, 33, 34, 35))]
 LOOP_AFTER_RESTARTS = [
     [*over("b"), *(one for minute in range(4) for one in left(minute, "restarting"))],
-    *([at_minute("a", f"{minute}-x", 0, minute)] for minute in range(4, 40)),
+    *([at_minute("a", f"{minute}-x", 0, minute)] for minute in range(4, 12)),
 ]
 ROUNDS = {
     "late readings of a boot whose row lies in the partition of another day": [
@@ -151,9 +143,9 @@ ROUNDS = {
         [at_minute("a", "4-x", 1, 37, up=35)],
         LATER[5:6],
     ],
-    "boots of a loop that goes on": [over("b"), *([at_minute("a", f"{boot}-x", 0, boot)] for boot in range(1, 40, 2))],
+    "boots of a loop that goes on": [over("b"), *([at_minute("a", f"{boot}-x", 0, boot)] for boot in range(1, 12, 2))],
     "boots of a loop that began after a boot that was asked for": LOOP_AFTER_RESTARTS,
-    "the boot that announced the one before a loop comes back": [*LOOP_AFTER_RESTARTS, [at_minute("a", "3-x", 1, 40)]],
+    "the boot that announced the one before a loop comes back": [*LOOP_AFTER_RESTARTS, [at_minute("a", "3-x", 1, 12)]],
 }
 
 
@@ -165,10 +157,9 @@ def assert_counted_anew_is_the_same(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boots_leave_at_once):
-    """Planted: a boot is not put back, for new rows, after a restart, or to place its readings; the boot that was
-    heard last leaves, or one of a loop; a boot that was put back has two rows in gold/boots, or has said no goodbye;
-    the boot before a loop counts, when the boot that announced it has left.
+def test_what_comes_late_for_a_boot_is_counted_as_if_it_had_come_in_time(tmp_path, rounds):
+    """Planted: the partition in which a boot was last written keeps its row; a state is used that lacks what the
+    windows have counted since.
     """
     gold = Gold(tmp_path, rules=LOOP_RULES)
     writer = BatchWriter(tmp_path, tmp_path / "state")
@@ -180,47 +171,26 @@ def test_a_boot_that_has_left_the_state_is_missed_nowhere(tmp_path, rounds, boot
         else:
             writer.write(table_of(messages, 100 * number), number, QUERY)
             gold.update()
-    assert boots_leave_at_once[0]
     assert_counted_anew_is_the_same(tmp_path)
 
 
 @pytest.mark.parametrize("reason", ["sleeping", "restarting", "stopped"])
-def test_boots_that_were_announced_are_no_loop_when_they_are_old(tmp_path, reason, boots_leave_at_once):
-    """Planted: goodbyes are forgotten after KEPT_US, or when the process ends."""
+def test_boots_that_were_announced_are_no_loop_when_they_are_old(tmp_path, reason):
+    """Planted: goodbyes are forgotten when the process ends."""
     gold, writer = Gold(tmp_path, rules=LOOP_RULES), BatchWriter(tmp_path, tmp_path / "state")
-    for minute in range(20):
+    for minute in range(8):
         writer.write(table_of(left(minute, reason), 10 * minute), minute, QUERY)
         gold.update()
-        if minute % 7 == 0:
+        if minute % 3 == 0:
             gold.save()
             gold = Gold(tmp_path, rules=LOOP_RULES)
         assert rows_of(tmp_path)["alerts"] == []
-    assert boots_leave_at_once[0]
-    assert_counted_anew_is_the_same(tmp_path)
-
-
-def test_a_boot_whose_row_could_not_be_written_does_not_leave(tmp_path, monkeypatch, boots_leave_at_once):
-    """Planted: it leaves with a row of which the last readings are missing."""
-    gold, writer = Gold(tmp_path, rules=LOOP_RULES), BatchWriter(tmp_path, tmp_path / "state")
-    write_boots = Gold._write_boots
-
-    def no_room(*_arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    late = [at_minute("a", "1-x", 3, 4), LATER[0]]
-    for number, messages in enumerate((over("a"), late, *([one] for one in LATER[1:4]))):
-        monkeypatch.setattr(Gold, "_write_boots", no_room if number == 1 else write_boots)
-        writer.write(table_of(messages, 100 * number), number, QUERY)
-        with pytest.raises(OSError) if number == 1 else nullcontext():
-            gold.update()
-    assert boots_leave_at_once[0]
     assert_counted_anew_is_the_same(tmp_path)
 
 
 def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, monkeypatch):
     """Planted: windows keep their readings when a boot's clock becomes known."""
-    nothing = gold_module._none_replaced(), gold_module.SCHEMAS["gold/windows"].empty_table()
-    monkeypatch.setattr(Gold, "_moved", lambda *_arguments: nothing)
+    monkeypatch.setattr(Gold, "_move", lambda *_arguments: None)
     write(tmp_path, [clockless(seq, 20 * SECOND * seq) for seq in range(3)], [set_clock(3, 600 * SECOND)])
     with pytest.raises(AssertionError, match="windows"):
         assert_law(tmp_path, 0)
@@ -228,7 +198,8 @@ def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, m
 
 def test_silences_that_late_readings_do_not_end_are_caught(tmp_path, monkeypatch):
     """Planted: a silence, once noted, stays."""
-    monkeypatch.setattr(State, "_split_silence", lambda *_arguments: None)
+    mine = 'UNION ALL SELECT device_id, boot, "first", "last", 0 FROM awake SEMI JOIN (FROM signs WHERE alive)'
+    with_script(monkeypatch, "count.sql", mine, mine.replace("SELECT device_id", "SELECT device_id || 'x'"))
     early, late = set_clock(0, 0), set_clock(2, 3600 * SECOND)
     write(tmp_path, [early, late], [set_clock(1, 1800 * SECOND)])
     with pytest.raises(AssertionError, match="alerts"):
@@ -253,7 +224,7 @@ def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
     """Planted: every file that a commit names counts as new rows."""
 
     def all_of(actions):
-        return [changes.unquote(action["add"]["path"]) for action in actions if "add" in action]
+        return [action["add"] for action in actions if "add" in action]
 
     monkeypatch.setattr(changes, "_added", all_of)
     with pytest.raises(AssertionError):
@@ -279,65 +250,56 @@ def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_wh
     assert_law(tmp_path, 6)
 
 
-# What the next process adds to the saved state -> which files those are.
-ADDED = {
-    "all that the windows have counted": lambda files, _after, _up_to: files,
-    "nothing": lambda files, _after, up_to: files if up_to is None else files._replace(files=[]),
-    "all there is": lambda files, after, up_to: files if up_to is None else changes.appended(files.path, after),
-}
-
-
-@pytest.mark.parametrize("added", ADDED)
-def test_a_process_that_was_killed_is_followed_by_one_that_knows_what_the_windows_have_counted(
-    tmp_path, monkeypatch, added
-):
-    """Planted: the saved state is used unchanged, or what no window has yet is added to it too."""
+def test_a_process_that_was_killed_is_followed_by_one_that_knows_what_the_windows_have_counted(tmp_path, monkeypatch):
+    """Planted: the saved state is used unchanged, or what no window has yet is added to it only."""
     batches = fleet(8)[:6]
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
+    state = tmp_path / "gold" / ".state" / "state"
+    saved = []
     for batch_id, batch in enumerate(batches[:-1]):
         writer.write(batch, batch_id, QUERY)
         gold.update()
-    assert [path.name for path in (tmp_path / "gold" / ".state").iterdir()] == ["1"], "saved once, not at each update"
+        saved.append(state.read_bytes())
+    assert len(set(saved)) == 1, "saved once, not at each update"
     writer.write(batches[-1], len(batches), QUERY)
-
-    def some(path, after, up_to=None):
-        return ADDED[added](changes.appended(path, after, up_to), after, up_to)
-
-    with monkeypatch.context() as planted:
-        planted.setattr(gold_module, "appended", some)
-        planted.setattr(Gold, "_windows_from_scratch", None)
-        gold = Gold(tmp_path)
-        gold.update()
-        gold.save()
-    assert [path.name for path in (tmp_path / "gold" / ".state").iterdir()] == [str(len(batches))]
-    if added == next(iter(ADDED)):
-        assert_law(tmp_path, 8)
-    else:
-        with pytest.raises(AssertionError):
-            assert_law(tmp_path, 8)
-
-
-def test_gold_of_a_release_that_saved_its_state_before_the_windows_is_counted_on(tmp_path, monkeypatch):
-    """Planted: the state that was saved last is used, though the windows lag behind it."""
-    batches = fleet(9)[:4]
-    windows, schema = tmp_path / "gold" / "windows", gold_module.SCHEMAS["gold/windows"]
-    schema = schema.remove(schema.get_field_index("window_hour"))
-    DeltaTable.create(str(windows), schema, partition_by=["window_date"])
-    writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
-    with monkeypatch.context() as older:
-        older.setattr(gold_module, "_SAVE_EVERY_ROWS", 0)
-        with_versions = gold_module._transactions
-        older.setattr(gold_module, "_transactions", lambda serial, _versions: with_versions(serial, {}))
-        for batch_id, batch in enumerate(batches[:-1]):
-            writer.write(batch, batch_id, QUERY)
-            gold.update()
-    state = tmp_path / "gold" / ".state" / "3"
-    state.with_name("4").write_bytes(b"of the update in which it was killed")
-    monkeypatch.setattr(Gold, "_windows_from_scratch", None)
-    writer.write(batches[-1], 3, QUERY)
-    Gold(tmp_path).update()
+    monkeypatch.setattr(windows, "begin", None)  # nothing is made from its beginning
+    gold = Gold(tmp_path)
+    gold.update()
+    gold.save()
+    assert state.read_bytes() != saved[0]
     monkeypatch.undo()
-    assert_law(tmp_path, 9)
+    assert_law(tmp_path, 8)
+
+
+@pytest.mark.parametrize("stops", range(1, 6))
+def test_an_update_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch, stops):
+    """Planted: gold that is made from its beginning begins again, or counts a piece twice."""
+    monkeypatch.setattr(gold_module, "_PIECE_ROWS", 60)
+    monkeypatch.setattr(gold_module, "_SAVE_EVERY_ROWS", 120)
+    monkeypatch.setattr(windows, "_MOST_SPANS", 5)
+    writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+    for batch_id, batch in enumerate(fleet(4, 3)):
+        writer.write(batch, batch_id, QUERY)
+    commits = [0]
+
+    original = windows.write_deltalake
+
+    def counted(*arguments, **options):
+        original(*arguments, **options)
+        commits[0] += 1
+        if commits[0] == stops:
+            raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(windows, "write_deltalake", counted)
+        with pytest.raises(Killed):
+            Gold(tmp_path).update()
+    begun = []
+    monkeypatch.setattr(windows, "begin", lambda *arguments: begun.append(arguments))
+    Gold(tmp_path).update()
+    assert not begun
+    monkeypatch.undo()
+    assert_law(tmp_path, 4)
 
 
 def test_an_update_writes_the_windows_in_which_something_was_taken_and_no_others(tmp_path):
@@ -406,20 +368,6 @@ def test_boots_that_are_over_are_left_as_they_are_until_something_comes_for_them
         ("b", "1-x", 1, 4, "missing", 3),
     ]
     assert_law(tmp_path, 0)
-
-
-def test_gold_of_a_release_that_wrote_all_gaps_each_time_is_counted_anew(tmp_path):
-    """Planted: the table stays as it is, and Delta refuses to write partitions into it."""
-    write(tmp_path, *([set_clock(n, n * SECOND)] for n in (0, 5)))
-    before = rows_of(tmp_path)
-    gaps = tmp_path / "gold" / "gaps"
-    shutil.rmtree(gaps)
-    schema = gold_module.SCHEMAS["gold/gaps"]
-    DeltaTable.create(str(gaps), schema.remove(schema.get_field_index("heard_date")))
-    lines: list[str] = []
-    Gold(tmp_path, report=lines.append).update()
-    assert lines == [f"{gaps} was made by an older release: gold is counted anew"]
-    assert rows_of(tmp_path) == before and before["gaps"]
 
 
 def test_a_collector_that_turns_out_to_have_begun_earlier_changes_what_boots_of_other_days_lack(tmp_path):
@@ -507,15 +455,18 @@ def test_gold_that_cannot_be_updated_is_said_once_and_tried_again_while_silver_g
     config = PipelineConfig(None, tmp_path, tmp_path, gold_interval_s=0)
     upkeep = pipeline_upkeep.Upkeep(config, on_stage=lambda _stage: None, report=lines.append)
     with monkeypatch.context() as broken:
-        broken.setattr(gold_module, "devices_table", lambda *_arguments: int("no number"))
+        broken.setattr(Gold, "_write_days", lambda *_arguments: int("no number"))
         for batch_id in (1, 2):
             upkeep.step(0)
+            upkeep.wait()
             writer.write(table_of([set_clock(batch_id, 0)], batch_id), batch_id, QUERY)
         (line,) = lines
         assert line.startswith("gold is not up to date and will be tried again: invalid literal")
         with pytest.raises(IngestError, match="gold is not up to date, silver is: invalid literal"):
             upkeep.finish(0)
     upkeep.step(0)
+    upkeep.wait()
+    upkeep.close()
     (boot,) = rows_of(tmp_path)["boots"]
     assert boot[7] == 3 and len(lines) == 1
 
@@ -523,12 +474,13 @@ def test_gold_that_cannot_be_updated_is_said_once_and_tried_again_while_silver_g
 @pytest.mark.parametrize("name", ["devices", "boots", "gaps", "alerts", "traffic"])
 def test_a_table_that_could_not_be_written_is_written_by_the_next_update(tmp_path, monkeypatch, name):
     """Planted: rows count as written before they are."""
-    written = Gold._overwrite
 
-    def fails(gold, table, *arguments):
-        if table == name:
+    def fails(delta, *arguments, **options):
+        if delta.table_uri.rstrip("/").endswith(f"/{name}"):
             raise OSError(28, "No space left on device")
-        written(gold, table, *arguments)
+        return original(delta, *arguments, **options)
+
+    original = gold_module.write_deltalake
 
     boots = [(*telemetry("b", f"{n}-x", 0, RECEIVED_MS + n * SECOND, 0), RECEIVED_MS + n * SECOND) for n in range(6)]
     writer, gold = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path)
@@ -536,7 +488,8 @@ def test_a_table_that_could_not_be_written_is_written_by_the_next_update(tmp_pat
     gold.update()
     writer.write(table_of([set_clock(2, 2 * SECOND), *boots], 1), 1, QUERY)
     with monkeypatch.context() as full:
-        full.setattr(Gold, "_overwrite", fails)
+        for module in (gold_module, traffic):
+            full.setattr(module, "write_deltalake", fails)
         with pytest.raises(OSError, match="No space"):
             gold.update()
     gold.update()
@@ -685,24 +638,12 @@ def test_a_board_that_crashes_after_its_last_sleep_is_a_loop(tmp_path):
     assert looping(rows_of(tmp_path / "b")) == set(), "a boot after a goodbye counts too"
 
 
-@pytest.mark.parametrize("release", ["this", "older"])
-def test_goodbyes_of_boots_that_are_not_known_yet_outlast_the_process(tmp_path, monkeypatch, release):
-    """Planted: they are not saved, or the restarts that an older release has saved are not read."""
-
-    def older(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
-        for name, table in tables_of(state, facts):
-            if name == "goodbyes":
-                yield "restarted", table.drop_columns("to_sleep")
-            else:
-                yield name, table.drop_columns(["slept_us", "ended_us"]) if name == "boots" else table
-
+def test_goodbyes_of_boots_that_are_not_known_yet_outlast_the_process(tmp_path):
+    """Planted: they are not saved."""
     readings, goodbyes = zip(*(left(minute, "restarting") for minute in range(6)), strict=True)
     writer, gold = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path)
     writer.write(table_of(goodbyes), 0, QUERY)
-    with monkeypatch.context() as saving:
-        if release == "older":
-            saving.setattr(gold_state, "tables_of", older)
-        gold.update()
+    gold.update()
     writer.write(table_of(readings, 10), 1, QUERY)
     Gold(tmp_path).update()
     assert looping(rows_of(tmp_path)) == set()

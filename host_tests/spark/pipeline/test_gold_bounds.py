@@ -15,10 +15,10 @@ from umqtt_testkit.portable import FULL
 from spark_ingest.alerts import journal as journal_module
 from spark_ingest.alerts.journal import FILE
 from spark_ingest.alerts.rules import rule_set
-from spark_ingest.pipeline import gold_archive, gold_state
+from spark_ingest.gold import STAGES, Gold, database
+from spark_ingest.gold import update as gold_module
+from spark_ingest.gold.database import Database
 from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.gold import STAGES, Gold
-from spark_ingest.pipeline.gold_state import State, tables_of
 
 DAY_MS = 86_400_000
 HOUR_US = 3_600_000_000
@@ -46,9 +46,9 @@ def messages(day: int) -> list[tuple[str, bytes, int]]:
     return found
 
 
-def size_of(state: State) -> dict[str, int]:
-    """Return the rows of each part of the state."""
-    return {name: table.num_rows for name, table in tables_of(state, {})}
+def size_of(db: Database) -> dict[str, int]:
+    """Return the rows of each table of the state."""
+    return {name: db.rows(f"SELECT count(*) FROM {name}")[0][0] for name in db.state}
 
 
 def lived(folder: Path, kill: Callable[[], str]) -> tuple[list[dict[str, int]], Counter[tuple[str, str]]]:
@@ -82,30 +82,25 @@ def lived(folder: Path, kill: Callable[[], str]) -> tuple[list[dict[str, int]], 
         events = gold.journal.events()
         told.update((event.alert.id, event.state) for event in events)
         gold.journal.delivered(events, "hook")
-        state = gold._state
+        state = gold._db
         assert state is not None
         journal = (folder / FILE).stat().st_size
         sizes.append({**size_of(state), "journal": journal, "alerts": len(rows_of(folder)["alerts"])})
     return sizes, told
 
 
+# Of each boot and each gap a row stays: what the tables gold/boots and gold/gaps have.
+OF_BOOTS = {"boots", "runs", "gaps"}
+
+
 def grown(sizes: list[dict[str, int]]) -> set[str]:
     """Return what is larger at the end than it ever was in the first half of the time."""
-    # The minutes of one update are there, or of two after a kill; after a kill, boots leave an update later.
-    factors = {name: {"minu": 2.5, "boot": 1.5, "seen": 1.5, "gap_": 1.5}.get(name[:4], 1.1) for name in sizes[-1]}
+    # The minutes of one update are there, or of two after a kill.
+    factors = {name: 2.5 if name.startswith("minute") else 1.1 for name in sizes[-1]}
     bounds = {name: factor * max(one[name] for one in sizes[: STEPS // 2 + 1]) for name, factor in factors.items()}
-    large = {name for name, size in sizes[-1].items() if size > bounds[name]}
-    # Of a boot that is over, a hash of 8 bytes remains, and 40 bytes for all of its gaps.
-    return large - {"archived", *(["old_gaps"] if sizes[-1]["old_gaps"] <= sizes[-1]["archived"] else [])}
+    return {name for name, size in sizes[-1].items() if size > bounds[name]} - OF_BOOTS
 
 
-@pytest.fixture
-def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gold_state, "_FEW_TEXTS", 10)
-    monkeypatch.setattr(gold_archive, "SILENT_US", 31 * 24 * HOUR_US)
-
-
-@pytest.mark.usefixtures("short_memory")
 def test_state_journal_and_alerts_are_as_large_after_months_as_after_weeks_and_every_alert_is_told(tmp_path):
     """Planted: silences, days of quarantine, restarts, texts or boots are kept for ever; ended alerts stay noted."""
     seed = random.randrange(1 << 32) if FULL else 7
@@ -125,15 +120,18 @@ def test_state_journal_and_alerts_are_as_large_after_months_as_after_weeks_and_e
     assert_law(tmp_path, seed)
 
 
+def never_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = database.text_of
+    monkeypatch.setattr(database, "text_of", lambda name: "" if name == "forget.sql" else whole(name))
+
+
 GROWS = {
-    "for ever": lambda monkeypatch: monkeypatch.setattr(State, "forget_old", lambda _state: None),
-    "boots": lambda monkeypatch: monkeypatch.setattr(gold_archive, "SILENT_US", 1 << 62),
+    "for ever": never_forgets,
     "in the journal": lambda monkeypatch: monkeypatch.setattr(journal_module, "_KEPT_US", 1 << 62),
 }
 
 
 @pytest.mark.parametrize("grows", GROWS)
-@pytest.mark.usefixtures("short_memory")
 def test_what_is_remembered_for_ever_is_caught(tmp_path, monkeypatch, grows):
     GROWS[grows](monkeypatch)
     sizes, _told = lived(tmp_path, lambda: "")
@@ -144,7 +142,7 @@ def test_a_device_that_names_more_ranges_than_are_kept_apart_costs_one_a_boot_an
     tmp_path, monkeypatch
 ):
     """Planted: all ranges are kept, of which a device can name ten thousand in a message of 60 KB."""
-    monkeypatch.setattr(gold_state, "MOST_RANGES", 20)
+    monkeypatch.setattr(gold_module, "MOST_RANGES", 20)
     sent: list[tuple[str, bytes]] = []
     for device, ranges in (("many", 15), ("few", 5)):
         sent += [telemetry(device, boot, seq, None, None, t=1.0) for boot in "xy" for seq in range(0, 100, 2)]
@@ -163,9 +161,10 @@ def test_a_device_that_names_more_ranges_than_are_kept_apart_costs_one_a_boot_an
         some = [(*one, RECEIVED_MS) for one in sent[batch_id * size :][:size]]
         writer.write(table_of(some, batch_id * size), batch_id, QUERY)
         gold.update()
-    state = gold._state
-    assert state is not None
-    kept = {(name, key): ranges for name in ("announced", "unread") for key, ranges in getattr(state, name).items()}
+    assert gold._db is not None
+    kept: dict[tuple, list[tuple[int, int]]] = {}
+    for kind, device, boot, first, last in gold._db.rows("FROM explained ORDER BY ALL"):
+        kept.setdefault((kind, (device, boot)), []).append((first, last))
     assert kept["announced", ("many", "x")] == kept["announced", ("many", "y")] == [(1, 29)]
     assert [len(kept[name, ("few", "x")]) for name in ("announced", "unread")] == [5, 5]
     assert len(kept["unread", ("many", "x")]) == 15, "no more than are kept apart"

@@ -10,8 +10,8 @@ from test_series import decoder
 from test_systems import messages_of, payload_of
 
 from spark_ingest.decoders.rules import Rules, load
+from spark_ingest.gold import Gold
 from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.messages import part
 
 JSON = {"topic": "x/{device}", "format": "json"}

@@ -28,11 +28,11 @@ from umqtt_testkit.ports import reserved_port
 from spark_ingest import location
 from spark_ingest.durable import read_checked, read_checked_json, replace_checked
 from spark_ingest.errors import TablesTaken, UsageError
+from spark_ingest.gold import Gold
+from spark_ingest.gold.database import Database
 from spark_ingest.location import Location, StorePath, located, may_pass, open_table, reason
-from spark_ingest.pipeline import gold as gold_module
 from spark_ingest.pipeline.batch import STAGES, BatchWriter
 from spark_ingest.pipeline.claim import claim, tables_at_rest
-from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.process import require_writable
 from spark_ingest.tables import delta as delta_module
 from spark_ingest.tables import summary
@@ -225,22 +225,22 @@ def test_gold_s_state_is_kept_when_its_store_is_away_for_a_moment(store, tables,
     """Planted: a state that cannot be read at the moment is taken for damaged."""
     writer_of(tables, tmp_path).write(workload(seed=11)[0][0], 0, QUERY)
     Gold(tables).update()
-    kept = list((tables / "gold" / ".state").iterdir())
-    gold = Gold(tables)
-    load = gold_module.load
+    state = tables / "gold" / ".state" / "state"
+    kept = state.read_bytes()
+    gold, load = Gold(tables), Database.load
     with pytest.MonkeyPatch.context() as patch:
 
-        def away(path: Location) -> object:
+        def away(db: Database, path: Location) -> bool:
             store.answer(503)
             try:
-                return load(path)
+                return load(db, path)
             finally:
                 store.answer(None)
 
-        patch.setattr(gold_module, "load", away)
+        patch.setattr(Database, "load", away)
         with pytest.raises(OSError, match="503"):
             gold.update()
-    assert list((tables / "gold" / ".state").iterdir()) == kept
+    assert state.read_bytes() == kept
 
 
 def with_taken(update: Callable[[], object]) -> None:

@@ -25,14 +25,14 @@ from umqtt_kit import __main__ as umqtt
 from spark_ingest.decoders.rules import Rules
 from spark_ingest.durable import replace_checked
 from spark_ingest.errors import UsageError
+from spark_ingest.gold import Gold
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.process import require_checkpoint, require_whole
 from spark_ingest.pipeline.rebuild import days_of, rebuild
 from spark_ingest.pipeline.upkeep import Upkeep
-from spark_ingest.tables.changes import LogGone, appended
+from spark_ingest.tables.changes import NOWHERE, LogGone, files_at, newest, position, steps
 from spark_ingest.tables.delta import Delta, transactions
 from spark_ingest.tables.schemas import SCHEMAS
 from spark_ingest.tables.upkeep import SmallFiles, compact, deleted, listed, retain, vacuum
@@ -485,21 +485,29 @@ def test_a_column_that_an_older_table_lacks_is_added_and_its_rows_read_as_null(t
     assert set(table.column_names) == set(new.names) and table.num_rows > 0
 
 
-def test_rows_since_a_version_are_told_until_the_log_of_it_is_gone(tables):
+def test_rows_since_a_position_are_told_until_the_log_of_it_is_gone(tables):
+    """Planted: the files of a compaction; the first file of a version that was counted in part."""
     silver = tables / "silver"
-    newest = appended(silver, None)
-    assert appended(silver, newest.version) == (silver, newest.version, [])
-    since = appended(silver, 2)
-    assert since.version == newest.version and 0 < len(since.files) < len(newest.files)
-    parts = appended(silver, -1, 2), appended(silver, 2, newest.version), appended(silver, 2, 2)
-    assert [part.version for part in parts] == [2, newest.version, 2]
-    assert parts[1].files == since.files and not parts[2].files and {*parts[0].files, *since.files} == {*newest.files}
+    end = newest(silver)
+    version = DeltaTable(str(silver)).version()
+    assert end == position(version) and list(steps(silver, end, end)) == []
+    whole = [file for step in steps(silver, NOWHERE, end) for file in step.files]
+    assert sorted(whole) == sorted(files_at(silver, end)) and len(whole) > 3
+    of_two = [file for step in steps(silver, NOWHERE, position(2)) for file in step.files]
+    since = list(steps(silver, position(2), end))
+    assert since[-1].at == end and {*of_two, *(file for step in since for file in step.files)} == {*whole}
+    assert sum(step.rows for step in since) == DeltaTable(str(silver)).count() - DeltaTable(str(silver), 2).count()
+    # Some files of a version, then the rest of it, then what came later.
+    some = [step.files for step in steps(silver, position(version, 2), end)]
+    assert some == [[file] for file in sorted(whole)[2:]]
+    compact(tables)
+    assert [file for step in steps(silver, end, newest(silver)) for file in step.files] == []
     DeltaTable(str(silver)).create_checkpoint()
-    for version in range(newest.version + 1):
-        (silver / "_delta_log" / f"{version:020d}.json").unlink()
-    for up_to in (None, newest.version):
+    for number in range(version + 1):
+        (silver / "_delta_log" / f"{number:020d}.json").unlink()
+    for at in (position(2), position(2, 1)):
         with pytest.raises(LogGone):
-            appended(silver, 2, up_to)
+            list(steps(silver, at, newest(silver)))
 
 
 def test_only_one_process_writes_the_tables(tables):

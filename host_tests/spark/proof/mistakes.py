@@ -12,7 +12,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from spark_ingest.pipeline import batch, foreign, gold, gold_state, messages, progress, record, silver, tasks
+from spark_ingest.gold import database
+from spark_ingest.gold import update as gold
+from spark_ingest.pipeline import batch, foreign, messages, progress, record, silver, tasks
 from spark_ingest.pipeline.births import BirthFiles
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
@@ -111,18 +113,19 @@ silver.repeated = trusting
 
 # Uses the saved state, without what the windows have counted since.
 GOLD_TAKES_SAVED_STATE = """
-appended = gold.appended
-def nothing_more(path, after, up_to=None):
-    found = appended(path, after, up_to)
-    return found if up_to is None else found._replace(files=[])
-gold.appended = nothing_more
+loaded = gold.Gold._loaded
+def nothing_more(self, db):
+    at = loaded(self, db)
+    counted = gold.Counted.of(self._tables["windows"].delta)
+    return dict(counted.after) if counted and at["silver"] >= 0 else at
+gold.Gold._loaded = nothing_more
 """
 
 # Takes its files for whole without a look at their checksum.
 IGNORES_DAMAGE = """
 def unchecked(path):
     return memoryview(path.read_bytes().partition(b"\\n")[2])
-progress.read_checked = gold_state.read_checked = unchecked
+progress.read_checked = database.read_checked = unchecked
 """
 
 # Identifies readings that their device does not number by their row in the micro-batch, not by their place.
@@ -154,11 +157,7 @@ record.plain_records = cut
 
 # Takes the collector's clock at its word.
 BELIEVES_CLOCK = """
-received = gold_state.State._received
-def believing(self, rows):
-    self.now_us = -gold_state.NEVER
-    return received(self, rows)
-gold_state.State._received = believing
+gold._now_us = lambda: 1 << 62
 """
 
 # Makes objects of all payloads of a micro-batch at once.
@@ -169,7 +168,9 @@ messages._PIECE_BYTES = 1 << 40
 _PIPELINE = """
 import os, signal, sys
 import pyarrow as pa
-from spark_ingest.pipeline import batch, foreign, gold, gold_state, messages, progress, record, silver, tasks
+from spark_ingest.gold import database
+from spark_ingest.gold import update as gold
+from spark_ingest.pipeline import batch, foreign, messages, progress, record, silver, tasks
 from spark_ingest.pipeline.births import BirthFiles
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
@@ -191,8 +192,12 @@ from spark_ingest.pipeline.command import main
 sys.exit(main(on_stage=on_stage))
 """
 
-_MODULES = (batch, foreign, gold, gold_state, messages, progress, record, silver, tasks)
-_OF_MODULES = (batch.BatchWriter, gold_state.State)
+_MODULES = {
+    each.__name__.rpartition(".")[2]: each
+    for each in (batch, database, foreign, messages, progress, record, silver, tasks)
+} | {"gold": gold}
+_CLASSES = {"BirthFiles": BirthFiles, "Seen": Seen, "Progress": Progress, "Delta": Delta}
+_OF_MODULES = (batch.BatchWriter, gold.Gold)
 _PROGRAMS = {"collector": _COLLECTOR, "pipeline": _PIPELINE}
 
 
@@ -210,15 +215,13 @@ def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> l
 
 def plant(mistake: str) -> None:
     """Plant a mistake of the pipeline in this process."""
-    classes = {"BirthFiles": BirthFiles, "Seen": Seen, "Progress": Progress, "Delta": Delta}
-    exec(mistake, {"os": os, "pa": pa, **{each.__name__.rpartition(".")[2]: each for each in _MODULES}, **classes})
+    exec(mistake, {"os": os, "pa": pa, **_MODULES, **_CLASSES})
 
 
 @contextmanager
 def planted(mistake: str) -> Iterator[None]:
     """Plant a mistake of the pipeline in this process within this context."""
-    classes = (BirthFiles, Seen, Progress, Delta, *_OF_MODULES)
-    changed = {each: dict(vars(each)) for each in (*_MODULES, *classes)}
+    changed = {each: dict(vars(each)) for each in (*_MODULES.values(), *_CLASSES.values(), *_OF_MODULES)}
     plant(mistake)
     try:
         yield

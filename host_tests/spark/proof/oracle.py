@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from spark_ingest.pipeline.gold import Gold
+from spark_ingest.gold import Gold
 from spark_ingest.pipeline.rebuild import rebuild
 from spark_ingest.tables.schemas import SCHEMAS
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from object_store import ObjectStore
 from spark_helpers import eventually_in_spark
 
-from spark_ingest.pipeline import batch, gold
+from spark_ingest.gold import STAGES
+from spark_ingest.pipeline import batch
 
 from . import kinds as payloads
 from .chain import SPARK_KINDS, Chain
@@ -29,7 +30,7 @@ _RATE = 200.0
 # Kills of collector and broker in a run; Spark is killed only once, since it takes seconds to come back.
 _QUICK_KILLS = ("collector", "broker", "collector")
 _PAUSE_S = (0.05, 0.7)
-_GOLD_STAGES = [(stage, 1) for stage in gold.STAGES]
+_GOLD_STAGES = [(stage, 1) for stage in STAGES]
 # The pipeline kills itself at one of its stages, so that all dangerous moments are covered.
 STAGE = "stage"
 # What part of Spark is killed, run by run. After a worker's death the pipeline may survive, so no death at a stage

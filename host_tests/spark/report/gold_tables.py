@@ -255,6 +255,7 @@ def _metric_windows(ids: list[str], at: np.ndarray, metric: str, cells: np.ndarr
         "sum": pa.array(mean * n),
         "last": pa.array(mean),
         "last_ts": pa.array(at[window] + WINDOW - US).cast(TIMESTAMP),
+        "last_place": pa.array(window, pa.int64()),
         "window_date": pa.array(at[window]).cast(TIMESTAMP).cast(pa.date32()),
         "window_hour": pa.array(at[window] // HOUR % 24),
     }
