@@ -88,6 +88,8 @@ def collect(gold: Gold, days: float) -> dict[str, Any]:
     return {
         "from": start_us // US,
         "as_of": end_us // US,
+        # A fleet that is silent as a whole is silent until now, and not until its newest message.
+        "now": max(end_us, fleet.judged_us(alerts)) // US,
         "totals": fleet.totals(devices, gaps, alerts),
         "devices": fleet.device_columns(devices),
         "traffic": rates,

@@ -33,6 +33,7 @@ _DEVICE_COLUMNS = (
     ("delay_p50_ms", "p50"),
     ("delay_p95_ms", "p95"),
     ("clock_ok_share", "clock"),
+    ("clock_behind_h", "behind"),
     ("supply_v", "supply_v"),
     ("temp_c", "temp_c"),
     ("mem_free", "mem_free"),
@@ -174,6 +175,13 @@ def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[
             cells = [[step, n.total(), min(n, key=lambda c: (-n[c], c))] for step, n in sorted(by_step.items())]
             rows.append((index[device], len(inside), cells))
     return {**timeline.as_json(), "rows": sorted(rows, key=lambda row: (-row[1], row[0]))}
+
+
+def judged_us(alerts: pa.Table) -> int:
+    """Return up to when gold has measured the silence of devices that are offline now; 0 if none is."""
+    rows = zip(*(alerts[name].to_pylist() for name in ("kind", "until", "value")), strict=True)
+    found = zip(microseconds(alerts["since"]).tolist(), rows, strict=True)
+    return max((us + round(v * US) for us, (kind, until, v) in found if kind == "offline" and until is None), default=0)
 
 
 def alerts(rows: pa.Table, index: dict[str, int]) -> dict[str, Any]:

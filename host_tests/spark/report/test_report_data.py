@@ -381,3 +381,14 @@ def test_what_is_not_there_is_said_in_one_line_with_what_to_do(tmp_path: Path) -
     ]
     with pytest.raises(UsageError, match=r"cannot write .*: .*; choose another --out"):
         write_report(tmp_path / "part", tmp_path / "no such folder" / "r.html")
+
+
+def test_a_fleet_that_is_silent_as_a_whole_has_been_so_until_gold_judged_it(tmp_path):
+    """Planted: now is when the newest message came."""
+    seen = {"device_id": "a", "last_seen": END_US, "health": "offline"}
+    alert = {"device_id": "a", "rule": "offline", "kind": "offline", "since": END_US, "value": 7200.0, "text": "silent"}
+    empty(tmp_path)
+    write_rows(tmp_path, "devices", [seen])
+    write_rows(tmp_path, "alerts", [alert])
+    data = collect(Gold(tmp_path), 7)
+    assert data["now"] - data["as_of"] == 7200

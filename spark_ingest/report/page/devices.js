@@ -1,6 +1,6 @@
 // The table of devices: searched, filtered, sorted, and shown in pieces.
 
-const ago = (seconds) => (data.as_of - seconds < 60 ? "just now" : `${duration((data.as_of - seconds) * 1000)} ago`);
+const ago = (seconds) => (data.now - seconds < 60 ? "just now" : `${duration((data.now - seconds) * 1000)} ago`);
 const percent = (share) => `${share === 1 ? 100 : Math.min(99.9, Math.floor(share * 1000) / 10)} %`;
 
 // key in data.devices, heading, how it is written, whether the largest comes first when it is sorted
@@ -14,6 +14,7 @@ const COLUMNS = [
   { key: "duplicates", title: "Duplicates", write: count, number: true, down: true },
   { key: "quarantined", title: "Quarantined", write: count, number: true, down: true },
   { key: "reboots", title: "Reboots 24 h", write: count, number: true, down: true },
+  { key: "behind", title: "Clock", write: (hours) => `${hours} h behind`, number: true, down: true },
   { key: "p95", title: "Delay p95", write: duration, number: true, down: true },
   { key: "clock", title: "Clock right", write: percent, number: true },
   { key: "supply_v", title: "Battery", write: formatOf("supply_v"), number: true },
@@ -71,6 +72,8 @@ function deviceRow(device) {
       if (said && healthOf(device) !== "offline") cell.append(element("span", "tag", said));
     } else if (key === "health") cell.append(healthPill(healthOf(device)));
     else cell.textContent = value === null ? "–" : write ? write(value) : visible(value);
+    // A device that does not number its readings.
+    if ((key === "missing" || key === "duplicates") && value === null) cell.title = "not known";
     if (key === "seen" && value !== null) cell.title = moment(value);
     // A name may be too long for its column.
     if (key === "group" && value !== null) cell.title = visible(value);

@@ -40,7 +40,7 @@ function alertRow([device, kind, text, since, until, rule]) {
   const [usual, tone] = ALERTS.get(kind) ?? [visible(kind ?? ""), "late"];
   // A default is called like its kind.
   const called = rule === null || rule === kind ? usual : visible(rule);
-  const when = until === null ? `for ${duration((data.as_of - since) * 1000)}` : `until ${moment(until)}`;
+  const when = until === null ? `for ${duration((data.now - since) * 1000)}` : `until ${moment(until)}`;
   const time = element("span", "when quiet", since === null ? "" : `since ${moment(since)}, ${when}`);
   row.append(
     element("span", `pill ${until === null ? tone : ""}`, called),
