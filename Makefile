@@ -15,10 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mip demo check test test-costs lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
+.PHONY: help setup mip demo check test test-costs size-of-things lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## Make .venv and install what is missing
 
@@ -47,6 +47,9 @@ test: setup lint ## Lint, types and every test
 test-costs: setup ## Run every test and write what each costs into docs/testing.md and host_tests/running/costs.tsv
 	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --costs=.costs.json $(ARGS)
 	@$(PY) host_tests/running/costs.py .costs.json
+
+size-of-things: ## Count the lines of each part and write the table of docs/architecture.md
+	@python3 tools/size_of_things.py
 
 prove-tests: setup ## Every test in full; tier 3, which needs a machine for itself, one at a time (an hour)
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest --tiers=3 $(ARGS)
