@@ -114,7 +114,7 @@ class Connection(BulkClient):
 
 def is_takeover(error: BaseException) -> bool:
     """Return whether the client reports that links are ended again and again right after they began."""
-    return isinstance(error, LinkLost) and error.args == (_IN_USE,)
+    return isinstance(error, LinkLost) and error.args[:1] == (_IN_USE,)
 
 
 _IN_WORDS = {
@@ -139,5 +139,5 @@ def in_words(error: MQTTError | OSError | MemoryError) -> str:
         return f"the broker sent what is not MQTT: {error}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = str(error) or type(error).__name__
+    text = str(error.args[0]) if error.args else type(error).__name__
     return _IN_WORDS.get(text, text)
