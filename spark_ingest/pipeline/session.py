@@ -107,6 +107,10 @@ def start_session(
     from pyspark.sql import SparkSession
 
     logging.getLogger().addFilter(_is_ours)
+    # py4j logs the traceback of each micro-batch that fails or loses its Java, which one line reports anyway.
+    py4j = logging.getLogger("py4j")
+    py4j.addHandler(logging.NullHandler())
+    py4j.propagate = False
     builder = SparkSession.builder.appName("umqtt-ingest")
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
