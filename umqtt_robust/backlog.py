@@ -7,6 +7,7 @@ from struct import unpack_from
 
 from ._platform import collect, const
 from .errors import StoreError
+from .flash import set_bit
 
 try:
     from os import ilistdir
@@ -94,6 +95,7 @@ class Scan:
         first = box.used is None
         if first:
             box.used = bytearray()
+            box.changed = bytearray()
         self._each(self._add_one, True)
         self.oldest = Oldest(min(most, self._count))
         self._each(self._look_at, first)
@@ -136,6 +138,7 @@ class Scan:
         elif name[-1] == "r":
             if first and self._read(path) == box.change_bytes:
                 box._order = max(box._order, unpack_from("<I", self._buf, 4)[0])
+                set_bit(box.changed, int(name[i:-1]))
         elif first and name[-2:] == ".1" and name[i:-2].isdigit():
             # A folder of the host, which MicroPython's unix port has too, does not list sizes.
             if (entry[3] if len(entry) > 3 else os.stat(box._path + path)[6]) > box._chunk:

@@ -30,7 +30,6 @@ from struct import calcsize, pack, unpack, unpack_from
 
 from ._platform import collect, const, load
 from .errors import StoreError
-from .packets import QOS_2
 
 try:
     from os import fsync  # noqa: F401
@@ -89,10 +88,22 @@ def _make(folder):
         mkdir(folder)
 
 
+def has_bit(bits, place):
+    return place >> 3 < len(bits) and bits[place >> 3] >> (place & 7) & 1
+
+
+def set_bit(bits, place):
+    i = place >> 3
+    if i >= len(bits):
+        bits.extend(bytes(i + 1 - len(bits)))
+    bits[i] |= 1 << (place & 7)
+
+
 class Box:
     """Numbered places in the folder path. prefix: of their files' names; chunk: the most bytes of a file.
 
-    taken: restore() has returned all messages up to this order. used: a bit for each place that holds a message.
+    taken: restore() has returned all messages up to this order. used: a bit for each place that holds a message;
+    changed: for each that had a file Nr when the store was opened.
     """
 
     on_progress = None
@@ -111,17 +122,14 @@ class Box:
         self._large = []  # places whose first chunk has blocks of its own
 
     def is_used(self, place):
-        return place >> 3 < len(self.used) and self.used[place >> 3] >> (place & 7) & 1
+        return has_bit(self.used, place)
 
     def set_used(self, place, used):
-        i = place >> 3
-        if i >= len(self.used):
-            self.used.extend(bytes(i + 1 - len(self.used)))
-        bit = 1 << (place & 7)
         if used:
-            self.used[i] |= bit
-        else:
-            self.used[i] &= ~bit
+            set_bit(self.used, place)
+        elif has_bit(self.used, place):
+            i = place >> 3
+            self.used[i] &= ~(1 << (place & 7))
             self._low = min(self._low, i)
 
     def free_place(self):
@@ -326,7 +334,7 @@ class FlashStore(Box):
             place = oldest.places[i]
             flags = oldest.flags[i] & ~oldest.has_lifetime
             rank = lifetime = 0
-            if flags & QOS_2:
+            if has_bit(self.changed, place):
                 change = self._read(self._name(place) + "r")
                 if change and unpack_from("<I", change)[0] == oldest.orders[i]:
                     _, rank, flags = unpack(_CHANGE, change)
@@ -368,6 +376,7 @@ class FlashStore(Box):
         message = self.message(place)  # its order is not in RAM: only QoS 2 needs it
         if message:
             self._write(self._name(place) + "r", pack(_CHANGE, message[2], rank, flags))
+            set_bit(self.changed, place)
 
     def tombstone(self, slot):
         Box.tombstone(self, self._places[slot])
