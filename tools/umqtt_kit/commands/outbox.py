@@ -35,7 +35,7 @@ print(repr(_u_outbox({args!r})))
               help="Write them to this file, one JSON object a line; they stay on the board.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def outbox(device: str, send_on: str | None, drop: str | None, export: Path | None, as_json: bool) -> int:
-    """Show what waits on a board for its broker, and which messages it has set aside.
+    """Show what waits on a board, and what its broker does not take.
 
     A message is set aside if the broker ends each link at it: a topic or a size that it does not take. It stays on the
     board until new ones need its room. The firmware has to run, and goes on meanwhile.
