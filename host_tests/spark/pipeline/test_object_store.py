@@ -16,9 +16,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure_store import AzureStore, needs_azurite
+from deltalake import DeltaTable
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, use
 from spark_helpers import Process
 from test_batch import BATCHES, QUERY, lost_and_duplicated, workload
@@ -152,15 +154,15 @@ class TestTwoWriters:
         batches, made, _ = workload(seed=7)
         older = writer_of(tables, tmp_path / "a")
         newer: list[BatchWriter] = []
-        append = delta_module.write_deltalake
+        commit = DeltaTable.create_write_transaction
 
-        def overtaken(delta, *arguments: object, **options: object) -> None:
+        def overtaken(delta, *arguments: Any, **options: Any) -> None:
             if delta.table_uri.rstrip("/").endswith(table) and not newer:
                 newer.append(writer_of(tables, tmp_path / "b"))
                 newer[0].write(batches[0], 0, "b")
-            append(delta, *arguments, **options)
+            commit(delta, *arguments, **options)
 
-        monkeypatch.setattr(delta_module, "write_deltalake", overtaken)
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
         with pytest.raises(TablesTaken):
             older.write(batches[0], 0, "a")
         for number in (1, 2):
