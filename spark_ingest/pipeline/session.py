@@ -4,7 +4,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,8 +81,6 @@ def start_session(
     if here:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Spark starts its workers with `python -m`, which would import modules from the current folder first.
-    os.environ["PYTHONSAFEPATH"] = "1"
     chosen = {**_SETTINGS, "spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     if not is_submitted:
         master = master or f"local[{cores}]"
@@ -115,7 +114,8 @@ def start_session(
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with _safe_path():
+            session = builder.getOrCreate()
         # Only this makes Spark check the values of its settings for SQL.
         _ = session.conf
     except (PySparkException, Py4JError) as error:
@@ -129,13 +129,32 @@ def start_session(
     return session
 
 
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Set PYTHONSAFEPATH for a Java that is started meanwhile, and thus for all workers that it starts.
+
+    Spark starts them with `python -m`, which would import modules from the current folder first. Other children of this
+    process may need their script's folder.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
 def _is_ours(record: logging.LogRecord) -> bool:
     """Return False for py4j's records: it logs tracebacks when Java has ended, which one line reports anyway."""
     return "py4j" not in record.pathname
 
 
+_SAFE_PATH = "PYTHONSAFEPATH"
 _SETTINGS = {
-    "spark.executorEnv.PYTHONSAFEPATH": "1",
+    f"spark.executorEnv.{_SAFE_PATH}": "1",
     "spark.sql.adaptive.enabled": "false",
     # The source limits a micro-batch by --max-bytes. A second limit here could only fail micro-batches within it.
     "spark.driver.maxResultSize": "0",
