@@ -165,7 +165,7 @@ class Gold:
         return changed
 
     def _opened(self) -> tuple[Database, bool]:
-        """Return the state at the position of the windows, and whether rows had to be counted for that."""
+        """Return the state at the position of the windows, and whether anything was added to these for that."""
         if self._db is not None:
             return self._db, False
         self._knows_written = False
@@ -189,7 +189,8 @@ class Gold:
         self._counted = counted
         changed = False
         for piece in _pieces(self.root, at, wanted):
-            changed |= any(piece.files.values())
+            # What complete windows have is not new, though the saved state may lack it.
+            changed |= not is_complete and any(piece.files.values())
             self._count(db, piece)
             self._traffic.write(db)
             self._save_if_due(db)
@@ -198,6 +199,7 @@ class Gold:
         elif counted.groups >= 0:
             (piece,) = _pieces(self.root, counted.before, counted.after, at_once=True)
             self._take(db, counted, piece, counted.groups)
+            changed = True
         return db, changed
 
     def _loaded(self, db: Database) -> dict[str, int]:
