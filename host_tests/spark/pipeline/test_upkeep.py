@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import time
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from umqtt_kit import __main__ as umqtt
 from spark_ingest.decoders.rules import Rules
 from spark_ingest.durable import replace_checked
 from spark_ingest.errors import UsageError
+from spark_ingest.escape import remark
 from spark_ingest.gold import Gold
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
@@ -84,6 +86,15 @@ def test_compaction_and_vacuum_leave_every_row_and_fewer_files(tables):
     assert {one.name: one.rows for one in listed(tables)} == {name: len(before[name]) for name in SCHEMAS}
 
 
+def step_once(config: PipelineConfig, report: Callable[[str], None] = remark, times: int = 1) -> None:
+    """Do the upkeep that is due, `times` one after the other, in a process that then ends."""
+    upkeep = Upkeep(config, on_stage=lambda _stage: None, report=report)
+    for _ in range(times):
+        upkeep.step(0)
+        upkeep.wait()
+    upkeep.close()
+
+
 def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(tables):
     """Planted: only the process's own clock counts, so that `--once` from cron never vacuums."""
     rows = {name: content(tables, name) for name in SCHEMAS}
@@ -91,7 +102,7 @@ def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(ta
     before = {one.name: one.dead for one in listed(tables)}
     assert before["silver"] > 0 and before["gold/devices"] > 0
     config = PipelineConfig(None, tables, tables / "checkpoint", gold=False, keep_hours=0)
-    Upkeep(config, on_stage=lambda _stage: None).step(0)
+    step_once(config)
     assert {one.dead for one in listed(tables)} == {0}
     assert json.loads(run("ls", "--tables", tables, "--json"))["silver"]["dead bytes"] == 0
     assert {name: content(tables, name) for name in SCHEMAS} == rows
@@ -99,19 +110,17 @@ def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(ta
     deleted(DeltaTable(str(tables / "silver")), "device_id = 'd1'")
     dead = {one.name: one.dead for one in listed(tables)}
     assert dead["silver"] > 0
-    Upkeep(config, on_stage=lambda _stage: None).step(0)
+    step_once(config)
     assert {one.name: one.dead for one in listed(tables)} == dead, "within the hour"
     replace_checked(tables / "umqtt.vacuumed", b"0")
-    Upkeep(config, on_stage=lambda _stage: None).step(0)
+    step_once(config)
     assert {one.dead for one in listed(tables)} == {0}
     # A bit of the time may have flipped, so that it is an hour that has just begun.
     (tables / "umqtt.vacuumed").write_text(str(time.time()))
     for path in (tables / "gold" / "gaps" / "_delta_log").iterdir():
         path.write_bytes(b"x")
     lines: list[str] = []
-    again = Upkeep(config, on_stage=lambda _stage: None, report=lines.append)
-    again.step(0)
-    again.step(0)
+    step_once(config, lines.append, times=2)
     assert len(lines) == 1 and "not all tables were vacuumed: cannot open the table" in lines[0]
 
 
