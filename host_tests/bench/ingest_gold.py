@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from spark_helpers import append_once
 
 from spark_ingest.gold import Gold
+from spark_ingest.pipeline.data_files import write_files
 from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 
@@ -97,7 +97,8 @@ def _append(
     }
     fields = SCHEMAS["silver"]
     whole = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(count, one.type) for one in fields]
-    append_once(silver, pa.table(whole, schema=fields), "bench", at // _UPDATE_US, PARTITIONED_BY["silver"])
+    files = write_files(silver.path, pa.table(whole, schema=fields), PARTITIONED_BY["silver"], silver.FILE_PREFIX)
+    silver.commit_files(files, "bench", at // _UPDATE_US)
 
 
 def _files(gold: Path) -> dict[Path, int]:
