@@ -69,7 +69,10 @@ class LateStore:
         return self._store.load(slot)
 
     def change(self, slot, flags, rank):
-        self._store.change(slot, flags, rank)  # at QoS 2, from before this start
+        # At QoS 2, from before this start; or a mark of quarantine.py.
+        while slot in self._waiting:
+            self._store_first()
+        self._store.change(slot, flags, rank)
 
     def tombstone(self, slot):
         if slot in self._waiting:

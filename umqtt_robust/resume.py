@@ -51,7 +51,7 @@ def restore(outbox, found=None, window=0):
         if not n % _EVERY:
             collect()  # the store's garbage between what stays would leave no large piece of the heap
         # What was sent before the restart was among the first `window` that are left, besides those set aside.
-        if n - outbox.aside <= window:
+        if is_start and n - outbox.aside <= window:
             flags |= MAYBE_SENT | (DUP if flags & QOS else 0)
         outbox.flags[slot] = flags | USED
         outbox.slot_of[packet_id] = slot

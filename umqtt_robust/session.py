@@ -432,7 +432,7 @@ class Session:
         while self.in_flight < self.window and self.in_flight < self.pending:
             packet_id = outbox.next_unsent()
             if not packet_id:
-                self.pending = len(outbox.slot_of) + outbox.more  # it may have found damage in the store
+                self.pending = len(outbox.slot_of) + outbox.more - outbox.aside  # it may have found damage in the store
                 break
             slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)

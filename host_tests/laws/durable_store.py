@@ -26,6 +26,10 @@ class Flash:
         self.unwritable = None
         self.undone = None  # the key of the write that a power cut prevented
 
+    def open(self):
+        """Return the store of a program that starts."""
+        return DurableStore(self)
+
     def write(self, target, key, value):
         """Set target[key] to value, or remove it if value is None; completely or not at all."""
         self.operations += 1

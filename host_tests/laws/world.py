@@ -54,9 +54,9 @@ def with_mqtt5(test, sampled=True):
 class World:
     """A client called c, its brokers, and the clock. `kind` is the client's class.
 
-    cuts: arguments of Wire for the next wires. unreachable: no broker answers. flash: the client's store is a
-    DurableStore on it. cluster: the name under which the brokers share their sessions. program(world): called when
-    the program starts, also after a power cut.
+    cuts: arguments of Wire for the next wires. unreachable: no broker answers. flash: opens the
+    client's store; a Flash opens a DurableStore. cluster: the name under which the brokers share their sessions.
+    program(world): called when the program starts, also after a power cut.
     """
 
     kind = Client
@@ -83,7 +83,7 @@ class World:
     def start(self):
         """Start the program, with whatever its store holds."""
         if self.flash:
-            self.options["store"] = DurableStore(self.flash)
+            self.options["store"] = self.flash.open()
         urls = tuple("mqtt://host%d" % i for i in range(len(self.brokers)))
         servers = {self.cluster: urls} if self.cluster else urls
         self.client = client = self.kind(

@@ -124,3 +124,19 @@ def test_what_cannot_be_stored_stays_in_ram_is_reported_and_tried_again():
     session.now = 6000
     session.late.pump()
     equal(session.stored(), [1])
+
+
+def test_a_message_whose_flags_change_is_stored_first_with_all_before_it():
+    """Planted: change() of a message in RAM goes to a slot of the store that holds no message."""
+    session = Session()
+    for packet_id in (1, 2, 3):
+        session.put(packet_id)
+    changed = []
+    session.store.change = lambda slot, flags, rank: changed.append((slot, flags, rank, session.stored()))
+    slot = session.outbox.slot_of[2]
+    session.late.change(slot, 2, 1)
+    equal(changed, [(slot, 2, 1, [1, 2])])
+    session.late.pump()
+    session.outbox.remove(2)
+    session.late.forget(False)
+    equal(session.stored(), [1, 2, 3])
