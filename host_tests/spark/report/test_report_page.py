@@ -401,6 +401,23 @@ def test_one_device_that_has_just_begun_gives_charts_of_what_there_is(open_page:
     assert not re.search(r"NaN|undefined|null|Infinity|1970", page.locator("body").inner_text())
 
 
+def test_what_cannot_be_counted_of_a_device_without_seq_is_not_known(open_page: OpenPage, tmp_path: Path) -> None:
+    """Planted: a dash or 0 where nobody can say; "not known" where a count is 0."""
+    empty(tmp_path)
+    common = {"health": "ok", "last_seen": END_US, "readings": 7}
+    counted = {"missing": 0, "duplicates": 3, "dropped_announced": 0}
+    rows = [{"device_id": "own", **common, **counted}, {"device_id": "other", **common}]
+    write_rows(tmp_path, "devices", rows)
+    write_report(tmp_path, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    for device, missing, duplicates in (("own", "0", "3"), ("other", "not known", "not known")):
+        row = page.locator("#rows tr").filter(has=page.get_by_role("button", name=device, exact=True))
+        expect(row.locator("[data-label=Missing]")).to_have_text(missing)
+        expect(row.locator("[data-label=Duplicates]")).to_have_text(duplicates)
+        row.get_by_role("button").click()
+        expect(page.locator("#facts")).to_contain_text(f"Missing, dropped{missing}, {missing}Duplicates{duplicates}")
+
+
 # Finds rule names that lie over their neighbours, and cells of groups that are no cells.
 OVERLAPS = """() => [
   ...[...document.querySelectorAll("#alerts-rows li")].filter((row) => {

@@ -26,6 +26,9 @@ const COLUMNS = [
 // As spark_ingest/tables/schemas.py has it: worst first.
 const HEALTH = ["offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok"];
 const FIRST_ROWS = 15;
+// Null where a device does not number its readings: nobody can say, which a dash does not tell from none.
+const NUMBERED = ["missing", "dropped", "duplicates"];
+const unknown = (key) => NUMBERED.includes(key) ? "not known" : "–";
 
 // `group`: null for all; "" for devices without one, since a group's name is never empty.
 const table = { sort: "health", down: false, health: "all", group: null, words: "", selected: null };
@@ -71,9 +74,7 @@ function deviceRow(device) {
       const said = { goodbye: "said goodbye", lost: "disconnected" }[data.devices.link[device]];
       if (said && healthOf(device) !== "offline") cell.append(element("span", "tag", said));
     } else if (key === "health") cell.append(healthPill(healthOf(device)));
-    else cell.textContent = value === null ? "–" : write ? write(value) : visible(value);
-    // A device that does not number its readings.
-    if ((key === "missing" || key === "duplicates") && value === null) cell.title = "not known";
+    else cell.textContent = value === null ? unknown(key) : write ? write(value) : visible(value);
     if (key === "seen" && value !== null) cell.title = moment(value);
     // A name may be too long for its column.
     if (key === "group" && value !== null) cell.title = visible(value);
@@ -171,7 +172,7 @@ function showFacts(device) {
   facts.hidden = device === null;
   if (device === null) return;
   const { devices } = data;
-  const value = (key, write) => (devices[key]?.[device] ?? null) === null ? "–" : write(devices[key][device]);
+  const value = (key, write) => (devices[key]?.[device] ?? null) === null ? unknown(key) : write(devices[key][device]);
   const rows = [
     ["Health", healthPill(healthOf(device))],
     ["Last seen", value("seen", (seconds) => `${ago(seconds)}, ${moment(seconds)}`)],
