@@ -12,9 +12,9 @@ from bench_rows import Row
 from ingest_plan import DECODE_DEFAULT, DECODE_MAPPED, OWN_FORMAT, Scale, row
 
 from spark_ingest.decoders.rules import Rules, load
-from spark_ingest.pipeline.batch import judge
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.silver import judge
 from spark_ingest.source.rows import ARROW_SCHEMA
 from spark_ingest.tables.parquet import Parquet
 from spark_ingest.tables.schemas import SILVER_SCHEMA
@@ -49,7 +49,8 @@ def decoder_rows(folder: Path, scale: Scale) -> Iterator[Row]:
     for _ in range(3 + scale.repetitions):
         for kind, messages in kinds.items():
             begun = time.process_time()
-            judge(messages, part(messages, rules), Seen(), silver, rules)
+            found = part(messages, rules)
+            judge(found.readings, found.unnumbered, Seen(), silver)
             best[kind] = min(best[kind], (time.process_time() - begun) / scale.batch * 1e6)
     for kind in (DECODE_MAPPED, DECODE_DEFAULT):
         yield row(kind, best[kind], best[""], OWN_FORMAT)
