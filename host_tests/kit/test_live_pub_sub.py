@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import select
 import signal
 import socket
 import subprocess
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +20,7 @@ import pytest
 from cable import broker
 from guarded_broker import PASSWORD, guarded_broker
 from kit_command import umqtt_command
+from terminals import terminal
 from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, make_access
@@ -392,26 +390,13 @@ def test_a_byte_order_mark_is_no_part_of_a_password(guarded, password_file):
 
 
 def test_a_password_is_asked_for_on_a_terminal_and_not_shown(guarded):
+    """Planted: the password is shown; the prompt does not say which broker gets it."""
     url, ca = guarded
-    inner, outer = pty.openpty()
-    command = umqtt_command("pub", "t", "x", "--broker", url, "--ca", str(ca), "--username", "me")
-    with subprocess.Popen(
-        command, stdin=outer, stdout=outer, stderr=outer, start_new_session=True, preexec_fn=_take_terminal
-    ) as process:
-        os.close(outer)
-        said = b""
-        while not said.endswith(b"Password of me: "):
-            said += os.read(inner, 1000)
-        os.write(inner, PASSWORD.encode() + b"\n")
-        assert process.wait(WAIT_LIMIT_S) == 0
-        with contextlib.suppress(OSError):  # EIO: the other side is closed
-            said += os.read(inner, 1000)
-        assert b"horse" not in said
-    os.close(inner)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    with terminal("pub", "t", "x", "--broker", url, "--ca", str(ca), "--username", "me") as opened:
+        opened.until(f"Password of me at {url}: ")
+        opened.type(PASSWORD + "\n")
+        assert opened.end() == 0
+        assert "horse" not in opened.shown
 
 
 def test_what_is_wrong_with_credentials_and_certificates_is_told(guarded, password_file, tmp_path, monkeypatch, capsys):
