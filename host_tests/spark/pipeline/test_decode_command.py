@@ -4,12 +4,17 @@ import json
 import time
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
 from spark_helpers import RECEIVED_MS, publish_packet, record
+from sparkplug_payloads import BOOLEAN, tagged
 from test_systems import messages_of, payload_of
 from umqtt_kit.__main__ import run
+from umqtt_testkit.paired_broker import paired_broker
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.decoders.rules import SYSTEMS, load
+from spark_ingest.decoders.sparkplug_payload import parse
 from spark_ingest.spool.writer import Spool
 
 STRANGE = [
@@ -112,8 +117,43 @@ def test_from_a_spool_to_a_file_that_reads_fifty_devices_takes_no_time(spool, tm
     assert time.process_time() - begun < 600
 
 
-def test_a_node_is_asked_for_a_rebirth(capsys):
-    """Planted: a node with a wildcard is taken."""
-    for node in ("edge", "a/b/c", "plant/+", "/x"):
-        assert run(["sparkplug", "rebirth", node]) == 2
-        assert "give GROUP/NODE" in capsys.readouterr().err
+def test_nodes_are_asked_for_a_rebirth_as_the_specification_says(capsys):
+    """Planted: QoS 1; a retained request; a number instead of a boolean; a node that is not asked."""
+    received: list[paho.MQTTMessage] = []
+    listener = paho.Client(paho.CallbackAPIVersion.VERSION2, "nodes")
+    listener.on_connect = lambda client, *_: client.subscribe("spBv1.0/#", 2)
+    granted: list[object] = []
+    listener.on_subscribe = lambda _client, _data, packet_id, *_: granted.append(packet_id)
+    listener.on_message = lambda _client, _data, message: received.append(message)
+    with paired_broker() as port:
+        listener.connect("127.0.0.1", port)
+        listener.loop_start()
+        try:
+            eventually(lambda: granted)
+            begun = round(time.time() * 1000)
+            broker = ("--broker", f"mqtt://127.0.0.1:{port}")
+            said = printed(capsys, "sparkplug", "rebirth", "plant/edge-7", "plant 2/edge-8", *broker, "--json")
+            eventually(lambda: len(received) == 2)
+            for node in ("edge", "a/b/c", "plant/+", "plant/#", "/x", "plant/"):
+                assert run(["sparkplug", "rebirth", "plant/fine", node, *broker]) == 2
+                assert "give GROUP/NODE" in capsys.readouterr().err
+            # A retained request would ask again at each session of the node; a new subscription would bring it.
+            listener.subscribe("spBv1.0/#", 2)
+            eventually(lambda: len(granted) == 2)
+            listener.publish("spBv1.0/end", b"")
+            eventually(lambda: received[-1].topic == "spBv1.0/end")
+        finally:
+            listener.disconnect()
+            listener.loop_stop()
+    assert json.loads(said) == {"asked": ["plant/edge-7", "plant 2/edge-8"]}
+    assert [one.topic for one in received[:-1]] == ["spBv1.0/plant/NCMD/edge-7", "spBv1.0/plant 2/NCMD/edge-8"]
+    for message in received[:-1]:
+        assert message.qos == 0 and not message.retain
+        content = parse(message.payload)
+        (asked,) = content.metrics
+        assert (asked.name, asked.datatype, asked.boolean_value) == ("Node Control/Rebirth", BOOLEAN, True)
+        assert begun <= content.timestamp <= time.time() * 1000 and not content.HasField("seq")
+        # By hand, since the decoder could share a mistake with what writes the request.
+        at, name = content.timestamp, b"Node Control/Rebirth"
+        written = tagged(1, name) + tagged(3, at) + tagged(4, BOOLEAN) + tagged(14, 1)
+        assert message.payload == tagged(1, at) + tagged(2, written)
