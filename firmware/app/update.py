@@ -195,8 +195,8 @@ class Updater:
             needed += _FOLDERS_BYTES
         for sha256, size, path in versions.entries(manifest):
             if versions.sha256_of(folder + "/" + path) != sha256:
-                needed += versions.space_needed(size) - versions.space_taken(folder + "/" + path)
-            in_place += versions.space_needed(size) - versions.space_taken(running + "/" + path)
+                needed += versions.space_added(size, folder + "/" + path)
+            in_place += versions.space_added(size, running + "/" + path)
             yield 0
         try:
             # An empty folder would be found before /sensors, which holds the modules installed over the cable.

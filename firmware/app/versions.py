@@ -122,13 +122,18 @@ def space_needed(size):
     return (size + size // 256 + _BLOCK - 1) // _BLOCK * _BLOCK
 
 
-def space_taken(path):
-    """Return the bytes of flash that become free when a file is overwritten; 0 if it does not exist."""
+def space_added(size, path):
+    """Return how many more bytes of flash a file of that size takes at most than the one at `path` that it replaces.
+
+    Negative if it takes fewer.
+    """
     try:
-        size = os.stat(path)[6]
+        old = os.stat(path)[6]
     except OSError:
-        return 0
-    return space_needed(size) if size > _INLINE else 0
+        old = 0
+    if size <= old <= _INLINE:
+        return 0  # wherever the old one lies, the new one has room there
+    return space_needed(size) - (space_needed(old) if old > _INLINE else 0)
 
 
 def free_bytes(root):

@@ -592,6 +592,19 @@ def test_an_update_counts_the_flash_of_the_files_that_it_overwrites():
         versions.free_bytes = free_bytes
 
 
+def test_a_small_file_that_replaces_one_as_large_takes_no_more_flash():
+    """Planted: it counts as a block, and the old one as nothing: 25 of them were more than a Pico W has free."""
+    path = fresh() + "/file"
+    for old, new, added in (
+        (None, 0, 0), (None, 1, 4096), (500, 500, 0), (500, 20, 0), (1022, 1022, 0), (500, 501, 4096),
+        (1023, 1023, 0), (1023, 10, 0), (5000, 10, -4096), (5000, 5000, 0), (500, 5000, 8192),
+    ):  # fmt: skip
+        if old is not None:
+            with open(path, "wb") as file:
+                file.write(bytes(old))
+        equal(versions.space_added(new, path), added, (old, new))
+
+
 def _scenario(updater_class=Updater):
     def scenario(root, ledger):
         _life(root, updater_class)
