@@ -27,12 +27,13 @@ _ALL = {key: f"the {key}" for key in project.KEYS}
 _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device", *_BROKER}, "logs": {"device", *_BROKER},
-    "shell": {"device"}, "serial": {"broker", "ca"}, "allow": set(),
+    "outbox": {"device"}, "shell": {"device"}, "serial": {"broker", "ca"}, "allow": set(),
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
     "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,
     "broker": set(), "brokers": _BROKER, "certs": set(), "passwd": set(), "store": set(),
-    "collect": set(), "spool": set(), "ingest": set(), "alerts": set(), "tables": set(), "report": set(),
+    "collect": set(), "spool": set(), "decoders": set(), "decode": set(), "sparkplug": _BROKER,
+    "ingest": set(), "alerts": set(), "tables": set(), "report": set(),
 }  # fmt: skip
 
 
