@@ -13,7 +13,7 @@ from client_lab import Lab, LabError
 from client_plan import MQTT_AS, OURS, OURS_ASYNCIO, SIMPLE, Contender
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.mpy_cross import compile_file
-from umqtt_kit.sizes import BUDGETS, heap_after_import, measure
+from umqtt_kit.sizes import heap_after_import, measure
 
 # The range in which the smallest heap is searched, and the step, in bytes.
 _SMALLEST_HEAP = 4 * 1024
@@ -54,8 +54,7 @@ def size_rows(lab: Lab, folder: Path) -> Iterator[Row]:
     ):
         for name in _PEER_SOURCES:
             peer = peers.get(name)
-            limit = Goal(BUDGETS[key], MOST_OF_OURS)
-            yield Row(title, totals[key], peer[which] if peer else None, name, limit, "bytes")
+            yield Row(title, totals[key], peer[which] if peer else None, name, None, "bytes")
 
 
 def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
