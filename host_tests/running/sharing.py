@@ -24,6 +24,7 @@ TOGETHER = (
         "spark/source/test_source_docs.py",
         "spark/source/test_sink_spark.py",
         "spark/pipeline/test_parquet.py",
+        "spark/pipeline/test_limits.py",
     ),
 )
 _FIRST = {HOST_TESTS / each: HOST_TESTS / files[0] for files in TOGETHER for each in files}
