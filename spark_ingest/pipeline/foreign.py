@@ -103,23 +103,38 @@ def _read_all(
 
 
 def _in_doubt(matches: list[Match | None]) -> set[str]:
-    """Return the rules with several topics of one device, or with devices that only the payloads name."""
-    seen: set[tuple[str, str | None]] = set()
+    """Return the rules that read several topics of one device, alone or together, or may do so.
+
+    Which devices a rule's payloads name is not known before they are read: they may be those of any other rule.
+    """
+    readers: dict[str, set[str]] = {}
+    every: set[str] = set()
     found: set[str] = set()
+    any_device = False
     for match in matches:
+        mine: dict[str, set[str]] = {}
         while match is not None:
-            if match.topic.device is None or (match.rule, match.topic.device) in seen:
-                found.add(match.rule)
-            seen.add((match.rule, match.topic.device))
+            # Sparkplug's births name the metrics of all topics of a node: they are the same series.
+            if match.decode is not read_alone and match.name != "ignore":
+                every.add(match.rule)
+                if match.topic.device is None:
+                    any_device = True
+                else:
+                    mine.setdefault(match.topic.device, set()).add(match.rule)
             match = match.later
-    return found
+        for device, rules in mine.items():
+            before = readers.setdefault(device, set())
+            if before:
+                found |= before | rules
+            before |= rules
+    return every if any_device else found
 
 
 class _Reader:
     """The contents of messages, as far as they are read.
 
     :param messages: those that a rule matches.
-    :param in_doubt: rules under which several topics may write the same metric of a device.
+    :param in_doubt: rules whose topics may write the same metric of a device as other topics do.
     """
 
     def __init__(self, messages: pa.Table, in_doubt: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Warn of a rule under which two topics write the same metric of one device: they are two series, and become one."""
+"""Warn of rules under which two topics write the same metric of one device: they are two series, and become one."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,7 +16,7 @@ def warn_of_shared_names(
     records: Iterable[tuple[int, tuple]],
     report: Callable[[str], None] = remark,
 ) -> None:
-    """Report metrics that two topics of one rule and device write in the same second; each pair of topics once.
+    """Report metrics that two topics of one device write in the same second; each pair of topics once.
 
     :param messages: the messages of a micro-batch.
     :param rules: the rule that read each message; None: topics do not matter in it.
@@ -32,16 +32,17 @@ def warn_of_shared_names(
     if not several:
         return
     received = messages["received_ts"].cast(pa.timestamp("s", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
-    writers: dict[tuple[str | None, str, str, int], int] = {}
+    writers: dict[tuple[str, str, int], int] = {}
     for row, record in records:
         device_id, ts, metrics = record[0], record[3], record[5]
         if device_id not in several:
             continue
         second = received[row] if ts is None else ts // 1000
         for metric in metrics:
-            code = writers.setdefault((rules[row], device_id, metric, second), codes[row])
-            if code != codes[row]:
-                _warn(names[code], names[codes[row]], device_id, metric, report)
+            first = writers.setdefault((device_id, metric, second), row)
+            if codes[first] != codes[row]:
+                several_rules = rules[first] != rules[row]
+                _warn(names[codes[first]], names[codes[row]], device_id, metric, several_rules, report)
 
 
 def _with_several_topics(codes: list[int], records: list[tuple[int, tuple]]) -> set[str]:
@@ -50,12 +51,17 @@ def _with_several_topics(codes: list[int], records: list[tuple[int, tuple]]) -> 
     return {record[0] for row, record in records if first.setdefault(record[0], codes[row]) != codes[row]}
 
 
-def _warn(one: str, other: str, device_id: str, metric: str, report: Callable[[str], None]) -> None:
+def _warn(
+    one: str, other: str, device_id: str, metric: str, several_rules: bool, report: Callable[[str], None]
+) -> None:
     pair = min(one, other), max(one, other), device_id
     if pair in _warned or len(_warned) >= _MOST_WARNINGS:
         return
     _warned.add(pair)
+    remedy = (
+        "another name in the metrics of one of the two rules" if several_rules else "{metric}, + or series in the rule"
+    )
     report(
         f"the topics {printable(one)} and {printable(other)} both write the metric {printable(metric)} of device "
-        f"{printable(device_id)}: two series become one. {{metric}}, + or series in the rule tells them apart"
+        f"{printable(device_id)}: two series become one. {remedy} tells them apart"
     )

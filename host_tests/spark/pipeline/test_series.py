@@ -156,12 +156,29 @@ def test_topics_that_write_one_metric_are_told_in_one_warning_that_names_both(tm
     """Planted: a warning for each message, or none; one for two topics with metrics of their own."""
     monkeypatch.setattr(shared_names, "_warned", set())
     how = rules(tmp_path, decoder(topic="x/{any}/{device}", format="json") + decoder(topic="y/{device}", format="json"))
-    part(sent(("x/a/d", {"t": 1}), ("x/b/d", {"u": 1}), ("x/b/e", {"t": 1}), ("y/d", {"t": 1})), how)
+    part(sent(("x/a/d", {"t": 1}), ("x/b/d", {"u": 1}), ("x/b/e", {"t": 1}), ("y/d", {"v": 1})), how)
     assert capsys.readouterr().err == ""
     for _ in range(3):
         part(sent(("x/a/d", {"t": 1}), ("x/b/d", {"t": 2}), ("x/a/d", {"t": 3}), ("x/b/d", {"t": 4})), how)
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "the topics x/a/d and x/b/d both write the metric t of device d" in said
+
+
+@pytest.mark.parametrize("second", [{"topic": "y/{device}"}, {"topic": "y", "device": "id"}])
+def test_two_rules_that_write_one_metric_are_told_in_one_warning_that_names_both_topics(
+    tmp_path, capsys, monkeypatch, second
+):
+    """Planted: rules are looked at one by one; one warning for each message; a rule without {device} is left out."""
+    monkeypatch.setattr(shared_names, "_warned", set())
+    how = rules(tmp_path, decoder(topic="x/{device}", format="json") + decoder(**second, format="json"))
+    other = second["topic"].replace("{device}", "d")
+    part(sent(("x/d", {"t": 1}), (other, {"id": "d", "u": 1}), ("x/e", {"t": 1})), how)
+    assert capsys.readouterr().err == "", "other metrics, and other devices"
+    for _ in range(3):
+        part(sent(("x/d", {"t": 1}), (other, {"id": "d", "t": 2}), ("x/d", {"t": 3})), how)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"the topics x/d and {other} both write the metric t of device d" in said
+    assert "another name in the metrics of one of the two rules" in said
 
 
 NAMES = ["a", "b", "a.b", "a/b", "a\\", "\\.", ".", "", "0", "1", "a\\.b", "/"]
