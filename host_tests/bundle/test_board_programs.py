@@ -18,6 +18,8 @@ from umqtt_kit.app_bundle import AppBundle
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.ota import order
 
+import umqtt_robust
+
 _KIT = Path(umqtt_kit.__file__).parent
 
 
@@ -30,8 +32,11 @@ def _firmware() -> dict[str, ast.Module]:
 
 @cache
 def _attributes() -> set[str]:
-    """Return the names of all methods and attributes that the firmware defines, whatever their class."""
-    nodes = [node for tree in _firmware().values() for node in ast.walk(tree)]
+    """Return the names of all methods and attributes that firmware and client's parts define, whatever their class."""
+    # Parts of the client that are no modules of the bundle keep their public names on a board.
+    library = Path(umqtt_robust.__file__).parent
+    parts = [ast.parse((library / f"{name}.py").read_text()) for name in ("session", "quarantine")]
+    nodes = [node for tree in (*_firmware().values(), *parts) for node in ast.walk(tree)]
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     defined |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -107,13 +107,21 @@ def ingest(
         given |= {"settings": _settings(conf), "rules": Rules(trust_ids, load(config) if config else "")}
         given["transform"] = transform_of(config) if config else None
         given["alerts"] = load_alerts(alerts) if alerts else AlertConfig()
-        counts = _run(given, status, metrics, context.obj or _nothing)
+        # As a command of umqtt, the context has an object of another kind.
+        stages = context.find_object(_Stages)
+        counts = _run(given, status, metrics, stages.on_stage if stages else _nothing)
     except IngestError as error:
         remark(f"pipeline: {error}")
         return error.exit_code
     if as_json:
         print(json.dumps(counts), flush=True)
     return 0
+
+
+class _Stages(NamedTuple):
+    """What is told when a stage is done."""
+
+    on_stage: Callable[[str], None]
 
 
 def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] | None = None) -> int:
@@ -123,7 +131,8 @@ def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] |
     """
     try:
         program = "python -m spark_ingest.pipeline"
-        return ingest.main(args=argv, prog_name=program, standalone_mode=False, obj=on_stage) or 0
+        stages = _Stages(on_stage or _nothing)
+        return ingest.main(args=argv, prog_name=program, standalone_mode=False, obj=stages) or 0
     except click.ClickException as error:
         remark(f"pipeline: {error.format_message()}")
         return error.exit_code
