@@ -49,7 +49,7 @@ def test_a_metric_that_became_text_costs_only_itself_and_an_alert_says_which(tmp
     assert figures == {"health": "quarantined", "readings": 6, "missing": 0, "quarantined": 3}
     (alert,) = [row for row in rows(tmp_path, "gold/alerts") if row["kind"] == "quarantined"]
     assert (alert["device_id"], alert["until"], alert["value"]) == ("a", None, 3.0)
-    assert alert["text"] == "metric 't' is not a number: '20.0'"
+    assert alert["text"] == "fleet/a/telemetry: metric 't' is not a number: '20.0'"
     assert alert["since"].timestamp() * 1000 == text[0][2]
     assert sum(row["bytes"] for row in rows(tmp_path, "gold/traffic")) == sum(len(one[1]) for one in good + text)
     assert_law(tmp_path, 0)
@@ -57,14 +57,14 @@ def test_a_metric_that_became_text_costs_only_itself_and_an_alert_says_which(tmp
 
 def test_a_device_of_which_nothing_can_be_read_is_heard_and_its_alert_ends_after_a_day_without(tmp_path):
     """Planted: the alert never ends, or one that comes again is the old one."""
-    at = [0, 3600 * SECOND, 3 * DAY]
+    at = [0, 3600 * SECOND, 3 * DAY, 3 * DAY + SECOND]
     bad = [("fleet/a/telemetry", b"%d" % n, RECEIVED_MS + ms) for n, ms in enumerate(at)]
     write(tmp_path, bad[1:2], bad[:1])
     (device,) = rows(tmp_path, "gold/devices")
     assert (device["health"], device["readings"], device["quarantined"]) == ("quarantined", 0, 2)
     write(tmp_path / "later", bad[2:], bad[:2])
     first, second = [row for row in rows(tmp_path / "later", "gold/alerts") if row["kind"] == "quarantined"]
-    assert (first["value"], second["value"], second["until"]) == (2.0, 1.0, None)
+    assert (first["value"], second["value"], second["until"]) == (2.0, 2.0, None)
     assert first["until"].timestamp() * 1000 == RECEIVED_MS + at[1]
     assert_law(tmp_path / "later", 0)
 
