@@ -102,7 +102,7 @@ def restore(geometry):
             before = gc.mem_alloc()
             start = time.ticks_ms()
             store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
-            found = store.restore()
+            found = list(store.restore())
             ms = min(ms, time.ticks_diff(time.ticks_ms(), start))
             count = len(found)
             found = None
