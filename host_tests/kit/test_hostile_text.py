@@ -25,7 +25,6 @@ from umqtt_kit.ota.release import check_version
 import spark_ingest
 from spark_ingest.collector.journal import TerminalJournal
 from spark_ingest.escape import remark
-from spark_ingest.pipeline.panel import Live
 from spark_ingest.pipeline.record import BadRecord, parse
 from spark_ingest.spool.messages import Message
 from spark_ingest.spool.properties import Properties
@@ -91,11 +90,6 @@ def cmd_result(reply: dict[str, object]) -> object:
     return result_of(reply, "pump", "get")
 
 
-def panel(text: str) -> None:
-    console = Console(stderr=True)
-    Live(console, dict)._remark(text)
-
-
 def journal(text: str) -> None:
     shown = io.StringIO()
     book = TerminalJournal(Console(file=shown, highlight=False))
@@ -122,7 +116,6 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
     "a console of results": lambda text: results().print(one_line(text), soft_wrap=True),
     "a console of notes": lambda text: notes().print(one_line(text), soft_wrap=True),
     "a remark": remark,
-    "a remark above the panel": lambda text: panel(one_line(text)),
     "an event of the collector": journal,
     "a reason of quarantine": quarantined,
     "cmd get": lambda text: command("get", {text: text}),

@@ -9,18 +9,16 @@ from test_offsets import numbered, payloads
 from umqtt_kit.__main__ import run
 
 from spark_ingest.errors import DataLoss
+from spark_ingest.pipeline.process import READ_UP_TO
 from spark_ingest.source.offsets import Offset, SpoolTree
 from spark_ingest.spool import retire as retire_module
 from spark_ingest.spool.writer import Spool
 
 
 def write_checkpoint(folder: Path, offset: Offset) -> Path:
-    """Write a checkpoint as Spark leaves it: micro-batch 7 is committed, 8 is only planned."""
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    for batch_id in ("7", "8"):
-        (folder / "offsets" / batch_id).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
-    (folder / "commits" / "7").touch()
+    """Write what the pipeline leaves in its checkpoint: the offset up to which messages are in the tables."""
+    (folder / "umqtt").mkdir(parents=True, exist_ok=True)
+    (folder / "umqtt" / READ_UP_TO).write_text(json.dumps(offset))
     return folder
 
 
@@ -59,7 +57,6 @@ def test_what_is_not_read_is_not_removed_and_said_in_one_line(tree, tmp_path, ca
     """Planted: only the first checkpoint is checked; the offsets of an uncommitted micro-batch are used."""
     read = write_checkpoint(tmp_path / "read", tree.latest())
     behind = write_checkpoint(tmp_path / "behind", tree.advance(tree.earliest(), tree.latest(), max_rows=8))
-    (behind / "offsets" / "8").write_text((read / "offsets" / "8").read_text())
     never = write_checkpoint(tmp_path / "never", {"south": tree.latest()["south"]})
     empty = tmp_path / "empty"
     empty.mkdir()

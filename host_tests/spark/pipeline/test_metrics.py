@@ -36,6 +36,7 @@ def running(folder: Path) -> Pipeline:
     pipeline._writer = type("Writer", (), {"totals": Totals(batches=3, rows_silver=7)})()
     pipeline._upkeep = Upkeep(pipeline.config, on_stage=lambda _stage: None)
     pipeline._upkeep.step(0)
+    pipeline._upkeep.wait()
     pipeline._lag_bytes = 5
     return pipeline
 
