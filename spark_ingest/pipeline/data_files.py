@@ -19,8 +19,10 @@ from ..location import Location, StorePath
 from ..tables.table import DataFile
 
 _LONGEST_BOUND = 256
+# These grow from row to row, so their differences take a third less time and bytes than their values.
+_AS_DIFFERENCES = frozenset(("position", "seq", "ts", "event_ts", "up_ms", "received_ts"))
 # A dictionary for a column whose values do not repeat takes time and a third of the bytes of a file, for nothing.
-_WITHOUT_DICTIONARY = frozenset(("payload", "payload_crc", "position", "seq", "ts", "event_ts", "up_ms"))
+_WITHOUT_DICTIONARY = _AS_DIFFERENCES | {"payload", "payload_crc"}
 
 
 class FileWriter:
@@ -113,6 +115,7 @@ class _OpenFile:
             compression="zstd",
             compression_level=1,
             use_dictionary=_with_inner_paths(schema, dictionary),
+            column_encoding=dict.fromkeys(_AS_DIFFERENCES & {*schema.names}, "DELTA_BINARY_PACKED"),
         )
 
     def add(self, rows: pa.Table) -> None:
