@@ -12,6 +12,7 @@ result is the same.
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
 
@@ -186,13 +187,10 @@ _FROM_MESSAGE = ("topic", "received_ts", "retain", "collector", "spool", "segmen
 
 
 def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:
-    names: list[str] = []
-    values: list[float | None] = []
     offsets = np.zeros(len(metrics) + 1, dtype=np.int32)
-    np.cumsum([len(one) for one in metrics], out=offsets[1:])
-    for one in metrics:
-        names.extend(one)
-        values.extend(one.values())
+    np.cumsum(np.fromiter(map(len, metrics), np.int32, len(metrics)), out=offsets[1:])
+    names = list(chain.from_iterable(metrics))
+    values = list(chain.from_iterable(one.values() for one in metrics))
     # Adding zero turns -0 into 0, as parse() does.
     numbers = pc.call_function("add", [pa.array(values, pa.float64()), pa.scalar(0.0)])
     return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()), numbers).cast(METRICS)
