@@ -281,7 +281,8 @@ def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, how: type[
 
     spark.dataSource.register(RangesDataSource)
     ranges = spark.readStream.format(RangesDataSource.name()).options(**given).load()
-    stream = ranges.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    stream = batches.plan(ranges, _BUCKETS).writeStream.foreachBatch(write)
+    stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
     return _rows_a_second(stream, written)
 
 

@@ -89,7 +89,11 @@ def run_here(messages: pa.Table, job: Job) -> Reports:
     :param messages: MESSAGE_COLUMNS, in an order that depends only on the offsets.
     """
     reports: dict[str, dict[str, Any]] = {}
-    tasks.write(job, 0, tasks.in_one_task(job, messages.to_batches(), reports.__setitem__), reports.__setitem__)
+    note = reports.__setitem__
+    rows = pa.Table.from_batches(tasks.decode(job, 0, messages.to_batches(), note), tasks.SHUFFLE_SCHEMA)
+    for bucket in range(job.buckets):
+        own = rows.filter(pa_dataset.field("bucket") == bucket)
+        tasks.write(job, bucket, tasks.deduplicate(job, bucket, own.to_batches(), note), note)
     return reports
 
 
@@ -152,6 +156,11 @@ class BatchWriter:
         self._run = run
         self._report = report
         self._has_transform = silver_schema is not None
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets, which the checkpoint has settled."""
+        return self._buckets
 
     def write(self, messages: Any, batch_id: int, query_id: str) -> None:
         """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.

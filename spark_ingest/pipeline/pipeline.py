@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from ..spool.access import Spools
     from ..tables.table import Table
     from .batch import BatchWriter
+    from .stream import MicroBatches
     from .upkeep import Upkeep
 
 _POLL_S = 0.25
@@ -231,7 +232,8 @@ class Pipeline:
         options["minPartitions"] = str(session.sparkContext.defaultParallelism)
         self._spools = Options(options).spools
         try:
-            before, self._writer = self._writer, self._new_writer(session, options)
+            before = self._writer
+            self._writer, batches = self._new_writer(session, options)
             if before is None:
                 self._silver_before = self._writer.tables["silver"].count()
             else:
@@ -242,7 +244,8 @@ class Pipeline:
         remove_first_plan_cut_short(config.checkpoint)
         session.dataSource.register(RangesDataSource)
         ranges = session.readStream.format(RangesDataSource.name()).options(**options).load()
-        writer = ranges.writeStream.foreachBatch(self._write_batch)
+        planned = batches.plan(ranges, self._writer.buckets)
+        writer = planned.writeStream.foreachBatch(self._write_batch)
         writer = writer.option("checkpointLocation", str(config.checkpoint.absolute()))
         if config.once:
             writer = writer.trigger(availableNow=True)
@@ -275,7 +278,7 @@ class Pipeline:
         self._query.set_result(query)
         return query
 
-    def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "BatchWriter":
+    def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "tuple[BatchWriter, MicroBatches]":
         from ..source.options import Options
         from .batch import BatchWriter
         from .stream import MicroBatches
@@ -291,7 +294,7 @@ class Pipeline:
         silver = columns_of(session, transform) if transform else None
         buckets = _CLUSTER_BUCKETS if is_cluster(session.sparkContext.master or "local") else config.cores
         batches = MicroBatches(session, Options(source), transform=transform, silver=silver)
-        return BatchWriter(
+        writer = BatchWriter(
             config.tables,
             config.checkpoint / "umqtt",
             buckets=config.buckets or buckets,
@@ -302,6 +305,7 @@ class Pipeline:
             run=batches.run,
             silver_schema=silver,
         )
+        return writer, batches
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
         with self._writing, panics_as_errors(f"micro-batch {batch_id}"):

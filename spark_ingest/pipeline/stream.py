@@ -9,12 +9,15 @@ transform the job of ``transform`` in ingest.toml, a function from DataFrame to 
 write     the readings are written as rows of silver
 ========  ======================================================================================================
 
-A micro-batch of one partition needs no shuffle: one task does everything.
+Spark plans the steps once, when the query starts. What differs between micro-batches (:class:`Job`) comes to the tasks
+as a local property of Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import base64
+import pickle
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,6 +33,7 @@ from .process import own_error
 from .tasks import SHUFFLE_COLUMNS
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
     from ..source.options import Options
@@ -46,6 +50,7 @@ _SPARK_TYPES = {
 }
 SILVER_COLUMNS = ", ".join(f"{field.name} {_SPARK_TYPES[field.type]}" for field in SILVER_SCHEMA)
 _NOTHING = "nothing int"
+_JOB = "umqtt.job"
 _INDETERMINATE = "A shuffle map stage with indeterminate output was failed and retried"
 _ATTEMPTS = 4
 
@@ -53,35 +58,33 @@ _ATTEMPTS = 4
 class _Steps:
     """The steps as functions of a task. Spark pickles the object into each task."""
 
-    def __init__(self, job: Job, options: Options, add: Callable[[Any], None], silver: pa.Schema) -> None:
-        self._job = job
+    def __init__(self, options: Options, reports: Accumulator[dict[str, Any]], silver: pa.Schema) -> None:
         self._options = options
-        self._add = add
+        self._reports = reports
         self._silver = silver
-        self.parts = 1
 
     def decode(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        messages = messages_in(self._options, ranges)
-        partition, attempt = _task()
-        return tasks.decode(self._job, partition, messages, self._report, parts=self.parts, attempt=attempt)
+        # The source puts the same number of parts into every range; a partition has only a few ranges.
+        held = list(ranges)
+        parts = next((int(batch["parts"][0].as_py()) for batch in held if batch.num_rows), 1)
+        job, partition, attempt = _task()
+        return tasks.decode(
+            job, partition, messages_in(self._options, held), self._report, parts=parts, attempt=attempt
+        )
 
     def deduplicate(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        bucket, attempt = _task()
-        return tasks.deduplicate(self._job, bucket, rows, self._report, attempt=attempt)
-
-    def in_one_task(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        messages = messages_in(self._options, ranges)
-        return tasks.in_one_task(self._job, messages, self._report, attempt=_task()[1])
+        job, task, attempt = _task()
+        return tasks.deduplicate(job, task, rows, self._report, attempt=attempt)
 
     def write(self, tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-        number, attempt = _task()
+        job, number, attempt = _task()
         columns = self._silver
         some = (table.select(columns.names).cast(columns) for table in tables if table.num_rows)
-        tasks.write(self._job, number, some, self._report, attempt=attempt)
+        tasks.write(job, number, some, self._report, attempt=attempt)
         yield from ()
 
     def _report(self, name: str, done: dict[str, Any]) -> None:
-        self._add({name: done})
+        self._reports.add({name: done})
 
 
 class MicroBatches:
@@ -102,22 +105,40 @@ class MicroBatches:
         transform: Transform | None = None,
         silver: pa.Schema | None = None,
     ) -> None:
-        self._options = options
+        self._context = session.sparkContext
         self._transform = transform
-        self._silver = silver or SILVER_SCHEMA
-        self._cores = session.sparkContext.defaultParallelism
-        self._reports = session.sparkContext.accumulator({}, _Reports())
+        self._reports = self._context.accumulator({}, _Reports())
+        self._steps = self.STEPS(options, self._reports, silver or SILVER_SCHEMA)
+        self._newest = (-1, "")
 
-    def run(self, ranges: DataFrame, job: Job) -> dict[str, dict[str, Any]]:
+    def plan(self, ranges: DataFrame, buckets: int) -> DataFrame:
+        """Return the steps as one streaming DataFrame, whose micro-batches :meth:`run` takes.
+
+        :param ranges: the source: RANGE_COLUMNS.
+        """
+        step = self._steps
+        decoded = ranges.mapInArrow(step.decode, SHUFFLE_COLUMNS)
+        # Partition by the task's number, not by its hash: each task runs, even if it gets no rows.
+        by_bucket = decoded.repartitionById(buckets, "task")
+        if self._transform is None:
+            return by_bucket.mapInArrow(lambda rows: step.write(step.deduplicate(rows)), _NOTHING)
+        return by_bucket.mapInArrow(lambda rows: _batches(step.deduplicate(rows)), SILVER_COLUMNS)
+
+    def run(self, planned: DataFrame, job: Job) -> dict[str, dict[str, Any]]:
         """Run the tasks of a micro-batch; return the report of each by its name.
 
-        :param ranges: the micro-batch as Spark passes it to foreachBatch: RANGE_COLUMNS.
+        :param planned: the micro-batch of :meth:`plan`, as Spark passes it to foreachBatch.
         :raises StoreAway: the object store of the tables did not answer a task.
         """
         from py4j.protocol import Py4JJavaError
 
-        self._reports.value = {}
-        written = self._steps(ranges, job)
+        if self._newest != (job.batch_id, job.query_id):
+            # If a micro-batch is repeated, Spark does not repeat its tasks whose output it still has.
+            self._reports.value, self._newest = {}, (job.batch_id, job.query_id)
+        self._context.setLocalProperty(_JOB, base64.b64encode(pickle.dumps(job)).decode())
+        step, written = self._steps, planned
+        if self._transform is not None:
+            written = self._transform(planned).mapInArrow(lambda rows: step.write(map(_table, rows)), _NOTHING)
         for attempt in range(_ATTEMPTS):
             try:
                 written.collect()
@@ -132,25 +153,6 @@ class MicroBatches:
                     raise
         return self._reports.value
 
-    def _steps(self, ranges: DataFrame, job: Job) -> DataFrame:
-        step = self.STEPS(job, self._options, self._reports.add, self._silver)
-        partitions = ranges.rdd.getNumPartitions()
-        if partitions == 1:
-            in_one_task = step.in_one_task
-            if self._transform is None:
-                return ranges.mapInArrow(lambda rows: step.write(in_one_task(rows)), _NOTHING)
-            new = ranges.mapInArrow(lambda rows: _batches(in_one_task(rows)), SILVER_COLUMNS)
-        else:
-            # A part of a bucket fits into the memory of a task, however large the micro-batch.
-            step.parts = max(1, partitions // self._cores)
-            decoded = ranges.mapInArrow(step.decode, SHUFFLE_COLUMNS)
-            # Partition by the bucket's number, not by its hash: each bucket has one task, even if it has no rows.
-            by_bucket = decoded.repartitionById(job.buckets, "bucket").sortWithinPartitions("part", "source", "number")
-            if self._transform is None:
-                return by_bucket.mapInArrow(lambda rows: step.write(step.deduplicate(rows)), _NOTHING)
-            new = by_bucket.mapInArrow(lambda rows: _batches(step.deduplicate(rows)), SILVER_COLUMNS)
-        return self._transform(new).mapInArrow(lambda rows: step.write(map(_table, rows)), _NOTHING)
-
 
 class _Reports(AccumulatorParam[dict[str, Any]]):
     """Joins the reports of tasks; of a task that Spark has repeated, the last report stays."""
@@ -162,11 +164,12 @@ class _Reports(AccumulatorParam[dict[str, Any]]):
         return {**value1, **value2}
 
 
-def _task() -> tuple[int, int]:
-    """Return the partition's number and Spark's number of this task's attempt."""
+def _task() -> tuple[Job, int, int]:
+    """Return the job, the partition's number, and Spark's number of this task's attempt."""
     context = TaskContext.get()
     assert context is not None
-    return context.partitionId(), context.taskAttemptId()
+    job = pickle.loads(base64.b64decode(context.getLocalProperty(_JOB) or ""))  # written by this program's driver
+    return job, context.partitionId(), context.taskAttemptId()
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:

@@ -3,9 +3,10 @@
 :func:`decode` runs once per partition of the source. It writes bronze and what is no reading, and yields the readings
 in SHUFFLE_SCHEMA: rows of one Arrow table each, for the bucket of their device.
 
-:func:`deduplicate` runs once per bucket. It takes the set of readings that the bucket had seen after N-1, writes the
-set after N, and yields the new readings as rows of silver. The sets are stored with the checkpoint, which every node
-sees. Sparkplug's messages are decoded here, since those of a node must be read in their order.
+:func:`deduplicate` runs once per bucket, or in a small micro-batch once for all. It takes the set of readings that the
+bucket had seen after N-1, writes the set after N, and yields the new readings as rows of silver. The sets are stored
+with the checkpoint, which every node sees. Sparkplug's messages are decoded here, since those of a node must be read in
+their order.
 
 :func:`write` writes rows of silver.
 
@@ -15,7 +16,7 @@ bounded whatever the size of a micro-batch: messages are decoded in pieces, and 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from .silver import judge, seen_in_tables, stored_identities
 
 SHUFFLE_SCHEMA = pa.schema(
     [
+        ("task", pa.int32()),
         ("bucket", pa.int32()),
         ("part", pa.int32()),
         ("source", pa.int32()),
@@ -46,9 +48,10 @@ SHUFFLE_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-SHUFFLE_COLUMNS = "bucket int, part int, source int, number int, kind string, data binary"
+SHUFFLE_COLUMNS = "task int, bucket int, part int, source int, number int, kind string, data binary"
 """A row between the tasks, in `data` an Arrow table of one `kind`.
 
+task: the one that takes the row: that of the bucket, or in a small micro-batch the first.
 part: of the bucket; devices are divided into parts, which are deduplicated one after the other.
 source, number: the partition and the piece of it; they give the order in which the messages were received.
 """
@@ -56,12 +59,16 @@ source, number: the partition and the piece of it; they give the order in which 
 _NUMBERED, _UNNUMBERED, _ORDERED = "readings", "unnumbered", "messages in order"
 _MESSAGES = pa.schema([BRONZE_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
 _KINDS = {_NUMBERED: READING_SCHEMA, _UNNUMBERED: READING_SCHEMA, _ORDERED: _MESSAGES}
+# A row of this kind tells a task that the first one takes all buckets.
+_IN_ONE_TASK = "in one task"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 # Messages are decoded in pieces of about this many bytes of Arrow.
 _PIECE_BYTES = 8 << 20
 # A worker may get any bucket; a set that is not in its memory is read from files.
 _KEPT_SETS = 8
+
+
 class _Bucket(NamedTuple):
     """A bucket's set of readings seen after micro-batch `batch_id`, the files of its state, and lines for people."""
 
@@ -88,7 +95,8 @@ def decode(
     """Write the messages of one partition, except readings; yield the readings in SHUFFLE_SCHEMA.
 
     :param batches: the messages, with MESSAGE_COLUMNS and possibly others.
-    :param parts: parts of a bucket.
+    :param parts: parts of a bucket; 0 for a micro-batch of one partition that is so small that one task takes all
+        buckets, and writes one file of silver.
     :param attempt: Spark's number of the task, for the names of files.
     :raises UsageError: this node does not see the tables.
     :raises TablesWriteFailed: a file cannot be written.
@@ -96,6 +104,8 @@ def decode(
     counts = {"messages": 0, "ignored": 0, **{f"sent {kind}": 0 for kind in _KINDS}}
     with writing(job):
         writers = {name: writer_of(job, name, attempt) for name in ("bronze", "quarantine", "status", "logs")}
+    if not parts:
+        yield _shuffled([(task, -1, 0, partition, -1, _IN_ONE_TASK, b"") for task in range(job.buckets)])
     for number, messages in enumerate(_pieces(batches)):
         with writing(job):
             counts["messages"] += messages.num_rows
@@ -112,46 +122,49 @@ def decode(
             for name, some in rows.items():
                 if some.num_rows:
                     writers[name].add(table_of(job, name).without_known(some))
-        sent: list[tuple[int, int, int, int, str, bytes]] = []
+        sent: list[tuple[int, int, int, int, int, str, bytes]] = []
         for kind, some, devices in (
             (_NUMBERED, found.readings, found.readings["device_id"]),
             (_UNNUMBERED, found.unnumbered, _owners(found.unnumbered, found.readings)),
             (_ORDERED, ordered, pa.chunked_array([pa.array(nodes, pa.string())])),
         ):
             counts[f"sent {kind}"] += some.num_rows
-            for place, table in _by_place(some, devices, job.buckets, parts):
-                sent.append((place // parts, place % parts, partition, number, kind, _packed(table)))
+            for place, table in _by_place(some, devices, job.buckets, parts or 1):
+                bucket, of_bucket = divmod(place, parts or 1)
+                task = bucket if parts else 0
+                sent.append((task, bucket, of_bucket, partition, number, kind, _packed(table)))
         if sent:
-            columns = zip(*sent, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, SHUFFLE_SCHEMA, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=SHUFFLE_SCHEMA)
+            yield _shuffled(sent)
     with writing(job):
         files = {name: writer.close() for name, writer in writers.items()}
     report(f"partition {partition}", {"files": files, "counts": counts})
 
 
 def deduplicate(
-    job: Job, bucket: int, batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0
+    job: Job, task: int, batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0
 ) -> Iterator[pa.Table]:
-    """Find a bucket's new readings; yield them as rows of silver, and write duplicates.
+    """Find the new readings of the buckets that a task takes; yield them as rows of silver, and write duplicates.
 
-    :param batches: rows of SHUFFLE_SCHEMA, sorted by part, source and number.
+    :param batches: rows of SHUFFLE_SCHEMA, in any order. They are held, as compressed as they come.
     :param attempt: as for :func:`decode`.
     :raises UsageError: this node does not see the tables.
     :raises TablesWriteFailed: a file cannot be written.
     """
+    for bucket, rows in _taken(job, task, batches).items():
+        yield from _deduplicate(job, bucket, rows, report, attempt)
+
+
+def _deduplicate(job: Job, bucket: int, rows: "Sequence[_Row]", report: Report, attempt: int) -> Iterator[pa.Table]:
     received = dict.fromkeys(_KINDS, 0)
     conflicts: list[dict[str, Any]] = []
     counts = {"silver": 0, "ignored": 0}
     with writing(job):
         silver_table = table_of(job, "silver")
         writers = {name: writer_of(job, name, attempt) for name in ("duplicates", "quarantine", "status")}
-        if job.silver_committed:
-            batches = list(batches)
-        bucket_state, rebuilt = _state_before(job, bucket, silver_table, _own_places(job, batches))
+        bucket_state, rebuilt = _state_before(job, bucket, silver_table, _own_places(job, rows))
     seen, births = bucket_state.seen, bucket_state.births
     known = births.before(job.batch_id) if job.rules.has_sparkplug else None
-    for tables in _parts_of(batches):
+    for tables in _parts_of(rows):
         with writing(job):
             for kind, table in tables.items():
                 received[kind] += table.num_rows
@@ -201,16 +214,6 @@ def write(job: Job, task: int, tables: Iterable[pa.Table], report: Report, *, at
     report(f"writer {task}", {"files": {"silver": files}, "counts": {"written": sum(file["rows"] for file in files)}})
 
 
-def in_one_task(job: Job, batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0) -> Iterator[pa.Table]:
-    """Do what :func:`decode` and :func:`deduplicate` do for a micro-batch of one partition, without a shuffle."""
-    by_bucket: dict[int, list[pa.RecordBatch]] = {bucket: [] for bucket in range(job.buckets)}
-    for sent in decode(job, 0, batches, report, attempt=attempt):
-        for row, bucket in enumerate(sent["bucket"].to_pylist()):
-            by_bucket[bucket].append(sent.slice(row, 1))
-    for bucket, rows in by_bucket.items():
-        yield from deduplicate(job, bucket, rows, report, attempt=attempt)
-
-
 def bronze_rows(messages: pa.Table) -> pa.Table:
     """Return messages as rows of bronze."""
     dated = messages.append_column("received_date", messages["received_ts"].cast(pa.date32()))
@@ -238,18 +241,43 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held).select(MESSAGE_COLUMNS).cast(_MESSAGES)
 
 
-def _parts_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, pa.Table]]:
+class _Row(NamedTuple):
+    """A row of SHUFFLE_SCHEMA without its bucket; `data` is still compressed."""
+
+    part: int
+    source: int
+    number: int
+    kind: str
+    data: pa.Buffer
+
+
+def _shuffled(rows: Sequence[tuple]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SHUFFLE_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SHUFFLE_SCHEMA)
+
+
+def _taken(job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> dict[int, list[_Row]]:
+    """Return the rows of each bucket that a task takes: of its own, or of all or none; in the order of messages."""
+    buckets: dict[int, list[_Row]] = {task: []}
+    for batch in batches:
+        places = batch.select(["bucket", *_Row._fields[:-1]]).to_pylist()
+        for place, data in zip(places, batch["data"], strict=True):
+            bucket, row = place.pop("bucket"), _Row(**place, data=data.as_buffer())
+            if row.kind == _IN_ONE_TASK:
+                if task:
+                    return {}
+                buckets = {bucket: [] for bucket in range(job.buckets)} | buckets
+            else:
+                buckets.setdefault(bucket, []).append(row)
+    return {bucket: sorted(rows, key=lambda row: row[:3]) for bucket, rows in buckets.items()}
+
+
+def _parts_of(rows: Sequence[_Row]) -> Iterator[dict[str, pa.Table]]:
     """Yield the tables of each part of a bucket, by kind; at least one part."""
-    rows = (
-        (number, kind, pa.ipc.open_stream(data).read_all())
-        for batch in batches
-        for number, kind, data in zip(*(batch[name].to_pylist() for name in ("part", "kind", "data")), strict=True)
-    )
-    found = False
-    for _, group in groupby(rows, lambda row: row[0]):
-        found = True
-        yield _joined((kind, table) for _, kind, table in group)
-    if not found:
+    for _, group in groupby(rows, lambda row: row.part):
+        yield _joined((row.kind, pa.ipc.open_stream(row.data).read_all()) for row in group)
+    if not rows:
         yield _joined(())
 
 
@@ -260,7 +288,7 @@ def _joined(tables: Iterable[tuple[str, pa.Table]]) -> dict[str, pa.Table]:
     return {kind: pa.concat_tables(some) for kind, some in by_kind.items()}
 
 
-def _own_places(job: Job, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+def _own_places(job: Job, rows: Sequence[_Row]) -> pa.Table:
     """Return the places of this micro-batch's messages if silver has it from an earlier attempt, else none.
 
     Rows of silver at these places do not count as seen before.
@@ -268,7 +296,7 @@ def _own_places(job: Job, batches: Iterable[pa.RecordBatch]) -> pa.Table:
     places = pa.schema([READING_SCHEMA.field(name) for name in PLACE_COLUMNS])
     found = [places.empty_table()]
     if job.silver_committed:
-        for tables in _parts_of(batches):
+        for tables in _parts_of(rows):
             found += [table.select(PLACE_COLUMNS).cast(places) for table in tables.values()]
     return pa.concat_tables(found)
 

@@ -16,9 +16,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -35,7 +36,6 @@ from .options import Options, flag
 from .rows import HEADERS_SPARK_SCHEMA, SPARK_SCHEMA, read_range
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from .sink import MqttStreamWriter, MqttWriter
@@ -107,7 +107,19 @@ class RangesDataSource(MqttDataSource):
         return RangesStreamReader(Options(self.options))
 
 
-RANGE_COLUMNS = "collector string, spool string, segment bigint, start bigint, end bigint"
+RANGE_COLUMNS = "collector string, spool string, segment bigint, start bigint, end bigint, parts int"
+"""`parts`: how many parts each bucket of readings is divided into, so that one fits into the memory of a task; 0 in a
+micro-batch that is so small that one task takes all buckets."""
+_RANGES_SCHEMA = pa.schema(
+    [
+        ("collector", pa.string()),
+        ("spool", pa.string()),
+        ("segment", pa.int64()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("parts", pa.int32()),
+    ]
+)
 # A micro-batch up to this size is one partition: a shuffle would take longer than the work on it.
 _ONE_TASK_BYTES = 2 << 20
 _RANGES_BYTES = 32 << 20
@@ -116,17 +128,18 @@ _RANGES_BYTES = 32 << 20
 class MqttPartition(InputPartition):
     """A partition: the byte ranges that one task reads, in order."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range, ...], parts: int = 1) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.parts = parts
 
 
-def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+def _read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, MqttPartition)
     return read_ranges(options, partition.ranges)
 
 
-def read_ranges(options: Options, ranges: Iterable[Range]) -> Iterator["pa.RecordBatch"]:
+def read_ranges(options: Options, ranges: Iterable[Range]) -> Iterator[pa.RecordBatch]:
     """Yield the messages in byte ranges of the spools as record batches, in the order of `ranges`.
 
     :raises DataLoss, SpoolDamaged: as :func:`read_range`.
@@ -137,14 +150,15 @@ def read_ranges(options: Options, ranges: Iterable[Range]) -> Iterator["pa.Recor
         yield from read_range(view, r.spool, r.segment, r.start, r.end, wanted=wanted, headers=headers)
 
 
-def messages_in(options: Options, rows: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+def messages_in(options: Options, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the messages in ranges, as record batches.
 
     :param rows: RANGE_COLUMNS.
     :raises DataLoss, SpoolDamaged: as :func:`read_range`.
     """
     for batch in rows:
-        yield from read_ranges(options, (Range(**row) for row in batch.to_pylist()))
+        places = batch.select([field.name for field in fields(Range)])
+        yield from read_ranges(options, (Range(**row) for row in places.to_pylist()))
 
 
 def _cut(tree: SpoolTree, options: Options, start: Offset, end: Offset) -> list[tuple[Range, ...]]:
@@ -165,7 +179,7 @@ class MqttReader(DataSourceReader):
         # Spark rejects a reader without partitions.
         return [MqttPartition(part) for part in parts] or [MqttPartition(())]
 
-    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
 
@@ -244,7 +258,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict, end: dict) -> list[InputPartition]:
         return [MqttPartition(part) for part in _cut(self._options.tree(), self._options, start, end)]
 
-    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
     def commit(self, end: dict) -> None:
@@ -273,14 +287,13 @@ class RangesStreamReader(MqttStreamReader):
         ranges = tree.ranges(start, end)
         if sum(r.end - r.start for r in ranges) <= _ONE_TASK_BYTES:
             # Also a micro-batch without messages has a task, which carries the sets of readings seen on.
-            return [MqttPartition(tuple(ranges))]
+            return [MqttPartition(tuple(ranges), parts=0)]
         cut = tree.cut(ranges, self._options.min_partitions, partition_bytes=_RANGES_BYTES)
-        return [MqttPartition(part) for part in cut]
+        # A part of a bucket fits into the memory of a task, however large the micro-batch.
+        parts = max(1, len(cut) // (self._options.min_partitions or 1))
+        return [MqttPartition(ranges, parts) for ranges in cut]
 
-    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        import pyarrow as pa
-
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, MqttPartition)
-        kinds = {"collector": pa.string(), "spool": pa.string(), "segment": pa.int64(), "start": pa.int64()}
-        schema = pa.schema([*kinds.items(), ("end", pa.int64())])
-        yield pa.RecordBatch.from_pylist([asdict(r) for r in partition.ranges], schema=schema)
+        rows = [{**asdict(r), "parts": partition.parts} for r in partition.ranges]
+        yield pa.RecordBatch.from_pylist(rows, schema=_RANGES_SCHEMA)
