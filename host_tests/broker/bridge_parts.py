@@ -2,17 +2,20 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Self
 
-from broker_peer import BrokerThread
+from broker_peer import BrokerThread, Packet, Peer
 from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.bridge.state import BridgeStatus
 from umqtt_broker.conf.bridge import bridge_of, parse_topic
 from umqtt_broker.conf.lines import Line, Problems
 from umqtt_broker.settings.bridge import BridgeConfig
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNECT, PINGREQ, PUBREL, UNSUBACK, UNSUBSCRIBE
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -49,6 +52,38 @@ def bridge_config(port: int, *topics: str, name: str = "bridge", **settings: Any
     settings.setdefault("remote_client_id", name.encode())
     addresses = settings.pop("addresses", (("127.0.0.1", port),))
     return BridgeConfig(name, addresses, tuple(map(parse_topic, topics)), **settings)
+
+
+class RemoteScript:
+    """The other end of a bridge, one link at a time, as the test decides. It listens at `port`."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(WAIT_LIMIT_S)
+        self.port = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def accept(self, *, session_present: bool) -> Peer:
+        """Accept the next link of the bridge, and its CONNECT."""
+        peer = Peer(connected=self._listener.accept()[0])
+        peer.expect(CONNECT)
+        peer.send(encoder.connack(session_present))
+        return peer
+
+
+def next_publish(peer: Peer) -> Packet:
+    """Return the bridge's next PUBLISH above QoS 0 or PUBREL; its other requests are answered meanwhile."""
+    while (packet := peer.receive()).kind != PUBREL and not packet.qos:
+        if packet.kind == PINGREQ:
+            peer.send(encoder.pingresp())
+        elif packet.kind == UNSUBSCRIBE:
+            peer.send(encoder.acknowledgement(UNSUBACK, packet.packet_id))
+    return packet
 
 
 class BridgedBroker(BrokerThread):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgeProcess
+from bridge_parts import BridgeProcess, RemoteScript, next_publish
 from broker_peer import Closed, Peer
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -217,6 +217,27 @@ def test_kill_9_of_either_broker_loses_nothing_and_at_qos_2_repeats_nothing(
     finally:
         for process in processes.values():
             process.kill()
+
+
+def test_a_message_whose_link_ended_before_its_pubrec_is_published_again_after_a_kill(tmp_path: Path) -> None:
+    # Planted: a mark that the bridge's client gives the message is taken for its PUBREC.
+    with RemoteScript() as remote:
+        section = SECTION.format(port=remote.port, direction="out", qos=2, version="mqttv311")
+        (tmp_path / "bridge.conf").write_text(section)
+        for life in range(2):
+            process = BridgeProcess(tmp_path / "broker.db", tmp_path / "bridge.conf")
+            try:
+                far = remote.accept(session_present=life > 0)
+                if not life:
+                    with Peer(process.port) as publisher:
+                        publisher.connect(b"publisher")
+                        publisher.publish(b"a", b"precious", 2)
+                packet = next_publish(far)
+                assert (packet.kind, packet.payload) == (PUBLISH, b"precious")
+                far.close()
+                remote.accept(session_present=True).close()  # what the end of the link has changed is on disk by now
+            finally:
+                process.kill()
 
 
 def wait_for_bridge(source: int, sink: int) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
+from bridge_parts import BridgedBroker, RemoteScript, bridge_config, far_broker, far_mosquitto, next_publish
 from broker_peer import Peer
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -113,6 +113,33 @@ def test_cut_anywhere_nothing_is_lost_in_either_direction_and_at_qos_2_nothing_c
             # mosquitto 2.0 repeats PUBLISH instead of PUBREL if the link was cut once more.
             check(inward, count, qos if ours else 1, seed)
             assert broker.status().connects > 3, "the cuts came too late to prove anything"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_at_which_every_link_ends_is_not_overtaken_and_the_reason_names_its_topic(
+    caplog: pytest.LogCaptureFixture, qos: int
+) -> None:
+    # Planted: the bridge keeps the client that has set the message aside.
+    with RemoteScript() as remote, ExitStack() as stack:
+        config = bridge_config(remote.port, f"a out {qos}", restart_timeout=(0.001, 0.005))
+        broker = stack.enter_context(BridgedBroker(config))
+        far = remote.accept(session_present=False)
+        publish_all(broker.port, b"a", 3, qos)
+        for _ in range(8):
+            assert next_publish(far).payload == b"0"
+            far.close()
+            far = remote.accept(session_present=True)
+        payloads: list[bytes] = []
+        while len(payloads) < 3:
+            packet = next_publish(far)
+            if packet.kind == PUBREL:
+                far.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
+                continue
+            payloads.append(packet.payload)
+            far.send(encoder.acknowledgement(PUBACK if qos == 1 else PUBREC, packet.packet_id))
+        far.close()
+        assert payloads == [b"0", b"1", b"2"]
+        assert any("ends each link at a message to b'a'" in line for line in caplog.messages)
 
 
 def test_a_slow_remote_broker_makes_the_local_queue_grow_on_disk_and_not_in_memory(tmp_path: Path) -> None:

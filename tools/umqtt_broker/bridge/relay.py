@@ -6,7 +6,7 @@ import random
 from collections import deque
 
 from umqtt_robust.errors import Downgraded, Refused
-from umqtt_robust.policy import TOO_LARGE
+from umqtt_robust.policy import QUARANTINED, TOO_LARGE
 from umqtt_robust.resume import SessionPurged
 
 from ..clients.internal_client import LocalEnd
@@ -326,10 +326,14 @@ class Relay:
     def dropped(self, packet_id: int, topic_name: bytes, payload: bytes, reason: int) -> None:
         """Handle a message that the remote broker does not accept.
 
-        Reports only messages that are too large: if the broker gave a reason code, failed() has reported it.
+        Reports messages that are too large: if the broker gave a reason code, failed() has reported it. A message that
+        the client sets aside, because several links ended while it was sent, must not be overtaken [MQTT-4.6.0-1]: a
+        bad line looks the same. So this relay ends, and the next one begins with this message again.
         """
         del packet_id
-        if reason == TOO_LARGE:
+        if reason == QUARANTINED:
+            self._end(f"{self._status.remote} ends each link at a message to {topic_name!r}, which blocks all others")
+        elif reason == TOO_LARGE:
             self._status.refused += 1
             self._bridge.report(f"{self._status.remote} takes no message of {len(payload)} bytes: one is left out")
 

@@ -79,13 +79,14 @@ class BridgeStore:
         return (b"\0".join((name, shorten_expiry(properties, waited))) if waited else topic), payload
 
     def change(self, slot: int, flags: int, rank: int) -> None:
-        """Change a message's flags; if `rank` is not 0, pass its PUBREC on to the local broker.
+        """Change a message's flags; if it was answered with PUBREC, pass that on to the local broker.
 
-        The local broker answers with PUBREL once it has recorded the PUBREC.
+        The local broker answers with PUBREL once it has recorded the PUBREC. Before that, `rank` is a mark of
+        umqtt_robust's quarantine.py, which no crash needs to outlive.
         """
         packet_id, _, topic, payload = self._messages[slot]
         self._messages[slot] = packet_id, flags, topic, payload
-        if rank:
+        if rank and flags & _AWAIT_PUBCOMP == _AWAIT_PUBCOMP:
             self._local.acknowledge(PUBREC, packet_id)
 
     def tombstone(self, slot: int) -> None:
