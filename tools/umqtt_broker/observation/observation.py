@@ -36,7 +36,6 @@ class Observation:
         if self.server is None:
             await self.serve()
         self._task = asyncio.create_task(self._publish(self._survey), name="umqtt-broker-sys")
-        self._task.add_done_callback(_report)
 
     async def serve(self) -> None:
         """Start only the HTTP listener, if one is configured: a standby needs it. Raises ConfigError or BrokerError."""
@@ -76,21 +75,26 @@ class Observation:
         now, config = self._broker.loop.time, self._broker.config
         started = last = now()
         topics = SysTopics(self._broker.router, self._broker.stats)
+        has_failed = False
         while True:
             interval = config.sys_interval
-            if interval:
-                totals = await survey.update()
-                moment = now()
-                topics.publish(totals, int(moment - started), moment - last)
-                last = moment
-            else:
-                topics.withdraw()
+            try:
+                if interval:
+                    totals = await survey.update()
+                    moment = now()
+                    topics.publish(totals, int(moment - started), moment - last)
+                    last = moment
+                else:
+                    topics.withdraw()
+                has_failed = False
+            except Exception as error:  # noqa: BLE001 - a mistake may be anything, and is logged
+                # Told once: monitors show the figures of the last time until it works again.
+                _log.log(
+                    logging.DEBUG if has_failed else logging.ERROR,
+                    "the $SYS topics could not be published, and are tried again every %d s: %r",
+                    interval or _IDLE_SECONDS, error, exc_info=error,
+                )  # fmt: skip
+                has_failed = True
             # Relative to the start, so that the work does not lengthen the intervals.
             beat = interval or _IDLE_SECONDS
             await asyncio.sleep(beat - (now() - started) % beat)
-
-
-def _report(task: asyncio.Task[None]) -> None:
-    """Log an error that stopped the topics: monitors would otherwise show the last figures for ever."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("$SYS topics are no longer published: %r", error, exc_info=error)

@@ -1,6 +1,7 @@
 """Describes sessions, listeners and groups of a BrokerView, for listings."""
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 
 from ..sessions.session import Session
@@ -12,8 +13,9 @@ from .view import BrokerView
 _DROPPED = "dropped_"
 
 
+@cache
 def broker_version() -> str:
-    """Return the version of the installed project, or "unknown" in a bare copy of the source."""
+    """Return the version of the installed project, or "unknown" in a bare copy of the source. It is read once."""
     # Imported here: the import takes a tenth of a start, and most programs need no version.
     from importlib.metadata import PackageNotFoundError, version
 
