@@ -128,6 +128,7 @@ BROKEN_CONNECTS = {
     "property of another packet": ({"topic_alias": 1}, 0x81),
     "client identifier": ({"client_id": b"\xff"}, 0x81),
     "will topic": ({"will": (b"w/#", b"", 0, False)}, 0x90),
+    "empty will topic": ({"will": (b"", b"", 0, False)}, 0x81),
     "will properties": ({"will": (b"w", b"", 0, False), "will_properties": b"\x05"}, 0x81),
 }
 

@@ -7,7 +7,7 @@ from .messages import NO_PROPERTIES, Will
 from .packets import field
 from .packets5 import Connect5, decode_connect_properties, decode_will_properties
 from .reason_codes import ReasonCode
-from .topics import is_topic_name, is_utf8
+from .topics import is_topic_name, is_utf8, reason_code_of
 
 # Bytes of the largest CONNECT: a variable header of at most 12 bytes and five fields of at most 65,537. MQTT 5 adds two
 # sets of properties, for which 65,537 bytes each are allowed.
@@ -113,7 +113,8 @@ def decode_connect(packet: bytes, fixed_flags: int, version5: tuple[Connect5, in
         will_topic, at = _text(packet, at)
         will_payload, at = field(packet, at, "CONNECT cut short")
         if not is_topic_name(will_topic):
-            raise MalformedPacket("will topic is not a topic name", ReasonCode.TOPIC_NAME_INVALID)
+            reason_code = reason_code_of(will_topic, ReasonCode.TOPIC_NAME_INVALID)
+            raise MalformedPacket("will topic is not a topic name", reason_code)
         will = Will(will_topic, will_payload, will_qos, bool(flags & 0x20), properties, delay)
     user_name = password = None
     if flags & 0x80:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..errors import MalformedPacket
-from .topics import is_too_deep, is_topic_filter
+from .topics import is_too_deep, is_topic_filter, reason_code_of
 
 # First bytes of packets on the wire, fixed flags included (table 2.2).
 CONNECT: Final = 0x10
@@ -147,7 +147,7 @@ def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
 def check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
     """Raise MalformedPacket if the filter is not valid or has too many levels."""
     if not is_topic_filter(topic_filter):
-        raise MalformedPacket("invalid topic filter", 0x8F)
+        raise MalformedPacket("invalid topic filter", reason_code_of(topic_filter, 0x8F))
     if is_too_deep(topic_filter, max_levels):
         raise MalformedPacket("too many topic levels", 0x8F)
 

@@ -23,6 +23,14 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
+def reason_code_of(topic: bytes, invalid: int) -> int:
+    """Return the reason code for a topic name or filter that is not valid.
+
+    The packet is malformed if it is ill-formed UTF-8 [MQTT-1.5.4-1, -2] or empty [MQTT-4.7.3-1], else it is `invalid`.
+    """
+    return invalid if topic and is_utf8(topic) else 0x81
+
+
 def is_too_deep(topic: bytes, max_levels: int) -> bool:
     """Tell whether a topic name or filter has more than `max_levels` levels below its first, counted as mosquitto does.
 
@@ -35,7 +43,7 @@ def check_topic_name(topic_name: bytes, max_levels: int) -> None:
     """Raise MalformedPacket if a topic name is invalid or has too many levels."""
     if not is_topic_name(topic_name):
         # MQTT 5, 3.3.2.1: an empty name without a topic alias is a Protocol Error. [MQTT-3.3.2-2] wildcards.
-        raise MalformedPacket("invalid topic name", 0x90 if topic_name else 0x82)
+        raise MalformedPacket("invalid topic name", reason_code_of(topic_name, 0x90) if topic_name else 0x82)
     if is_too_deep(topic_name, max_levels):
         raise MalformedPacket("too many topic levels", 0x90)
 
