@@ -1,11 +1,14 @@
 """What gets too old: messages that still wait, and sessions whose clients stay away. The test owns the clock."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from broker_peer import BrokerThread, Peer
+from peer5 import Peer5
 from umqtt_broker import BrokerConfig
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -17,7 +20,7 @@ START = 1_800_000_000
 class Aging:
     """A broker whose clock stands still until it is told to advance."""
 
-    def __init__(self, broker: BrokerThread, now: int) -> None:
+    def __init__(self, broker: BrokerThread, now: float) -> None:
         self.thread = broker
         self.port = broker.port
         self.stats = broker.stats
@@ -25,7 +28,7 @@ class Aging:
         broker.broker.context.expiry.clock = lambda: self.now
         self.go_on(0)
 
-    def go_on(self, seconds: int) -> None:
+    def go_on(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
         self.thread.call(self.thread.broker.expire)
@@ -35,8 +38,9 @@ class Aging:
 
 
 @contextmanager
-def aging(store: str, now: int = START, **settings) -> Iterator[Aging]:
-    with BrokerThread(BrokerConfig(port=0, store=store, **settings)) as broker:
+def aging(store: str, now: float = START, **settings) -> Iterator[Aging]:
+    config = BrokerConfig(port=0, store=store, **settings)
+    with mock.patch("time.time", return_value=float(now)), BrokerThread(config) as broker:
         yield Aging(broker, now)
 
 
@@ -187,6 +191,61 @@ def test_a_session_is_forgotten_when_its_client_stayed_away_too_long_and_not_bef
             assert not back.connect(b"first", clean_session=False)
 
 
+def vanish(broker: Aging, client_id: bytes, expiry: int, will_delay: int) -> None:
+    """Connect with a will, and lose the connection. expiry, will_delay: seconds."""
+    with Peer5(broker.port) as client:
+        delay = encoder.properties(will_delay_interval=will_delay)
+        will = (b"will", client_id, 0, False)
+        client.connect5(client_id, will=will, will_properties=delay, session_expiry_interval=expiry)
+
+
+def test_neither_a_session_nor_a_will_ends_early_by_a_fraction_of_a_second(store: str) -> None:
+    # Planted: the time at which a client left is rounded down.
+    with aging(store, START + 0.9) as broker, Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"will", 0)
+        for client_id, delay in ((b"session", 100), (b"will", 3)):
+            vanish(broker, client_id, 3, delay)
+        broker.thread.wait_until(lambda: broker.stats.connections == 1)
+        broker.go_on(2.9)
+        assert broker.names() == {b"watcher", b"session", b"will"} and watcher.flush() == []
+        broker.go_on(0.1)
+        assert broker.names() == {b"watcher"}
+        assert {packet.payload for packet in watcher.flush()} == {b"session", b"will"}
+
+
+def test_an_expired_session_is_not_resumed_and_its_will_is_published_where_the_sweep_is_late(store: str) -> None:
+    with aging(store) as broker, Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"will", 0)
+        for client_id, expiry in ((b"gone", 3), (b"late", 100)):
+            vanish(broker, client_id, expiry, 3)
+        broker.thread.wait_until(lambda: broker.stats.connections == 1)
+        broker.now += 4
+        for client_id, is_kept in ((b"gone", False), (b"late", True)):
+            with Peer5(broker.port) as client:
+                assert client.connect5(client_id, clean=False).present == is_kept
+            assert watcher.receive_message().payload == client_id
+
+
+def test_a_clock_that_is_set_by_days_ends_no_session_and_is_told(store: str, caplog, monkeypatch) -> None:
+    with BrokerThread(BrokerConfig(port=0, store=store, session_expiry=100)) as broker:
+        with Peer(broker.port) as client:
+            client.connect(b"absent", clean_session=False)
+            client.disconnect()
+        broker.wait_until(lambda: broker.stats.connections == 0)
+        ahead = time.time() + 1_000_000
+        monkeypatch.setattr("time.time", lambda: ahead)
+        broker.call(broker.broker.expire)
+        assert broker.call(lambda: broker.stats.sessions) == 1
+        assert any("clock was set, +" in line for line in caplog.messages)
+    for set_by, text in ((0, ""), (-10_000, "behind"), (10_000, "1 sessions expired")) if store != ":memory:" else ():
+        caplog.clear()
+        monkeypatch.setattr("time.time", lambda now=ahead + set_by: now)
+        with BrokerThread(BrokerConfig(port=0, store=store, session_expiry=100)) as broker:
+            assert text in " ".join(caplog.messages) and bool(text) == bool(caplog.messages), (set_by, caplog.messages)
+
+
 def test_the_absence_of_a_client_goes_on_through_a_restart(tmp_path: Path) -> None:
     path = str(tmp_path / "broker.db")
     with aging(path, session_expiry=100) as broker, Peer(broker.port) as connected:
@@ -205,7 +264,7 @@ def test_the_absence_of_a_client_goes_on_through_a_restart(tmp_path: Path) -> No
         assert broker.names() == set()
 
 
-def test_an_absence_that_nobody_counted_begins_when_it_is_first_counted(tmp_path: Path, monkeypatch) -> None:
+def test_an_absence_that_nobody_counted_begins_when_it_is_first_counted(tmp_path: Path) -> None:
     path = str(tmp_path / "broker.db")
     with aging(path, session_expiry=100) as broker:
         leave(broker)
@@ -214,11 +273,10 @@ def test_an_absence_that_nobody_counted_begins_when_it_is_first_counted(tmp_path
         client.disconnect()
         broker.go_on(1000)
         assert broker.names() == {b"absent"}
-    monkeypatch.setattr("time.time", lambda: float(START + 10_000))
     with aging(path, START + 10_000, session_expiry=100) as broker:
         broker.go_on(99)
         assert broker.names() == {b"absent"}
-        broker.go_on(1)
+        broker.go_on(2)
         assert broker.names() == set()
 
 

@@ -126,6 +126,7 @@ class Broker:
             store_is_open = True
             self.router.bridge_loops.broker_id = recovered.broker_id or self.router.bridge_loops.broker_id
             self.sessions.recover(recovered)
+            self.context.expiry.begin()
             self.router.recover(recovered.retained)
             self.sessions.publish_recovered_wills(recovered.wills)
             self._tick()

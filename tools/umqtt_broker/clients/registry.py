@@ -1,6 +1,8 @@
 """The registry of sessions by client identifier: CONNECT, takeover, disconnection, wills, expiry, recovery."""
 
 import asyncio
+import logging
+import math
 import secrets
 from collections.abc import Iterator
 from functools import partial
@@ -35,6 +37,8 @@ _MOST_AT_ONCE = 1000
 
 # Due times that may be kept in addition to two for each session, before outdated ones are removed.
 _FEW_DUE = 1000
+
+_log = logging.getLogger(__name__)
 
 
 class Sessions:
@@ -75,7 +79,8 @@ class Sessions:
 
     def recover(self, recovered: Recovered) -> None:
         """Make the sessions that the store has kept, with their groups, wills and subscriptions."""
-        now = self._context.expiry.now()
+        now = self._context.expiry.clock()
+        behind = expired = 0.0
         self._router.shares.recover(recovered.shares)
         for found in recovered.sessions:
             mount, _, client_id = found.client_id.rpartition(b"\0")
@@ -88,10 +93,12 @@ class Sessions:
                     # The recorded time is not updated from now on.
                     self._store.set_away(session.number, 0)
                 session.away_since = now
-            elif not session.away_since:
-                # It was connected when the broker was killed, or the time was not recorded.
+            elif not session.away_since or session.away_since > now + 1:
+                # It was connected when the broker was killed, the time was not recorded, or the clock was set back.
+                behind = max(behind, session.away_since - now)
                 self._set_away(session, now)
             else:
+                expired += self._has_expired(session)
                 self._expect(session)
             session.set_rights(self._recovered_rights(session))
             for topic_filter, options, identifier in found.subscriptions:
@@ -99,6 +106,10 @@ class Sessions:
             self._router.bridge_loops.recover(session)
             self._recover_retained_delivery(session, found.retained_pending)
         self._router.shares.end_empty()
+        if behind:
+            _log.warning("the machine's clock is %d s behind the store's times: absences count from now on", behind)
+        if expired:
+            _log.warning("%d sessions expired while the broker did not run: is the machine's clock right?", expired)
 
     def _recover_retained_delivery(self, session: Session, topic_filters: list[bytes]) -> None:
         """Prepare the delivery of retained messages for when the client is back: they are not recovered yet."""
@@ -204,6 +215,10 @@ class Sessions:
             self._stats.takeovers += 1
             session.connection.ending = f"taken over from {connection.peer}"
             session.connection.abort(ReasonCode.SESSION_TAKEN_OVER)
+        if session is not None and self._has_expired(session):
+            # With very many sessions, expire() is late [MQTT-4.1.0-2 of MQTT 5].
+            self._end_expired(session)
+            session = None
             session = self._by_client_id.get(key)
         username = _peer(connection).username(packet) or None
         rights = self._permission(listener).rights(client_id, username)
@@ -270,14 +285,16 @@ class Sessions:
 
     def _return(self, session: Session, owner: Owner) -> None:
         """Record that a persistent session has a connection again."""
-        # The delayed will is not published any more [MQTT-3.1.3-9].
+        if 0 < session.will_is_due <= self._context.expiry.clock():
+            self.publish_will(session)
+        # A will whose delay is not over is not published any more [MQTT-3.1.3-9].
         self.forget_will(session)
         if session.store is not None:
             if (session.username, session.protocol_level, session.session_expiry) != owner:
                 session.store.set_owner(session.number, owner)
             if session.away_since and self._is_timed(session):
                 session.store.set_away(session.number, 0)
-        session.away_since = session.will_is_due = 0
+        session.away_since = session.will_is_due = 0.0
 
     def set_session_expiry(self, session: Session, seconds: int) -> None:
         """Set how long the session is kept, as given in DISCONNECT. Raises MalformedPacket."""
@@ -317,17 +334,32 @@ class Sessions:
         if session.clean or session.session_expiry == 0:
             self.discard(session)
         else:
-            self._set_away(session, self._context.expiry.now())
+            self._set_away(session, self._context.expiry.clock())
         if session.will is not None and not session.will_is_due:
             self.publish_will(session)
         self._router.flush()
 
-    def _set_away(self, session: Session, since: int) -> None:
+    def _set_away(self, session: Session, since: float) -> None:
         """Record that a session has no connection any more, and note when its end and its will are due."""
         session.away_since = since
-        if session.store is not None and self._is_timed(session):
-            session.store.set_away(session.number, since)
+        self._record_away(session)
         self._expect(session)
+    def _record_away(self, session: Session) -> None:
+        if session.store is not None and self._is_timed(session):
+            # Rounded up: neither the session nor its will may end early.
+            session.store.set_away(session.number, math.ceil(session.away_since + self._context.expiry.ahead))
+
+    def _has_expired(self, session: Session) -> bool:
+        """Return True if a session's client has been away for longer than the session is kept."""
+        most = self._most_away(session)
+        if most is None or session.connection is not None or not session.away_since:
+            return False
+        return session.away_since + most <= self._context.expiry.clock()
+
+    def _end_expired(self, session: Session) -> None:
+        self._stats.sessions_expired += 1
+        self.discard(session)
+
 
     def _expect(self, session: Session) -> None:
         """Note when a session without a connection ends, and when its will is due."""
@@ -356,17 +388,21 @@ class Sessions:
 
     def expire(self) -> None:
         """Discard expired sessions, publish due wills, and drop expired messages that hold publishers back."""
-        limits, now = self._context.limits, self._context.expiry.now()
+        limits, expiry = self._context.limits, self._context.expiry
+        now = expiry.clock()
+        if expiry.has_jumped():
+            _log.warning("the machine's clock was set, %+d s since the start: no session ends by that", expiry.ahead)
+            for session in self:
+                if session.connection is None:
+                    self._record_away(session)
         if limits is not None:
             for session in limits.waited_for():
                 session.drop_expired()
         for session in self._due.pop(now, _MOST_AT_ONCE):
             if session.connection is not None or self._by_client_id.get(session.key) is not session:
                 continue
-            most = self._most_away(session)
-            if most is not None and session.away_since + most <= now:
-                self._stats.sessions_expired += 1
-                self.discard(session)
+            if self._has_expired(session):
+                self._end_expired(session)
             elif session.will is not None and 0 < session.will_is_due <= now:
                 self.publish_will(session)
         if len(self._due) > 2 * len(self) + _FEW_DUE:
@@ -394,7 +430,7 @@ class Sessions:
         if will is None:
             return
         self.forget_will(session)
-        session.will_is_due = 0
+        session.will_is_due = 0.0
         if _may_publish(session, will):
             self._publish(will, session if session.is_bridge else None)
         else:

@@ -1,4 +1,8 @@
-"""When messages and sessions expire. All times are seconds since 1970, because they must stay valid after a restart."""
+"""When messages and sessions expire. All times are seconds since 1970, because they must stay valid after a restart.
+
+They are the machine's time at the start plus the time that has passed since: a machine without a battery for its clock
+sets that by days when it reaches the network, and no session may end by that.
+"""
 
 import math
 import time
@@ -7,27 +11,46 @@ from contextlib import contextmanager
 
 from ..settings.broker import BrokerConfig
 
+# Seconds by which the machine's clock must have been set to be told and recorded.
+_JUMP = 60
+
 
 class Expiry:
     """Computes when messages and sessions expire.
 
-    clock: returns the seconds since 1970. deadline: when a message that is published now expires by the settings, in
-    whole seconds since 1970; 0: never. tick() updates it once a second, so that no message has to read the clock.
+    clock: returns the seconds since 1970. ahead: seconds by which the machine's clock was set since the start; they are
+    added to a time that another process will read. deadline: when a message that is published now expires by the
+    settings, in whole seconds since 1970; 0: never. tick() updates it once a second, so that no message has to read the
+    clock.
     """
 
-    __slots__ = ("_config", "clock", "deadline")
+    __slots__ = ("_began", "_config", "ahead", "clock", "deadline")
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self.clock: Callable[[], float] = time.time
+        self.clock: Callable[[], float] = lambda: self._began + time.monotonic()
         self.deadline = 0
+        self.begin()
         self.tick()
+
+    def begin(self) -> None:
+        """Read the machine's clock, which may have been set since this object was made: a standby waits for long."""
+        self._began = time.time() - time.monotonic()
+        self.ahead = 0.0
 
     def tick(self) -> None:
         """Update `deadline` from the clock and from message_expiry, which may change while the broker runs."""
         expiry = self._config.message_expiry
         # Counted from the next tick, so that no message expires early.
         self.deadline = self.now() + expiry + 1 if expiry else 0
+
+    def has_jumped(self) -> bool:
+        """Return True, and update `ahead`, if the machine's clock was set by more than a minute since the last call."""
+        ahead = time.time() - time.monotonic() - self._began
+        if abs(ahead - self.ahead) <= _JUMP:
+            return False
+        self.ahead = ahead
+        return True
 
     def deadline_of(self, expiry: int | None) -> int:
         """Return the deadline of a message that is published now, not later than the settings allow.

@@ -119,14 +119,14 @@ class Session(MessageQueue):
         self.session_expiry: int | None = None
         self.receive_maximum = 65535
         self.max_packet_size = 0
-        self.will_is_due = 0
+        self.will_is_due = 0.0
         self.inbound = _NONE_INBOUND
         self.in_flight: dict[int, Entry] = {}
         self.shared = _NO_GROUPS
         self.waiting_groups = NO_WAITING_GROUPS
         self.borrowed: dict[int, Group] | None = None
         self.retained_delivery: PendingRetained | None = None
-        self.away_since = 0
+        self.away_since = 0.0
         self.output: list[bytes] | None = None
         self.aliases: TopicAliases | None = None
         self.last_packet_id = 0
