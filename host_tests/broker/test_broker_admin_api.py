@@ -24,6 +24,7 @@ from broker_wire import Transport
 from observed import ObservedBroker
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener
 from umqtt_broker.clients.connection import Connection
+from umqtt_broker.log import NOTICE
 from umqtt_broker.observation import readings
 from umqtt_broker.observation.openapi import SCHEMAS
 from umqtt_broker.observation.routes import MAX_BODY, ROUTES
@@ -346,7 +347,10 @@ def test_clients_of_any_name_can_be_found_kicked_and_forgotten(broker: ObservedB
             assert broker.request("GET", path + query).status == 404
 
 
-def test_a_kick_publishes_the_will_and_keeps_the_session(broker: ObservedBroker) -> None:
+def test_a_kick_publishes_the_will_keeps_the_session_and_is_logged_as_such(
+    broker: ObservedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(NOTICE, "umqtt_broker.clients")
     with Peer(broker.port) as watcher, Peer(broker.port) as victim:
         watcher.connect(b"watcher")
         watcher.subscribe(b"will")
@@ -354,7 +358,13 @@ def test_a_kick_publishes_the_will_and_keeps_the_session(broker: ObservedBroker)
         assert broker.request("POST", "/api/sessions/victim/kick").json == {"done": True}
         assert watcher.receive_message().payload == b"gone"
         victim.wait_closed()
-    assert not broker.get("/api/sessions/victim")["session"]["connected"]
+        assert not broker.get("/api/sessions/victim")["session"]["connected"]
+        assert broker.request("DELETE", "/api/sessions/watcher").status == 200
+    ends = [line for line in caplog.messages if "disconnected:" in line]
+    assert ends == [
+        "client victim disconnected: disconnected by an administrator",
+        "client watcher disconnected: its session was deleted by an administrator",
+    ]
 
 
 def test_a_forgotten_session_is_gone_after_a_restart_too(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_what_a_client_leaves_behind_while_the_disk_fails_is_counted_and_does_no
     disk.fails.set()
     eventually(lambda: flood(broker, 1) or broker.call(lambda: broker.broker.store.is_blocked))
     # Its messages in flight are not counted here.
-    broker.call(lambda: [connection.abort() for connection in list(broker.view.connections)])
+    broker.call(lambda: [connection.abort("the test") for connection in list(broker.view.connections)])
     broker.wait_until(lambda: broker.stats.connections == 0)
     before, dropped = broker.call(lambda: (broker.view.store_backlog, broker.stats.dropped_disk))
     for number in range(5):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from broker_peer import BrokerThread, Closed, Peer
+from umqtt_broker.log import NOTICE
 from umqtt_broker.store import change_batch, sqlite
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
@@ -302,8 +303,9 @@ def test_acknowledgements_held_when_the_client_says_disconnect_still_leave(broke
 
 
 def test_a_failed_commit_closes_without_acknowledging_and_the_next_one_catches_up(
-    broker: BrokerThread, disk: Disk
+    broker: BrokerThread, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(NOTICE, "umqtt_broker.clients")
     keep(broker, 2)
     with Peer(broker.port) as publisher, Peer(broker.port) as bystander:
         publisher.connect(b"publisher", clean_session=False)
@@ -314,6 +316,7 @@ def test_a_failed_commit_closes_without_acknowledging_and_the_next_one_catches_u
         with pytest.raises(Closed):
             publisher.receive()
         assert bystander.flush() == []
+    assert "client publisher disconnected: a commit of the store failed" in caplog.messages
     broker.wait_until(lambda: broker.set_ahead(1) or broker.stats.commits > commits)
     with Peer(broker.port) as publisher:
         assert publisher.connect(b"publisher", clean_session=False)

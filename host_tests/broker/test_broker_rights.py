@@ -9,6 +9,7 @@ from broker_peer import BrokerProcess, BrokerThread, Peer
 from peer5 import Peer5
 from umqtt_broker import BrokerConfig, Listener, Permission
 from umqtt_broker.access.permission import Rights
+from umqtt_broker.log import NOTICE
 from umqtt_broker.protocol.reason_codes import ReasonCode
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH
@@ -82,11 +83,14 @@ def test_nobody_gets_what_he_may_not_read_live_queued_or_retained(start_broker, 
             assert again.flush() == []
 
 
-def test_a_denied_message_is_acknowledged_counted_and_routed_to_nobody_nor_retained(start_broker) -> None:
+def test_a_denied_message_is_acknowledged_counted_logged_and_routed_to_nobody_nor_retained(
+    start_broker, caplog
+) -> None:
+    caplog.set_level(NOTICE, "umqtt_broker.clients")
     rights = Names({b"a", b"b"}, {b"a"})
     broker = start_broker(permission=ByName({b"writer": rights}))
     with Peer(broker.port) as writer, Peer(broker.port) as reader:
-        writer.connect(b"writer")
+        writer.connect(b"writer", will=(b"b", b"", 0, False))
         reader.connect(b"reader")
         reader.subscribe(b"#", 0)
         for qos in (0, 1, 2):
@@ -94,11 +98,13 @@ def test_a_denied_message_is_acknowledged_counted_and_routed_to_nobody_nor_retai
             writer.publish(b"b", b"denied", qos, retain=True)
         assert [packet.payload for packet in reader.flush()] == [b"allowed"] * 3
         assert broker.call(lambda: broker.stats.denied) == 3
+        assert caplog.messages.count("client writer from 127.0.0.1 may not publish to b") == 3
         assert broker.call(lambda: broker.view.retained) == []
         # An allowed name is not asked about again, a denied one is.
         assert rights.asked == 4
         writer.send(encoder.publish(b"b/#", b"", 0))
         assert writer.wait_closed() == []
+    assert "the will of client writer is dropped: it may not publish to b" in caplog.messages
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

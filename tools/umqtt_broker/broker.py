@@ -69,6 +69,7 @@ class Broker:
         self.bridges = Bridges(self.config, self.router, self.new_connection)
         self._services: list[Service] = [self.observation, self.bridges]
         self.refusals = RefusalLog()
+        self.denials = RefusalLog()
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "Broker":
@@ -125,8 +126,8 @@ class Broker:
             recovered = self.store.open(self.loop, self.stats, self.router.flush)
             store_is_open = True
             self.router.bridge_loops.broker_id = recovered.broker_id or self.router.bridge_loops.broker_id
-            self.sessions.recover(recovered)
             self.context.expiry.begin()
+            self.sessions.recover(recovered)
             self.router.recover(recovered.retained)
             self.sessions.publish_recovered_wills(recovered.wills)
             self._tick()
@@ -191,7 +192,7 @@ class Broker:
         self.bound_listeners = []
         self._stop_ticking()
         for connection in list(self.connections):
-            connection.abort()
+            connection.abort("another broker has the store")
         for service in reversed(self._services):
             await service.stop()
         await self.store.abandon()
@@ -205,7 +206,7 @@ class Broker:
             await asyncio.wait_for(self._all_gone.wait(), _STOP_TIMEOUT)
         except TimeoutError:
             for connection in list(self.connections):
-                connection.abort()
+                connection.abort("the broker stops")
 
     # Time
 
@@ -264,8 +265,9 @@ class Broker:
         if connection is None:
             return False
         self.stats.connections_refused += 1
-        self.refusals.refused(self.loop.time(), connection.peer, "too many connections, and it sent no whole CONNECT")
-        connection.abort()
+        reason = "too many connections, and it sent no whole CONNECT"
+        self.refusals.refused(self.loop.time(), connection.peer, reason)
+        connection.abort(reason)
         # Its room is free now, not only when the transport reports its end.
         self.forget(connection)
         return True

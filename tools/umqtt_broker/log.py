@@ -193,7 +193,7 @@ def log_connect(
 
 
 class RefusalLog:
-    """Logs the clients that are refused: up to 20 lines at once, then at most one a second.
+    """Logs what is refused, of one kind: up to 20 lines at once, then at most one a second.
 
     The others are counted, and the next line says how many there were. All times are the event loop's, in seconds.
     """
@@ -205,19 +205,32 @@ class RefusalLog:
 
     def refused(self, now: float, address: str, reason: str, client_id: bytes | None = None) -> None:
         """Log that a client at `address` was refused. client_id: None if the client has sent none."""
+        if self._admits(now):
+            who = "a client" if client_id is None else f"client {_text(client_id)}"
+            fields = {"client_id": client_id, "address": address, "reason": reason}
+            self._log(f"{who} from {address} refused: {reason}", fields)
+
+    def denied(self, now: float, address: str, client_id: bytes, topic_name: bytes) -> None:
+        """Log that a message to `topic_name` was dropped because its client may not publish there."""
+        if self._admits(now):
+            fields = {"client_id": client_id, "address": address, "topic_name": topic_name}
+            self._log(f"client {_text(client_id)} from {address} may not publish to {_text(topic_name)}", fields)
+
+    def _admits(self, now: float) -> bool:
         if not _clients.isEnabledFor(NOTICE):
-            return
+            return False
         self._credit = min(_REFUSALS_AT_ONCE, self._credit + now - self._since)
         self._since = now
         if self._credit < 1:
             self._left_out += 1
-            return
+            return False
         self._credit -= 1
+        return True
+
+    def _log(self, text: str, fields: dict[str, object]) -> None:
         left_out, self._left_out = self._left_out, 0
-        who = "a client" if client_id is None else f"client {_text(client_id)}"
         more = f" (and {left_out} more since the last such line)" if left_out else ""
-        fields = {"client_id": client_id, "address": address, "reason": reason, "left_out": left_out}
-        _clients.log(NOTICE, "%s from %s refused: %s%s", who, address, reason, more, extra=fields)
+        _clients.log(NOTICE, "%s%s", text, more, extra=fields | {"left_out": left_out})
 
 
 def log_disconnect(client_id: bytes, reason: str) -> None:
@@ -227,6 +240,14 @@ def log_disconnect(client_id: bytes, reason: str) -> None:
         _clients.log(
             NOTICE, "client %s disconnected%s", _text(client_id), f": {reason}" if reason else "", extra=fields
         )
+
+
+def log_denied_will(client_id: bytes, topic_name: bytes) -> None:
+    """Log that a will was dropped because its client may not publish to `topic_name`."""
+    if _clients.isEnabledFor(NOTICE):
+        fields = {"client_id": client_id, "topic_name": topic_name}
+        text = "the will of client %s is dropped: it may not publish to %s"
+        _clients.log(NOTICE, text, _text(client_id), _text(topic_name), extra=fields)
 
 
 def log_subscribe(client_id: bytes, topic_filter: bytes, return_code: int) -> None:

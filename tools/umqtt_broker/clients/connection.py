@@ -59,6 +59,7 @@ class ConnectionBroker(Protocol):
     deadlines: Deadlines
     turns: Turns
     refusals: RefusalLog
+    denials: RefusalLog
     loop: asyncio.AbstractEventLoop
 
     def admit(self, connection: "Connection") -> bool:
@@ -191,7 +192,7 @@ class Connection(asyncio.Protocol):
         self.peer = peer_address(transport)
         self.transport.set_write_buffer_limits(high=self.context.config.max_output_buffer)
         if not self._broker.admit(self):
-            self.abort()
+            self.abort("too many connections")
             return
         self._deadline = self._broker.deadlines.after(self.context.config.connect_timeout, self)
 
@@ -576,9 +577,7 @@ class Connection(asyncio.Protocol):
             granted = self._broker.sessions.granted_session_expiry(self.session)
             keep_alive, broker_id = self.keep_alive, self._broker_id(connect)
             connack = [
-                connack5.accepted(
-                    connect, session_present, keep_alive, granted, config, authentication_data, broker_id
-                )
+                connack5.accepted(connect, session_present, keep_alive, granted, config, authentication_data, broker_id)
             ]
             if 0 < connect.version5.max_packet_size < len(connack[0]):
                 self.ending = "its Maximum Packet Size leaves no room for CONNACK"
@@ -599,7 +598,7 @@ class Connection(asyncio.Protocol):
         """Choose the publish function and the receive rate, after new rights of the client or new settings."""
         config = self.context.config
         if self.session is not None:
-            self.publish = publisher(self.session, self.router, self.stats, config)
+            self.publish = publisher(self.session, self.router, self.stats, config, self._log_denied)
         if config.max_receive_rate:
             self._apply_backpressure().limit_rate(config.max_receive_rate)
         elif self.backpressure is not None:
@@ -607,6 +606,10 @@ class Connection(asyncio.Protocol):
 
     def _log_refused(self, reason: str, client_id: bytes | None = None) -> None:
         self._broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
+
+    def _log_denied(self, topic_name: bytes) -> None:
+        if self.session is not None:
+            self._broker.denials.denied(self._loop.time(), self.peer, self.session.client_id, topic_name)
 
     def forget_will(self) -> None:
         """Discard the will after a DISCONNECT [MQTT-3.1.2-10]."""
@@ -707,8 +710,9 @@ class Connection(asyncio.Protocol):
             self._disconnect = connack5.send_away(self.client_limits, self.context.config.server_reference)
             self.close()
 
-    def abort(self, reason_code: int = 0) -> None:
-        """Close at once. A client of MQTT 5 is told the reason code, if it can take it."""
+    def abort(self, ending: str, reason_code: int = 0) -> None:
+        """Close at once, for a reason in the words of the log. A client of MQTT 5 is told the reason code if it can."""
+        self.ending = ending
         if reason_code and self.protocol_level == 5 and self.established:
             self.write([encode_disconnect(reason_code)])
         self.closing = self._gone = True
@@ -720,7 +724,7 @@ class Connection(asyncio.Protocol):
 
     def commit_failed(self) -> None:
         """Close without acknowledging: what the client waits for is not safe."""
-        self.abort(ReasonCode.UNSPECIFIED_ERROR)
+        self.abort("a commit of the store failed", ReasonCode.UNSPECIFIED_ERROR)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
@@ -740,7 +744,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         elif self.session is None:
             self.stats.connect_timeouts += 1
-            self.abort()
+            self.abort("no CONNECT in time")
         else:
             self._check_keep_alive()
 
@@ -752,7 +756,6 @@ class Connection(asyncio.Protocol):
         due = self.heard_at + 1.5 * self.keep_alive
         if now >= due:
             self.stats.keep_alive_timeouts += 1
-            self.ending = "keep-alive"
-            self.abort(ReasonCode.KEEP_ALIVE_TIMEOUT)
+            self.abort("keep-alive", ReasonCode.KEEP_ALIVE_TIMEOUT)
         else:
             self._deadline = self._broker.deadlines.at(due, self)

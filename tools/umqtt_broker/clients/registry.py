@@ -12,7 +12,7 @@ from ..core.context import BrokerContext
 from ..core.due_times import DueTimes
 from ..core.queue_limits import QueueLimits
 from ..errors import MalformedPacket
-from ..log import log_connect, log_disconnect
+from ..log import log_connect, log_denied_will, log_disconnect
 from ..protocol.connect import Connect
 from ..protocol.messages import Will
 from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED
@@ -213,13 +213,12 @@ class Sessions:
             # [MQTT-3.1.4-2] The old connection loses the session before the new one gets it, so nothing that the old
             # one still does can change the session.
             self._stats.takeovers += 1
-            session.connection.ending = f"taken over from {connection.peer}"
-            session.connection.abort(ReasonCode.SESSION_TAKEN_OVER)
+            session.connection.abort(f"taken over from {connection.peer}", ReasonCode.SESSION_TAKEN_OVER)
+            session = self._by_client_id.get(key)
         if session is not None and self._has_expired(session):
             # With very many sessions, expire() is late [MQTT-4.1.0-2 of MQTT 5].
             self._end_expired(session)
             session = None
-            session = self._by_client_id.get(key)
         username = _peer(connection).username(packet) or None
         rights = self._permission(listener).rights(client_id, username)
         expiry = self._session_expiry(packet)
@@ -344,6 +343,7 @@ class Sessions:
         session.away_since = since
         self._record_away(session)
         self._expect(session)
+
     def _record_away(self, session: Session) -> None:
         if session.store is not None and self._is_timed(session):
             # Rounded up: neither the session nor its will may end early.
@@ -359,7 +359,6 @@ class Sessions:
     def _end_expired(self, session: Session) -> None:
         self._stats.sessions_expired += 1
         self.discard(session)
-
 
     def _expect(self, session: Session) -> None:
         """Note when a session without a connection ends, and when its will is due."""
@@ -435,6 +434,7 @@ class Sessions:
             self._publish(will, session if session.is_bridge else None)
         else:
             self._stats.denied += 1
+            log_denied_will(session.client_id, will.topic_name)
 
     def _publish(self, will: Will, source: Session | None = None) -> None:
         most = self._config.max_payload_size

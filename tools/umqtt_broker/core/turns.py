@@ -34,8 +34,8 @@ class TurnTaker(Protocol):
     def on_turn(self) -> None:
         """Continue for one slice, and ask for another turn if that is not enough."""
 
-    def abort(self) -> None:
-        """Close at once."""
+    def abort(self, ending: str) -> None:
+        """Close at once, for a reason in the words of the log."""
 
 
 class Turns:
@@ -67,7 +67,7 @@ class Turns:
                 taker.on_turn()
             except Exception:  # noqa: BLE001 - a mistake may be anything, and is logged
                 _log.exception("a defect of the broker ends a connection: please report this traceback")
-                taker.abort()
+                taker.abort("a defect of the broker, which is in the log")
             if self._loop.time() >= until:
                 break
         self._is_scheduled = False

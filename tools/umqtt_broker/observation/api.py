@@ -221,7 +221,7 @@ class Api:
         session = self._find(request, query)
         if session.connection is None:
             raise web.HTTPConflict(text=f"client {text(session.client_id)} is not connected")
-        session.connection.abort(ReasonCode.ADMINISTRATIVE_ACTION)
+        session.connection.abort("disconnected by an administrator", ReasonCode.ADMINISTRATIVE_ACTION)
         self._broker.router.flush()
         return {"done": True}
 
@@ -229,7 +229,7 @@ class Api:
         """Discard a session."""
         session = self._find(request, query)
         if session.connection is not None:
-            session.connection.abort(ReasonCode.ADMINISTRATIVE_ACTION)
+            session.connection.abort("its session was deleted by an administrator", ReasonCode.ADMINISTRATIVE_ACTION)
         # A clean session has ended with its connection.
         if self._view.session(session.client_id, session.mount) is session:
             self._broker.sessions.discard(session)

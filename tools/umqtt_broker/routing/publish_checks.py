@@ -1,5 +1,6 @@
 """Checks between a client's PUBLISH and the router, chosen once per connection; most clients need none."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -15,22 +16,27 @@ from .router import Publish, Router
 _MAX_ALLOWED: Final = 256
 
 
-def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:
+def publisher(
+    session: Session, router: Router, stats: Stats, config: BrokerConfig, on_denied: Callable[[bytes], None]
+) -> Publish:
     """Return the function that checks a message of this client and passes it to the router.
 
-    It is valid until the client's rights or the settings change.
+    on_denied: called with a topic name to which the client may not publish. The function is valid until the client's
+    rights or the settings change.
     """
     publish: Publish = partial(router.publish_from, session) if session.is_bridge else router.publish_here
     if config.max_payload_size or not config.retain_available:
         publish = _limited(publish, stats, config)
     if session.rights is not None:
-        publish = _permitted(publish, stats, config, session.rights)
+        publish = _permitted(publish, stats, config, session.rights, on_denied)
     if session.mount:
         publish = _mounted(publish, config, session.mount)
     return publish
 
 
-def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rights) -> Publish:
+def _permitted(
+    publish: Publish, stats: Stats, config: BrokerConfig, rights: Rights, on_denied: Callable[[bytes], None]
+) -> Publish:
     # A Rights object never changes its answers, so an allowed name is kept: the next message costs one lookup.
     allowed: set[bytes] = set()
 
@@ -40,6 +46,7 @@ def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rig
         check_topic_name(topic_name, config.max_topic_levels)
         if not rights.may_publish(topic_name):
             stats.denied += 1
+            on_denied(topic_name)
             return ReasonCode.NOT_AUTHORIZED
         if len(topic_name) <= MAX_REMEMBERED:
             if len(allowed) >= _MAX_ALLOWED:

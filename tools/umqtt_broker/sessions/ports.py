@@ -49,8 +49,8 @@ class ClientConnection(Output, Protocol):
     def send_away(self) -> None:
         """Close, and tell a client of MQTT 5 which server to use; do nothing to others."""
 
-    def abort(self, reason_code: int = 0) -> None:
-        """Close at once. A client of MQTT 5 is told the reason code."""
+    def abort(self, ending: str, reason_code: int = 0) -> None:
+        """Close at once, for a reason in the words of the log. A client of MQTT 5 is told the reason code."""
 
 
 class Group(Protocol):
