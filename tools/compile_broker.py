@@ -16,7 +16,7 @@ MODULES = (
     *("core/clock", "core/context", "core/queue_limits"),
     *("sessions/entry", "sessions/queue", "sessions/session", "sessions/topic_aliases"),
     *("routing/publish_checks", "routing/router", "routing/routes5"),
-    *("clients/acknowledgements", "clients/framing", "clients/packet_loop", "clients/packet_loop5"),
+    *("clients/acknowledgements", "clients/framing", "clients/packet_loop"),
 )
 
 

@@ -9,7 +9,6 @@ from ..protocol.connect import MAX_CONNECT_LENGTH
 from ..protocol.packets import AUTH, DISCONNECT
 from ..protocol.packets5 import decode_reason
 from ..protocol.reason_codes import ReasonCode
-from . import packet_loop5
 from .framing import packet_length, remaining_length
 from .ports import PacketClient
 
@@ -89,4 +88,4 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     if connection.backpressure is not None:
         connection.keep_rest(data[at:], 0)
         return True
-    return packet_loop5.process(connection, data[at:], acknowledgements)
+    return connection.process_rest(data[at:], acknowledgements)

@@ -30,7 +30,7 @@ from ..routing.router import Publish, Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import has_closed, peer_address
-from . import authentication, connack5, packet_loop, packet_loop5
+from . import authentication, connack5, packet_loop
 from .authentication import Authentication
 from .backpressure import Backpressure
 from .framing import fitting
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
     3.1.1, 5 for 5. connected_at, heard_at: when its CONNECT was accepted and when data last came, in the event loop's
     time. keep_alive: seconds, 0: none. messages_in, messages_out: PUBLISH packets received and sent. established: the
     CONNACK is written. congested: the peer reads too slowly for more output. client_limits: see Connect5.
-    topic_aliases: the names behind the client's aliases, see packet_loop5. closing: nothing more is read.
+    topic_aliases: the names behind the client's aliases, see handlers. closing: nothing more is read.
     awaiting_commit: how many lists of its packets wait for the store. backpressure: None as long as nothing limits how
     the client is read. publish: the function that passes its messages to the router. ending: why the connection ends,
     in the words of the log; "" for DISCONNECT. job: work of one packet that takes more than one turn, or None.
@@ -402,6 +402,10 @@ class Connection(asyncio.Protocol):
         if limits is not None and limits.hits:
             self._apply_backpressure().wait_for_room(limits)
 
+    def process_rest(self, data: bytes, acknowledgements: list[bytes]) -> bool:
+        """Process what follows packets that have changed how the connection is processed: CONNECT and AUTH."""
+        return self._process(self, data, acknowledgements)
+
     def keep_rest(self, data: bytes, needed: int) -> None:
         """Keep an incomplete packet until there are `needed` bytes."""
         if self._pending is None:
@@ -552,7 +556,7 @@ class Connection(asyncio.Protocol):
             return
         if connect.version5 is not None:
             self.topic_aliases = {}
-            self._process = packet_loop5.process
+            self._process = packet_loop.process
         session_present = self._broker.sessions.connect(self, connect)
         self._broker.log_in(self)
         self.connected_at = self.heard_at = self._loop.time()

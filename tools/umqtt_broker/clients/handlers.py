@@ -1,4 +1,4 @@
-"""Handlers of rare packets (SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, …) and of incoming messages at QoS 2.
+"""Handlers of rare packets (SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, …) and of topic aliases.
 
 These functions work on a connection with a session. The packets that they append to `acknowledgements` are sent, in
 order, when the whole read is processed; if anything was recorded, after its commit.
@@ -11,19 +11,22 @@ from collections.abc import Iterator
 from ..core.turns import Job
 from ..errors import MalformedPacket
 from ..log import log_subscribe, log_unsubscribe
-from ..protocol import packets, packets5
-from ..protocol.packets import CONNECT, DUP, PUBREL, SUBSCRIBE, SUBSCRIPTION_FAILURE, UNSUBSCRIBE
+from ..protocol import packets, packets5, properties
+from ..protocol.packets import CONNECT, DUP, PUBREC, PUBREL, SUBSCRIBE, SUBSCRIPTION_FAILURE, UNSUBSCRIBE
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
 from ..routing.bridge_loops import ORIGIN
 from ..routing.retained_delivery import RetainedDelivery
 from ..sessions.ports import Granted
 from ..sessions.session import Session
-from .acknowledgements import ACKNOWLEDGEMENTS, process_run
-from .ports import RequestClient
+from .acknowledgements import ACKNOWLEDGEMENTS, process_failed_pubrec, process_run
+from .ports import PacketClient, RequestClient
 
 # Packets in which MQTT 3.1 sets DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
+
+# Reason codes that a client may send in DISCONNECT (MQTT 5, 3.14.2.1).
+_DISCONNECT_REASONS = frozenset({0x00, 0x04, *range(0x80, 0x84), 0x90, *range(0x93, 0x9A)})
 
 
 def process_other(
@@ -53,24 +56,50 @@ def process_other(
     return connection.do_job(acknowledgements)
 
 
-def process_publish_qos2(
-    connection: RequestClient,
-    session: Session,
-    packet_id_bytes: bytes,
-    topic_name: bytes,
-    payload: bytes,
-    retain: int,
-    received: bytes | None,
-) -> None:
-    """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B). received: see Publish."""
-    packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
-    if packet_id in session.inbound:
-        # No need to wait: its PUBREC cannot be sent before the first copy is safe. The acknowledgements of a connection
-        # are sent in order, and the CONNACK of a new connection waited for everything recorded before it.
+def resolve_alias(connection: PacketClient, alias: int, topic_name: bytes) -> bytes:
+    """Return the topic name that an alias stands for. If `topic_name` is given, the alias stands for it from now on.
+
+    Raises MalformedPacket for an alias that is too high or unknown.
+    """
+    if alias > packets5.TOPIC_ALIAS_MAXIMUM:
+        raise MalformedPacket("topic alias", ReasonCode.TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-9]
+    aliases = connection.topic_aliases
+    if topic_name:
         check_topic_name(topic_name, connection.context.config.max_topic_levels)
-        return
-    connection.publish(topic_name, payload, 2, retain, received)
-    take_packet_id(session, packet_id)
+        aliases[alias] = topic_name
+        return topic_name
+    if alias not in aliases:
+        raise MalformedPacket("topic alias", ReasonCode.PROTOCOL_ERROR)
+    return aliases[alias]
+
+
+def process_acknowledgement5(
+    connection: PacketClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
+) -> None:
+    """Process an acknowledgement with a reason code, which matters only in a PUBREC: it may refuse the message."""
+    most = connection.context.config.max_properties_size
+    packet_id, reason_code = packets5.decode_acknowledgement(packet, first_byte >> 4, most)
+    if first_byte == PUBREC and reason_code >= ReasonCode.UNSPECIFIED_ERROR:
+        process_failed_pubrec(session, connection.stats, packet_id)
+    else:
+        process_run(session, connection.stats, bytes((first_byte, 2)) + packet_id, 0, acknowledgements)
+
+
+def process_disconnect5(connection: PacketClient, packet: bytes) -> None:
+    """Process the body of a DISCONNECT of MQTT 5. Raises MalformedPacket."""
+    reason_code, found = packets5.decode_reason(
+        packet, properties.DISCONNECT, connection.context.config.max_properties_size
+    )
+    if reason_code not in _DISCONNECT_REASONS:
+        raise MalformedPacket("reason code", ReasonCode.PROTOCOL_ERROR)
+    if properties.SERVER_REFERENCE in found:
+        raise MalformedPacket("server reference from a client", ReasonCode.PROTOCOL_ERROR)
+    session_expiry = found.get(properties.SESSION_EXPIRY_INTERVAL)
+    if session_expiry is not None:
+        connection.set_session_expiry(session_expiry)
+    if reason_code == ReasonCode.SUCCESS:
+        connection.forget_will()
+    connection.ending = "" if reason_code == ReasonCode.SUCCESS else f"disconnected with {ReasonCode(reason_code).text}"
 
 
 def take_packet_id(session: Session, packet_id: int) -> None:
@@ -157,9 +186,7 @@ def _wants_retained(options: int, is_subscribed: bool) -> bool:
     return handling == packets5.RETAIN_ALWAYS or (handling == packets5.RETAIN_IF_NEW and not is_subscribed)
 
 
-def _grant(
-    session: Session, asked: bytes, qos: int, max_shared: int
-) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
+def _grant(session: Session, asked: bytes, qos: int, max_shared: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
     """Decide about a topic filter that a client asks for.
 
     Returns the filter with its mount point, its group and filter if it is shared (else None), and the granted QoS or

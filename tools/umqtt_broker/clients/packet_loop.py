@@ -1,16 +1,26 @@
-"""The packet loop: every whole packet of one read, in one function.
+"""The packet loop: every whole packet of one read, in one function, for clients of every version.
 
 PUBLISH is decoded in place, `acknowledgements` processes runs of acknowledgements, `handlers` the rare packets.
 """
 
+from functools import partial
+from typing import Final
+
 from ..errors import MalformedPacket
+from ..protocol import packets5
 from ..protocol.connect import MAX_CONNECT_LENGTH
-from ..protocol.packets import CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH
-from . import authentication, packet_loop5
+from ..protocol.messages import NO_PROPERTIES
+from ..protocol.packets import AUTH, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBLISH, PUBREC
+from ..protocol.reason_codes import ReasonCode
+from ..protocol.topics import check_topic_name
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .framing import FIRST_STEP, LONGEST_STEP, remaining_length
-from .handlers import process_other, process_publish_qos2
+from .handlers import process_acknowledgement5, process_disconnect5, process_other, resolve_alias, take_packet_id
 from .ports import PacketClient
+
+# First two bytes of the answers to a message that is accepted; the packet identifier follows.
+_PUBACK: Final = bytes((PUBACK, 2))
+_PUBREC: Final = bytes((PUBREC, 2))
 
 
 def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
@@ -21,13 +31,20 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     them. Raises MalformedPacket at the first packet that breaks the protocol.
     """
     session = connection.session
+    router = connection.router
+    config = connection.context.config
     publish = connection.publish
-    max_packet_size = connection.context.config.max_packet_size
+    max_packet_size = config.max_packet_size
+    is_version5 = session is not None and connection.protocol_level == 5
+    # Flags that no message may have: the retain flag if retained messages are not available (MQTT 5).
+    refused_flag = 0
+    if is_version5:
+        router.source = session
+        refused_flag = 0 if config.retain_available else 1
     append = acknowledgements.append
     end = len(data)
     at = length = body = 0
     messages = 0
-    # packet_loop5 repeats the lines from here to the length of a packet, and the last lines; its docstring says why.
     step = FIRST_STEP
     # The index where the clock is read next, or where less than two bytes are left.
     look = min(step, end - 1)
@@ -58,7 +75,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 if length > MAX_CONNECT_LENGTH:
                     raise MalformedPacket("packet too large")
             elif length > max_packet_size:
-                raise MalformedPacket("packet too large")
+                raise MalformedPacket("packet too large", ReasonCode.PACKET_TOO_LARGE)
             packet_end = body + length
             if packet_end > end:
                 break
@@ -68,53 +85,76 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     connection.keep_rest(data[packet_end:], 0)
                     return True
                 if session is None:
-                    return connection.is_authenticating and authentication.process(
-                        connection, data[packet_end:], acknowledgements
-                    )
-                if connection.protocol_level == 5:
-                    return packet_loop5.process(connection, data[packet_end:], acknowledgements)
-                publish = connection.publish
-            elif first_byte & 0xF0 == PUBLISH:
+                    return connection.is_authenticating and connection.process_rest(data[packet_end:], acknowledgements)
+                return process(connection, data[packet_end:], acknowledgements)
+            if first_byte & 0xF0 == PUBLISH:
                 messages += 1
-                payload = body + 2
-                if payload > packet_end:
-                    raise MalformedPacket("PUBLISH cut short")
-                payload += data[body] << 8 | data[body + 1]
-                topic_name = data[body + 2 : payload]
                 qos = first_byte & 6
+                name_end = body + 2
+                if name_end > packet_end:
+                    raise MalformedPacket("PUBLISH cut short")
+                name_end += data[body] << 8 | data[body + 1]
+                payload_at = name_end + 2 if qos else name_end
+                if payload_at > packet_end:
+                    raise MalformedPacket("PUBLISH cut short")
+                topic_name = data[body + 2 : name_end]
+                send = publish
                 received = None
                 if first_byte & 9:
+                    if first_byte & refused_flag:
+                        raise MalformedPacket("retain flag", ReasonCode.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
                     if first_byte & 8 and not qos:
                         raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
                 elif data[body - 1]:  # a last byte 0 of the length adds nothing to it
-                    received = data[at : payload if qos else packet_end]
-                if qos == 0:
-                    if payload > packet_end:
+                    received = data[at : name_end if qos else packet_end]
+                if is_version5:
+                    if payload_at == packet_end:
                         raise MalformedPacket("PUBLISH cut short")
-                    publish(topic_name, data[payload:packet_end], 0, first_byte & 1, received)
-                else:
-                    packet_id = data[payload : payload + 2]
-                    payload += 2
-                    if payload > packet_end:
-                        raise MalformedPacket("PUBLISH cut short")
-                    if packet_id == b"\0\0":
-                        raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
-                    if qos == 2:
-                        publish(topic_name, data[payload:packet_end], 1, first_byte & 1, received)
-                        append(b"\x40\x02" + packet_id)
-                    elif qos == 4:
-                        process_publish_qos2(
-                            connection,
-                            session,
-                            packet_id,
-                            topic_name,
-                            data[payload:packet_end],
-                            first_byte & 1,
-                            received,
+                    if data[payload_at]:
+                        received = None
+                        alias, with_it, payload_at = packets5.decode_publish_properties(
+                            data, payload_at, packet_end, config.max_properties_size
                         )
-                        append(b"\x50\x02" + packet_id)
+                        if alias:
+                            topic_name = resolve_alias(connection, alias, topic_name)
+                        if with_it is not NO_PROPERTIES:
+                            send = partial(router.publish_with, with_it, publish)
                     else:
+                        payload_at += 1
+                payload = data[payload_at:packet_end]
+                if qos == 0:
+                    send(topic_name, payload, 0, first_byte & 1, received)
+                else:
+                    packet_id = data[name_end : name_end + 2]
+                    if packet_id == b"\0\0":
+                        raise MalformedPacket("packet identifier 0", ReasonCode.PROTOCOL_ERROR)  # [MQTT-2.2.1-3]
+                    if qos == 2:
+                        reason_code = send(topic_name, payload, 1, first_byte & 1, received)
+                        if reason_code and is_version5:
+                            append(packets5.encode_acknowledgement(PUBACK, packet_id, reason_code))
+                        else:
+                            append(_PUBACK + packet_id)
+                    elif qos == 6:
                         raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
+                    else:
+                        # Routed once for each use of its packet identifier (4.3.3, method B).
+                        reason_code = 0
+                        number = packet_id[0] << 8 | packet_id[1]
+                        if number in session.inbound:
+                            # No need to wait: its PUBREC cannot be sent before the first copy is safe. The
+                            # acknowledgements of a connection are sent in order, and the CONNACK of a new connection
+                            # waited for everything recorded before it.
+                            check_topic_name(topic_name, config.max_topic_levels)
+                        else:
+                            reason_code = send(topic_name, payload, 2, first_byte & 1, received)
+                            if not is_version5:
+                                reason_code = 0
+                            if not reason_code:  # a PUBREC that refuses the message frees the identifier
+                                take_packet_id(session, number)
+                        if reason_code:
+                            append(packets5.encode_acknowledgement(PUBREC, packet_id, reason_code))
+                        else:
+                            append(_PUBREC + packet_id)
             elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
                 packet_end = process_run(session, connection.stats, data, at, acknowledgements)
             elif first_byte == PINGREQ:
@@ -122,17 +162,25 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     raise MalformedPacket("PINGREQ length")
                 append(PINGRESP)
             elif first_byte == DISCONNECT:
+                if is_version5:
+                    process_disconnect5(connection, data[body:packet_end])
+                    return False
                 if length:
                     raise MalformedPacket("DISCONNECT length")
                 connection.forget_will()
                 connection.ending = ""
                 return False
-            else:
-                if not process_other(connection, session, first_byte, data[body:packet_end], acknowledgements):
-                    connection.wait_for_turn(data[packet_end:])
-                    return True
+            elif is_version5 and first_byte in ACKNOWLEDGEMENTS:
+                process_acknowledgement5(connection, session, first_byte, data[body:packet_end], acknowledgements)
+            elif is_version5 and first_byte == AUTH:
+                if not connection.on_auth(data[body:packet_end], acknowledgements):
+                    return False
+            elif not process_other(connection, session, first_byte, data[body:packet_end], acknowledgements):
+                connection.wait_for_turn(data[packet_end:])
+                return True
             at = packet_end
     finally:
+        router.source = None
         if messages:
             connection.count_in(messages)
     if at < end:

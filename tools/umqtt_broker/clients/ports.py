@@ -88,6 +88,10 @@ class PacketClient(RequestClient, ReadClient, Protocol):
         """Continue the enhanced authentication. Returns False if the client is refused. Raises MalformedPacket."""
         ...
 
+    def process_rest(self, data: bytes, acknowledgements: list[bytes]) -> bool:
+        """Process what follows packets that have changed how the connection is processed: CONNECT and AUTH."""
+        ...
+
     def count_in(self, messages: int) -> None:
         """Count the PUBLISH packets of a read."""
 

@@ -268,7 +268,7 @@ def decode_acknowledgement(packet: bytes, kind: int, most: int) -> tuple[bytes, 
 
 
 # The reason codes that a client may send, by the type of the packet (sections 3.4.2.1 to 3.7.2.1). Those of DISCONNECT
-# (3.14.2.1) are in clients.packet_loop5.
+# (3.14.2.1) are in clients.handlers.
 _RECEIVED: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _RELEASED: Final = frozenset({0x00, 0x92})
 _REASONS: Final = {

@@ -108,8 +108,8 @@ class Router:
         self._routes_size = 0
         # The removals of the subscriptions of ended sessions, which take more than one slice.
         self._removals: deque[Iterator[None]] = deque()
-        # The session of the bridge or MQTT 5 client whose message is being published (packet_loop5 sets it for a whole
-        # read), and the properties of that message.
+        # The session of the bridge or MQTT 5 client whose message is being published (the packet loop sets it for a
+        # whole read), and the properties of that message.
         self.source: Session | None = None
         self._properties = NO_PROPERTIES
         self._expiry = context.expiry
