@@ -12,7 +12,7 @@ import pytest
 from broker_peer import run_broker
 from damaged_stores import LOCK, WAL, Found, History, payload_of
 from umqtt_broker import StoreError
-from umqtt_broker.store import backup, transfer
+from umqtt_broker.store import backup
 from umqtt_broker.store.check import check, check_openable
 from umqtt_kit.__main__ import run
 
@@ -120,13 +120,6 @@ def test_a_store_removed_with_its_lock_file_is_a_new_one(tmp_path: Path, history
         Path(name).unlink()
     assert list(path.parent.iterdir()) == []
     check_openable(str(path))
-    assert Found(path, sessions=()).recovered.sessions == []
-
-
-def test_an_exported_store_is_not_missed(tmp_path: Path, history: History) -> None:
-    path = history.copy(tmp_path / "copy")
-    transfer.export(str(path), str(tmp_path / "file"))
-    assert not path.exists()
     assert Found(path, sessions=()).recovered.sessions == []
 
 

@@ -78,12 +78,10 @@ def kill_all_now(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
 
 def lose_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
     assert isinstance(cluster, Shards)
-    lost, other = rng.sample(cluster.nodes, 2)
-    url = cluster.brokers[lost.name]
+    lost = rng.choice(cluster.nodes)
     lost.stop()
     fleet.go_on(10, any)
-    cluster.replace(lost, other)
-    fleet.forget_broker(url)
+    cluster.replace(lost)
 
 
 FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {

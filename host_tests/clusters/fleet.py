@@ -30,7 +30,6 @@ class Party:
 
     def __init__(self, name: str, user: str, cluster: Cluster, rng: random.Random, servers: Any) -> None:
         self.name = name
-        self.servers = servers
         self.errors: list[object] = []
         self.sent: dict[int, int] = {}  # packet id: number of the message
         self.acknowledged: set[int] = set()
@@ -76,8 +75,6 @@ class Fleet:
         self.devices = [
             Party(f"pump-{number}", "devices", cluster, rng, cluster.device_servers(number)) for number in range(count)
         ]
-        # (operator of a broker lost for good, number of the first command no longer published there)
-        self._lost_operators: list[tuple[Party, int]] = []
         self._operators = [Party("operator", "operator", cluster, rng, url) for url in cluster.operator_urls]
         self.commands: set[int] = set()
         self._boards = boards
@@ -131,19 +128,7 @@ class Fleet:
     @property
     def acknowledged_commands(self) -> set[int]:
         """The numbers of the commands acknowledged at every broker to which they were published."""
-        found = set.intersection(*(set(operator.acknowledged) for operator in self._operators))
-        return {
-            number
-            for number in found
-            if all(number in operator.acknowledged or number >= end for operator, end in self._lost_operators)
-        }
-
-    def forget_broker(self, url: str) -> None:
-        """Stop publishing commands to this broker: it will not come back."""
-        lost = next(operator for operator in self._operators if operator.servers == url)
-        self._operators = [operator for operator in self._operators if operator is not lost]
-        self._parties = [party for party in self._parties if party is not lost]
-        self._lost_operators.append((lost, max(operator.made for operator in self._operators)))
+        return set.intersection(*(set(operator.acknowledged) for operator in self._operators))
 
     def told(self) -> str:
         """Return the state and last errors of the clients, for a message."""

@@ -9,7 +9,7 @@ import logging
 import logging.handlers
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -227,10 +227,10 @@ class RefusalLog:
         self._credit -= 1
         return True
 
-    def _log(self, text: str, fields: dict[str, object]) -> None:
+    def _log(self, text: str, fields: Mapping[str, object]) -> None:
         left_out, self._left_out = self._left_out, 0
         more = f" (and {left_out} more since the last such line)" if left_out else ""
-        _clients.log(NOTICE, "%s%s", text, more, extra=fields | {"left_out": left_out})
+        _clients.log(NOTICE, "%s%s", text, more, extra={**fields, "left_out": left_out})
 
 
 def log_disconnect(client_id: bytes, reason: str) -> None:

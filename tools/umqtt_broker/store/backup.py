@@ -59,16 +59,6 @@ def backup(store_path: str, to: str) -> StoreInfo:
     The copy contains everything that was acknowledged before the call. An older backup at `to` is replaced; any other
     file there is an error. Returns what the copy contains. Raises StoreError; then `to` is unchanged.
     """
-    with new_copy(store_path, to) as partial:
-        return info(partial)
-
-
-@contextlib.contextmanager
-def new_copy(store_path: str, to: str) -> Iterator[str]:
-    """Yield the name of a checked copy of the store. It is renamed to `to` when the context ends without an error.
-
-    See backup().
-    """
     if os.path.exists(to):
         if os.path.exists(store_path) and os.path.samefile(store_path, to):
             raise StoreError(f"{to} is the store itself — name another file")
@@ -76,7 +66,7 @@ def new_copy(store_path: str, to: str) -> Iterator[str]:
             pass  # a store or a backup: it may be replaced
     with _reading(store_path) as database, new_file(to) as partial:
         _copy(database, partial)
-        yield partial
+        return info(partial)
 
 
 def restore(source: str, store_path: str) -> str | None:

@@ -53,10 +53,6 @@ class StoreLock:
         record = _RECORD.pack(*witness, 0)[:-4]
         os.pwrite(self._descriptor, record + zlib.crc32(record).to_bytes(4, "big"), 0)
 
-    def forget(self) -> None:
-        """Note that there is no store any more, because it was moved. Raises OSError."""
-        os.ftruncate(self._descriptor, 0)
-
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._descriptor)

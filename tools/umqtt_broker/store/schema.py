@@ -109,7 +109,7 @@ _SCRIPT = """
         payload BLOB,
         checksum INTEGER
     );
-    -- The brokers whose stores were added to this one; in a file of `umqtt store export` also its own. See transfer.py.
+    -- Not used any more: the brokers whose stores an earlier release has added to this one.
     CREATE TABLE imported (broker_id BLOB PRIMARY KEY) WITHOUT ROWID;
     -- Identifies this broker to brokers to which it is bridged.
     INSERT INTO broker (id) VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));

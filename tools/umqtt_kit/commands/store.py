@@ -1,4 +1,4 @@
-"""umqtt store: backs up, restores, moves, checks and shows a broker's store."""
+"""umqtt store: backs up, restores, checks and shows a broker's store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import click
 
-from umqtt_kit.console import print_result, say
+from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE, KitError
 from umqtt_kit.groups import CommandGroup
 
@@ -22,7 +22,7 @@ _store_option = click.option(
 
 @click.group(cls=CommandGroup)
 def store() -> None:
-    """Back up, restore, move, check or show a broker's store.
+    """Back up, restore, check or show a broker's store.
 
     `backup`, `check` and `info` may run beside the broker.
 
@@ -73,58 +73,6 @@ def restore(source: str, store_path: str) -> None:
     except StoreError as error:
         raise KitError(str(error), EXIT_USAGE) from error
     print_result(f"restored {store_path} from {source}" + (f"; the old store is {kept}" if kept else ""))
-
-
-@store.command()
-@click.argument("to", metavar="TO")
-@_store_option
-def export(to: str, store_path: str) -> None:
-    """Move the store of a broker that will not come back into the file TO, for umqtt store import.
-
-    The broker must be stopped. The store is kept under another name, so that no broker comes up with it again.
-
-    \b
-    Example:
-      umqtt store export north.export --store /mnt/old-disk/broker.db
-    """
-    from umqtt_broker.errors import StoreError
-    from umqtt_broker.store import transfer
-
-    try:
-        found, kept = transfer.export(store_path, to)
-    except StoreError as error:
-        raise KitError(str(error), EXIT_USAGE) from error
-    print_result(
-        f"exported {store_path} to {to}: {found.sessions} sessions, {found.queued} messages waiting;"
-        f" the old store is {kept}"
-    )
-
-
-@store.command("import")
-@click.argument("source", metavar="FROM")
-@_store_option
-def import_store(source: str, store_path: str) -> None:
-    """Add what a broker had acknowledged, in a file of umqtt store export, to another broker's store.
-
-    The broker must be stopped. The command adds all or nothing; run again, it adds nothing.
-
-    \b
-    Example:
-      umqtt store import north.export --store /var/lib/umqtt/broker.db
-    """
-    from umqtt_broker.errors import StoreError
-    from umqtt_broker.store import transfer
-
-    try:
-        moved = transfer.import_(source, store_path)
-    except StoreError as error:
-        raise KitError(str(error), EXIT_USAGE) from error
-    print_result(
-        f"imported {source} into {store_path}: {moved.sessions} sessions, {moved.messages} messages waiting,"
-        f" {moved.retained} retained, {moved.wills} wills"
-    )
-    if moved.garbled:
-        say(f"{moved.garbled} messages are not what was stored; they are in the table quarantine")
 
 
 @store.command("check")
