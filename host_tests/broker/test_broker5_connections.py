@@ -121,7 +121,7 @@ def test_a_refusal_has_the_reason_code_of_mqtt_5(start_broker: StartBroker, retu
 
 
 BROKEN_CONNECTS = {
-    "authentication method": ({"authentication_method": b"SCRAM-SHA-1"}, 0x8C),
+    "authentication method": ({"authentication_method": b"SCRAM-SHA-256", "authentication_data": b"n,,n=ada"}, 0x8C),
     "authentication data alone": ({"authentication_data": b"x"}, 0x82),
     "receive maximum 0": ({"receive_maximum": 0}, 0x82),
     "twice": ({"receive_maximum": [1, 2]}, 0x82),

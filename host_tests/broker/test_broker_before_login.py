@@ -23,7 +23,7 @@ from broker_peer import BrokerThread, StartBroker
 from umqtt_broker import Listener
 from umqtt_broker.access.files import FilePermission
 from umqtt_broker.access.password_check import PasswordChecker
-from umqtt_broker.access.passwords import PasswordFile, PasswordHash, StoredPassword
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.access.shares import Shares, network
 from umqtt_broker.protocol.packets import ACCEPTED
 from umqtt_broker.transport import listeners
@@ -241,7 +241,7 @@ def test_passwords_of_one_address_do_not_keep_those_of_another_waiting(monkeypat
         return password == b"right"
 
     monkeypatch.setattr(PasswordHash, "verify", verify)
-    users: dict[bytes, StoredPassword] = {b"ada": PasswordHash.make(b"right", 1)}
+    users: dict[bytes, PasswordHash] = {b"ada": PasswordHash.make(b"right", 1)}
 
     async def scenario() -> None:
         checker = PasswordChecker(users, 50)

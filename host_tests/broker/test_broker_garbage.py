@@ -17,11 +17,9 @@ import pytest
 from broker_certificates import Authority
 from broker_peer import BrokerThread, Peer, StartBroker
 from peer5 import Peer5
-from scram_client import ScramClient
 from umqtt_broker import Listener, Tls
 from umqtt_broker.access.files import FilePermission
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
-from umqtt_broker.access.scram import ScramKeys
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBLISH
 from websocket_peer import BINARY, WebSocketPeer, frame, request
@@ -103,16 +101,6 @@ def _by_tls(port: int, number: int) -> None:
         peer.connect(b"visitor%d" % number)
 
 
-def _by_scram(port: int, number: int) -> None:
-    client = ScramClient(b"eve", b"right" if number % 2 else b"wrong")
-    method = {"authentication_method": b"SCRAM-SHA-256"}
-    with Peer5(port) as peer:
-        answer = peer.ask(b"visitor%d" % number, authentication_data=client.first, **method)
-        data = client.last(answer.properties["authentication_data"])
-        peer.send(encoder.auth(0x18, authentication_data=data, **method))
-        assert peer.expect(CONNACK).reason_codes == (b"\0" if number % 2 else b"\x87")
-
-
 VISITS: dict[str, Callable[[int, int], None]] = {
     "that ends without a word": _without_a_word,
     "that ends with DISCONNECT": _with_disconnect,
@@ -122,7 +110,6 @@ VISITS: dict[str, Callable[[int, int], None]] = {
     "of MQTT 5": _version_5,
     "that is malformed": _malformed,
     "with a wrong password": _wrong_password,
-    "by SCRAM": _by_scram,
     "by WebSocket": _by_websocket,
     "by TLS": _by_tls,
 }
@@ -163,7 +150,6 @@ def test_a_connection_leaves_nothing_to_the_garbage_collector(
     # backpressure.
     passwords = PasswordFile(tmp_path / "passwords")
     passwords.set(b"ada", PasswordHash.make(b"right", 1))
-    passwords.set(b"eve", ScramKeys.make(b"right", 1))
     passwords.write()
     protocol = "websockets" if kind == "by WebSocket" else "mqtt"
     permission = FilePermission(str(passwords.path), allow_anonymous=True)

@@ -6,11 +6,9 @@ import asyncio
 from typing import NamedTuple
 
 import pytest
-from scram_client import ScramClient
 from umqtt_broker.access.guesses import Guesses
 from umqtt_broker.access.password_check import PasswordChecker
-from umqtt_broker.access.passwords import PasswordHash, StoredPassword
-from umqtt_broker.access.scram import ScramExchange, ScramKeys
+from umqtt_broker.access.passwords import PasswordHash
 from umqtt_broker.protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
 from umqtt_testkit.virtual_time import VirtualLoop, run
 
@@ -94,7 +92,7 @@ def test_addresses_that_one_machine_can_choose_among_count_as_one(one: str, othe
 def test_guesses_that_begin_together_are_as_few_and_the_owner_gets_in() -> None:
     # Planted: passwords that are being checked are not counted; addresses that were right are forgotten at a reload; a
     # password that was right before is not noted with its address.
-    users: dict[bytes, StoredPassword] = {b"ada": PasswordHash.make(b"right", 1)}
+    users = {b"ada": PasswordHash.make(b"right", 1)}
 
     async def scenario() -> None:
         checker = PasswordChecker(users)
@@ -123,30 +121,14 @@ def test_guesses_that_begin_together_are_as_few_and_the_owner_gets_in() -> None:
     asyncio.run(scenario())
 
 
-def test_the_owner_with_scram_gets_in_from_where_it_was_before() -> None:
-    # Planted: a right proof is not noted with its address.
-    keys, guesses = ScramKeys.make(b"right", 1), Guesses()
-
-    def enter(address: str) -> int:
-        client = ScramClient(b"ada", b"right")
-        exchange = ScramExchange(lambda _: keys, lambda _: 0, guesses, address)
-        return exchange.step(client.last(exchange.step(client.first, 0.0)[1]), 0.0)[0]
-
-    assert enter(OWNER) == 0
-    guess_from_fresh_addresses(guesses, 100)
-    assert enter(OWNER) == 0
-    assert enter("192.0.2.98") == 0x88
-
-
 class Way(NamedTuple):
     """A way to guess: after the owner logged in; after others used up the limit of the name; so many guesses at once;
-    without waiting for an answer that needs a hash; by SCRAM."""
+    without waiting for an answer that needs a hash."""
 
     owner_is_in: bool = False
     name_is_full: bool = False
     at_once: int = 1
     leaves: bool = False
-    by_scram: bool = False
 
 
 WAYS = {
@@ -158,8 +140,6 @@ WAYS = {
     "a name at its limit": Way(name_is_full=True),
     "a name at its limit whose owner is in": Way(owner_is_in=True, name_is_full=True),
     "a name at its limit whose owner is in, at once": Way(owner_is_in=True, name_is_full=True, at_once=20),
-    "by SCRAM": Way(owner_is_in=True, by_scram=True),
-    "by SCRAM with a name at its limit": Way(owner_is_in=True, name_is_full=True, by_scram=True),
 }
 
 
@@ -180,7 +160,7 @@ def test_an_address_finds_a_password_only_among_the_few_that_it_may_try(way: str
 def is_found(place: int, way: Way) -> bool:
     """Guess 60 passwords in 30 s from one address. Returns whether the right one, at this place, was accepted."""
     right = b"guess %d" % place
-    users: dict[bytes, StoredPassword] = {b"ada": (ScramKeys if way.by_scram else PasswordHash).make(right, 1)}
+    users = {b"ada": PasswordHash.make(right, 1)}
     accepted: list[bytes] = []
 
     async def scenario() -> None:
@@ -189,11 +169,7 @@ def is_found(place: int, way: Way) -> bool:
         checker = PasswordChecker(users)
 
         def check(password: bytes, address: str) -> int | asyncio.Future[int]:
-            if not way.by_scram:
-                return checker.check(b"ada", password, address)
-            client, exchange = ScramClient(b"ada", password), checker.begin_scram(lambda _: 0, address)
-            assert exchange is not None
-            return exchange.step(client.last(exchange.step(client.first, loop.now)[1]), loop.now)[0]
+            return checker.check(b"ada", password, address)
 
         async def answer(result: int | asyncio.Future[int], leaves: bool = False) -> int:
             if not isinstance(result, int) and leaves:

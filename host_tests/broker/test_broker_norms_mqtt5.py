@@ -37,6 +37,7 @@ BROKEN = {
     "UNSUBSCRIBE of what is no UTF-8": (encoder.unsubscribe(1, b"\xff", properties=NONE), 0x81),
     "DISCONNECT with flags": (b"\xe1\x00", 0x81),
     "AUTH with flags": (b"\xf1\x00", 0x81),
+    "AUTH without a method in CONNECT": (b"\xf0\x00", 0x82),
     "second CONNECT": (encoder.connect(b"c", properties=NONE), 0x82),
     "wildcard in a response topic": (
         encoder.publish(b"a", b"", properties=encoder.properties(response_topic=b"a/#")),

@@ -14,12 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from example_programs import EXAMPLES, Peer, finished, running, start, with_constants
-from umqtt_broker.access.scram import ScramKeys
+from example_programs import EXAMPLES, Peer, finished, running, with_constants
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
-from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
@@ -107,32 +105,6 @@ def test_a_client_with_its_own_certificate_delivers_over_tls(kind: str, tmp_path
     with Mosquitto(tmp_path, "require_certificate true", "use_identity_as_username true", *lines) as broker:
         url = f"mqtts://localhost:{broker.port}"
         assert finished("tls_client.py", tmp_path, kind, BROKER=url, **constants) == ["delivered over TLS"]
-
-
-def test_a_password_is_proved_and_never_sent(kind: str, tmp_path: Path) -> None:
-    """Planted: the proof is signed without the challenge; one iteration is enough."""
-    command = [sys.executable, "-m", "umqtt_kit", "passwd", str(tmp_path / "passwords"), "pump-7", "--scram", "--stdin"]
-    subprocess.run([*command, "--iterations", "4096"], input="right\n", text=True, check=True, capture_output=True)
-    conf = f"listener 0 127.0.0.1\nallow_anonymous false\npassword_file {tmp_path}/passwords\npersistence false\n"
-    (tmp_path / "broker.conf").write_text(conf)
-    with paired_broker("-c", str(tmp_path / "broker.conf")) as port:
-        url = f"mqtt://127.0.0.1:{port}"
-        printed = finished("scram.py", tmp_path, kind, BROKER=url, PASSWORD="right")
-        with start("scram.py", tmp_path, kind, BROKER=url, PASSWORD="wrong") as process:
-            assert process.stdout is not None
-            refusal = process.stdout.readline()
-            process.kill()
-    assert printed == ["delivered to a broker that knows the password", "authenticated again"]
-    assert "135" in refusal, refusal
-    few = ScramKeys.make(b"right", 4095).encode().decode()
-    (tmp_path / "passwords").write_text(f"pump-7:{few}\n")
-    with paired_broker("-c", str(tmp_path / "broker.conf")) as port:
-        url = f"mqtt://127.0.0.1:{port}"
-        with start("scram.py", tmp_path, kind, BROKER=url, PASSWORD="right") as process:
-            assert process.stdout is not None
-            refusal = process.stdout.readline()
-            process.kill()
-    assert "too few or too many iterations" in refusal, refusal
 
 
 def test_tasks_of_asyncio_share_a_client(kind: str, tmp_path: Path) -> None:

@@ -73,15 +73,6 @@ def test_two_passwords_that_differ_change_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "users").exists()
 
 
-def test_a_password_for_scram_is_kept_as_keys_of_its_own(tmp_path: Path) -> None:
-    # Planted: --scram that is not passed on.
-    assert _passwd(tmp_path, "users", "ada", "--scram", "--stdin", given="secret\n").code == 0
-    ended = _passwd(tmp_path, "users", "pump-7", "--scram", "--generate")
-    assert _verify(tmp_path / "users", "ada", "secret") and _verify(tmp_path / "users", "pump-7", ended.stdout.strip())
-    lines = (tmp_path / "users").read_text().splitlines()
-    assert lines[0].startswith("ada:SCRAM-SHA-256$600000:") and lines[1].startswith("pump-7:SCRAM-SHA-256$4096:")
-
-
 def test_a_password_from_stdin_is_its_first_line(tmp_path: Path) -> None:
     ended = _passwd(tmp_path, "users", "ada", "--stdin", given="sécret word\r\nmore\n")
     assert (ended.code, ended.stdout) == (0, "")

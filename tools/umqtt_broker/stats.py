@@ -19,7 +19,7 @@ class Stats:
     wills: wills published. sessions_of_others: sessions discarded because a client of another user connected with their
         client identifier.
     sessions_expired: sessions discarded because their client stayed away for session_expiry.
-    wrong_passwords: CONNECTs answered with return code 4, or after an enhanced authentication with reason code 0x87.
+    wrong_passwords: CONNECTs answered with return code 4.
     told_to_wait: CONNECTs answered with return code 3 (0x88): too many passwords wait to be checked, or were wrong
         before.
     keep_alive_timeouts, connect_timeouts: connections closed for silence.

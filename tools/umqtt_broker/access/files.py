@@ -10,14 +10,12 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..protocol.connect import Connect
 from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, IDENTIFIER_REJECTED, NOT_AUTHORIZED
-from ..protocol.reason_codes import ReasonCode
 from .acl import Acl, read_acl
 from .blacklist import Blacklist
 from .client_id_pattern import ClientIdPattern
 from .password_check import PasswordChecker
 from .passwords import PasswordFile
-from .permission import Exchange, Peer, Permission, Rights
-from .scram import METHOD
+from .permission import Peer, Permission, Rights
 
 _log = logging.getLogger(__name__)
 
@@ -98,25 +96,6 @@ class FilePermission(Permission):
             return BAD_USER_NAME_OR_PASSWORD
         return self._passwords.check(username, packet.password, peer.address)
 
-    def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin SCRAM-SHA-256 if the password file has users for it.
-
-        Returns the exchange, or BAD_AUTHENTICATION_METHOD.
-        """
-
-        def check(username: bytes) -> int:
-            if packet.user_name not in (None, b"", username):
-                return ReasonCode.NOT_AUTHORIZED
-            return {
-                ACCEPTED: ReasonCode.SUCCESS,
-                IDENTIFIER_REJECTED: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-            }.get(self._refuse(packet, username, peer), ReasonCode.NOT_AUTHORIZED)
-
-        exchange = None
-        if method == METHOD and not peer.listener.use_identity_as_username:
-            exchange = self._passwords.begin_scram(check, peer.address)
-        return ReasonCode.BAD_AUTHENTICATION_METHOD if exchange is None else exchange
-
     def _refuse(self, packet: Connect, username: bytes | None, peer: Peer) -> int:
         """Return the return code that refuses a client whatever its credentials are, else ACCEPTED."""
         if self._blacklist.refuses(packet.client_id, username, peer.address):
@@ -150,13 +129,6 @@ class PermissionHook(Permission):
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Return the CONNACK return code, or a future of it."""
         return self.files.connect(packet, peer)
-
-    def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin as the files do; refuse every method if connect() is overridden and this method is not."""
-        # connect() is not called for clients that authenticate by a method.
-        if type(self).connect is not PermissionHook.connect:
-            return super().authenticate(method, packet, peer)
-        return self.files.authenticate(method, packet, peer)
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what a client may do; None for everything."""

@@ -11,13 +11,12 @@ import hmac
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
 from .guesses import Guesses
-from .passwords import StoredPassword
-from .scram import ScramExchange, ScramKeys, decoy, normalize
+from .passwords import PasswordHash
 from .shares import Shares, network
 
 # Different passwords that are checked or wait for a thread. For one more, the address with most of them loses its
@@ -38,7 +37,7 @@ class _Check:
     __slots__ = ("against", "digest", "job", "password", "stored", "username", "waiting")
 
     def __init__(
-        self, digest: bytes, username: bytes, password: bytes, stored: StoredPassword | None, against: StoredPassword
+        self, digest: bytes, username: bytes, password: bytes, stored: PasswordHash | None, against: PasswordHash
     ) -> None:
         self.digest = digest
         self.username = username
@@ -55,7 +54,7 @@ class PasswordChecker:
     refused_busy: clients refused with return code 3, because too many passwords were waiting.
     """
 
-    def __init__(self, users: Mapping[bytes, StoredPassword], max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, users: Mapping[bytes, PasswordHash], max_waiting: int = MAX_WAITING) -> None:
         self.refused_busy = 0
         self._max_waiting = max_waiting
         self._guesses = Guesses()
@@ -68,11 +67,10 @@ class PasswordChecker:
         self._running = 0
         self.replace(users)
 
-    def replace(self, users: Mapping[bytes, StoredPassword]) -> None:
+    def replace(self, users: Mapping[bytes, PasswordHash]) -> None:
         """Check against new users from now on, also the passwords whose check has begun."""
         self._users = dict(users)
         self._hashes = tuple(users.values())
-        self._scram = tuple(one for one in users.values() if isinstance(one, ScramKeys))
         # One digest for each user whose password was right; so never more of them than users.
         self._right: dict[bytes, bytes] = {}
 
@@ -88,7 +86,7 @@ class PasswordChecker:
         if address and self._guesses.address_must_wait(address, username, loop.time()):
             return SERVER_UNAVAILABLE
         stored = self._users.get(username)
-        digest = self._digest(username, normalize(password) if isinstance(stored, ScramKeys) else password)
+        digest = self._digest(username, password)
         right = self._right.get(username)
         if right is not None and hmac.compare_digest(right, digest):
             if address:
@@ -119,16 +117,6 @@ class PasswordChecker:
         check.waiting.append((future, address))
         future.add_done_callback(lambda future: self._on_answered(future, check))
         return future
-
-    def begin_scram(self, check: Callable[[bytes], int], address: str) -> ScramExchange | None:
-        """Begin an exchange; return None if no user has a password for it. check: see ScramExchange."""
-        return ScramExchange(self._scram_keys, check, self._guesses, address) if self._scram else None
-
-    def _scram_keys(self, username: bytes) -> ScramKeys | None:
-        found = self._users.get(username)
-        if isinstance(found, ScramKeys):
-            return found
-        return decoy(username, self._scram) if self._scram else None
 
     def _make_room(self, share: str, now: float) -> bool:
         """Refuse the clients of one waiting check for one of another address. Returns False if none gives way."""
@@ -208,7 +196,7 @@ class PasswordChecker:
         size = len(username).to_bytes(4, "big")
         return hashlib.blake2b(size + username + password, key=self._key, digest_size=32).digest()
 
-    def _decoy(self, username: bytes) -> StoredPassword | None:
+    def _decoy(self, username: bytes) -> PasswordHash | None:
         """Return a known user's hash to check an unknown user's password against; None without any users.
 
         A name always gets the same hash, and slow and fast hashes are as frequent as among the known users. Otherwise

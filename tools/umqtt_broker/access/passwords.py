@@ -1,8 +1,7 @@
 """Passwords in the format of mosquitto_passwd: one user per line, `NAME:$7$ITERATIONS$SALT$HASH`.
 
 $7$ is PBKDF2-HMAC-SHA512. $6$, which has no iterations, is one round of salted SHA-512; it is read, never written. Salt
-and hash are in base64. A user who may also authenticate by SCRAM has the line `NAME:SCRAM-SHA-256$…`, see `scram`.
-Blank lines and lines that begin with # are comments, and are kept.
+and hash are in base64. Blank lines and lines that begin with # are comments, and are kept.
 """
 
 import base64
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from .scram import METHOD, ScramKeys
 
 # OWASP's recommendation for PBKDF2-HMAC-SHA512 and passwords chosen by people: about 0.1 s.
 ITERATIONS_CHOSEN = 210_000
@@ -51,6 +49,8 @@ class PasswordHash:
     @classmethod
     def parse(cls, text: bytes) -> "PasswordHash":
         """Parse what follows `NAME:` in a line. Raises ValueError that says what is wrong with it."""
+        if text.startswith(b"SCRAM-"):
+            raise ValueError("SCRAM is not supported any more — set a new password with: umqtt passwd")
         if not text.startswith(b"$"):
             raise ValueError("the password is not hashed — run: mosquitto_passwd -U FILE")
         parts = text.split(b"$")
@@ -86,9 +86,6 @@ class PasswordHash:
         return hmac.compare_digest(digest, self.digest)
 
 
-StoredPassword = PasswordHash | ScramKeys
-
-
 def generate_password() -> str:
     """Return a new password of 120 random bits."""
     return secrets.token_urlsafe(15)
@@ -120,7 +117,7 @@ class PasswordFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.users: dict[bytes, StoredPassword] = {}
+        self.users: dict[bytes, PasswordHash] = {}
         self._lines: list[bytes] = []
         self._line_of: dict[bytes, int] = {}
 
@@ -151,8 +148,7 @@ class PasswordFile:
         shown = username.decode(errors="replace")
         try:
             check_username(username)
-            text = text.strip()
-            stored = (ScramKeys if text.startswith(METHOD + b"$") else PasswordHash).parse(text)
+            stored = PasswordHash.parse(text.strip())
         except ValueError as error:
             raise ConfigError(f"{where}: user {shown!r}: {error}") from error
         if username in self.users:
@@ -160,7 +156,7 @@ class PasswordFile:
         self.users[username] = stored
         self._line_of[username] = index
 
-    def set(self, username: bytes, stored: StoredPassword) -> None:
+    def set(self, username: bytes, stored: PasswordHash) -> None:
         """Add a user or change a password. Raises ValueError for an impossible user name."""
         check_username(username)
         line = username + b":" + stored.encode()

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ..protocol.connect import Connect
 from ..protocol.packets import ACCEPTED
-from ..protocol.reason_codes import ReasonCode
 
 
 class PeerListener(Protocol):
@@ -76,23 +75,6 @@ class Rights:
         return qos
 
 
-class Exchange(Protocol):
-    """An enhanced authentication that has begun (MQTT 5, 4.12).
-
-    user_name: the authenticated user name, once step() has returned SUCCESS.
-    """
-
-    user_name: bytes
-
-    def step(self, data: bytes, now: float, /) -> tuple[int, bytes]:
-        """Process the client's authentication data. now: the event loop's time. Must return at once.
-
-        Returns a reason code and the authentication data to send to the client. The code is CONTINUE_AUTHENTICATION
-        while more data is needed, SUCCESS, or the code that refuses the client.
-        """
-        ...
-
-
 class Permission:
     """Allows everything. Derive from it and override what must be decided.
 
@@ -106,15 +88,6 @@ class Permission:
         """
         del packet, peer
         return ACCEPTED
-
-    def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
-        """Begin enhanced authentication. Called instead of connect() for a CONNECT that names a method.
-
-        Called again for each re-authentication, with the same CONNECT. Returns the exchange, which decides who the
-        client is, or the reason code that refuses it: BAD_AUTHENTICATION_METHOD for an unsupported method.
-        """
-        del method, packet, peer
-        return ReasonCode.BAD_AUTHENTICATION_METHOD
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what a client may do; None for everything, which needs no check of each message."""

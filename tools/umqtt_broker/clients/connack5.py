@@ -32,13 +32,11 @@ def accepted(
     keep_alive: int,
     session_expiry: int,
     config: BrokerConfig,
-    authentication_data: bytes = b"",
     broker_id: bytes = b"",
 ) -> bytes:
     """Return the CONNACK of a client that is let in.
 
-    keep_alive, session_expiry: the values in force, in seconds. authentication_data: the last data of an enhanced
-    authentication. broker_id: for a bridge, the identifier of this broker.
+    keep_alive, session_expiry: the values in force, in seconds. broker_id: for a bridge, the identifier of this broker.
 
     Capabilities that the broker has without limits are left out, since they are the defaults of MQTT 5: QoS 2,
     wildcards, shared subscriptions, subscription identifiers, a Receive Maximum of 65,535. The properties that are
@@ -56,9 +54,6 @@ def accepted(
     own: dict[int, object] = {}
     if connect.has_assigned_id:
         own[properties.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id  # [MQTT-3.2.2-16]
-    if version5.authentication_method is not None:
-        own[properties.AUTHENTICATION_METHOD] = version5.authentication_method  # [MQTT-4.12.0-5]
-        own[properties.AUTHENTICATION_DATA] = authentication_data
     if broker_id:
         own[properties.USER_PROPERTY] = [(BRIDGE, broker_id)]
     optional = {

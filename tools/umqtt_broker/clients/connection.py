@@ -23,15 +23,14 @@ from ..protocol.packets import (
     UNACCEPTABLE_PROTOCOL_VERSION,
     encode_connack,
 )
-from ..protocol.packets5 import Connect5, encode_auth, encode_disconnect
+from ..protocol.packets5 import Connect5, encode_disconnect
 from ..protocol.reason_codes import ReasonCode
 from ..routing.publish_checks import publisher
 from ..routing.router import Publish, Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import has_closed, peer_address
-from . import authentication, connack5, packet_loop
-from .authentication import Authentication
+from . import connack5, packet_loop
 from .backpressure import Backpressure
 from .framing import fitting
 from .registry import Sessions
@@ -88,9 +87,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_authentication",
         "_broker",
-        "_connect",
         "_deadline",
         "_decision",
         "_disconnect",
@@ -101,7 +98,6 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_needed",
         "_pending",
-        "_process",
         "_recorded",
         "_rest",
         "_unread",
@@ -156,9 +152,6 @@ class Connection(asyncio.Protocol):
         self.heard_at = 0.0
         self._deadline: Deadline | None = None
         self._decision: asyncio.Future[int] | None = None
-        # With enhanced authentication (MQTT 5): its state, and the CONNECT until the client is authenticated.
-        self._authentication: Authentication | None = None
-        self._connect: Connect | None = None
         # True while too much output is unread.
         self._unread = False
         self.session: Session | None = None
@@ -172,7 +165,6 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self.ending = "closed by the client"
         self.protocol_level = 4
-        self._process = packet_loop.process
         # The DISCONNECT that a client of MQTT 5 gets as the last packet; b"" for none.
         self._disconnect = b""
         self.client_limits = _NO_LIMITS
@@ -366,7 +358,7 @@ class Connection(asyncio.Protocol):
         is_open = True
         session_before = self.session
         try:
-            is_open = self._process(self, data, acknowledgements)
+            is_open = packet_loop.process(self, data, acknowledgements)
         except MalformedPacket as error:
             self.stats.malformed[error.reason] += 1
             if session_before is None:
@@ -401,10 +393,6 @@ class Connection(asyncio.Protocol):
                 self._apply_backpressure().wait_for_store(store)
         if limits is not None and limits.hits:
             self._apply_backpressure().wait_for_room(limits)
-
-    def process_rest(self, data: bytes, acknowledgements: list[bytes]) -> bool:
-        """Process what follows packets that have changed how the connection is processed: CONNECT and AUTH."""
-        return self._process(self, data, acknowledgements)
 
     def keep_rest(self, data: bytes, needed: int) -> None:
         """Keep an incomplete packet until there are `needed` bytes."""
@@ -479,14 +467,6 @@ class Connection(asyncio.Protocol):
         if isinstance(return_code, int):
             self._answer(connect, return_code)
             return self.session
-        if isinstance(return_code, Authentication):
-            self._authentication, self._connect = return_code, connect
-            self._process = authentication.process
-            data = b"" if connect.version5 is None else connect.version5.authentication_data
-            answers: list[bytes] = []
-            self._on_authentication(return_code, return_code.start(data, self._loop.time()), answers)
-            self.write(answers)
-            return self.session
         self._decision = return_code
         self._apply_backpressure().decide(True)
         return_code.add_done_callback(lambda decision: self._on_decision(connect, decision))
@@ -505,49 +485,15 @@ class Connection(asyncio.Protocol):
             self.backpressure.decide(False)
         self.router.flush()
 
-    @property
-    def is_authenticating(self) -> bool:
-        """True while AUTH packets decide whether the CONNECT is accepted."""
-        return self._connect is not None
-
-    def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
-        """Continue the enhanced authentication. Returns False if the client is refused. Raises MalformedPacket."""
-        if self._authentication is None:
-            # [MQTT-4.12.0-7]
-            raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)
-        outcome = self._authentication.receive(
-            packet, self.context.config.max_connect_properties_size, self._loop.time()
-        )
-        return self._on_authentication(self._authentication, outcome, acknowledgements)
-
-    def _on_authentication(
-        self, method: Authentication, outcome: tuple[int, bytes], acknowledgements: list[bytes]
-    ) -> bool:
-        code, data = outcome
-        if code == ReasonCode.CONTINUE_AUTHENTICATION:
-            acknowledgements.append(encode_auth(code, method.method, data))
-            return True
-        if self._connect is not None:
-            connect, self._connect = self._connect, None
-            self._answer(connect._replace(user_name=method.user_name), code, data)
-            return self.session is not None
-        if code == ReasonCode.SUCCESS:
-            acknowledgements.append(encode_auth(code, method.method, data))
-            return True
-        # [MQTT-4.12.1-2]
-        self.ending = "did not authenticate again"
-        self._disconnect = encode_disconnect(ReasonCode.NOT_AUTHORIZED)
-        return False
-
-    def _answer(self, connect: Connect, return_code: int, authentication_data: bytes = b"") -> None:
+    def _answer(self, connect: Connect, return_code: int) -> None:
         if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
             if connect.version5 is None:
                 # As a broker that does not know bridges answers: the client connects again as an ordinary client.
                 return_code = UNACCEPTABLE_PROTOCOL_VERSION
             connect = connect._replace(bridge=False)
         if return_code != ACCEPTED:
-            self.stats.wrong_passwords += return_code in (BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
-            self.stats.told_to_wait += return_code in (SERVER_UNAVAILABLE, ReasonCode.SERVER_UNAVAILABLE)
+            self.stats.wrong_passwords += return_code == BAD_USER_NAME_OR_PASSWORD
+            self.stats.told_to_wait += return_code == SERVER_UNAVAILABLE
             reason = RETURN_CODES.get(return_code)
             if reason is None:
                 reason = ReasonCode(return_code).text if return_code in _REASON_CODES else f"return code {return_code}"
@@ -556,7 +502,6 @@ class Connection(asyncio.Protocol):
             return
         if connect.version5 is not None:
             self.topic_aliases = {}
-            self._process = packet_loop.process
         session_present = self._broker.sessions.connect(self, connect)
         self._broker.log_in(self)
         self.connected_at = self.heard_at = self._loop.time()
@@ -580,9 +525,7 @@ class Connection(asyncio.Protocol):
             assert self.session is not None  # the client is accepted
             granted = self._broker.sessions.granted_session_expiry(self.session)
             keep_alive, broker_id = self.keep_alive, self._broker_id(connect)
-            connack = [
-                connack5.accepted(connect, session_present, keep_alive, granted, config, authentication_data, broker_id)
-            ]
+            connack = [connack5.accepted(connect, session_present, keep_alive, granted, config, broker_id)]
             if 0 < connect.version5.max_packet_size < len(connack[0]):
                 self.ending = "its Maximum Packet Size leaves no room for CONNACK"
                 self.close()

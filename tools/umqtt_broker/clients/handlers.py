@@ -12,7 +12,7 @@ from ..core.turns import Job
 from ..errors import MalformedPacket
 from ..log import log_subscribe, log_unsubscribe
 from ..protocol import packets, packets5, properties
-from ..protocol.packets import CONNECT, DUP, PUBREC, PUBREL, SUBSCRIBE, SUBSCRIPTION_FAILURE, UNSUBSCRIBE
+from ..protocol.packets import AUTH, CONNECT, DUP, PUBREC, PUBREL, SUBSCRIBE, SUBSCRIPTION_FAILURE, UNSUBSCRIBE
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
 from ..routing.bridge_loops import ORIGIN
@@ -50,6 +50,8 @@ def process_other(
         connection.job = _unsubscribe(connection, session, packet)
     elif first_byte == CONNECT:
         raise MalformedPacket("second CONNECT", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.1.0-2]
+    elif first_byte == AUTH and connection.protocol_level == 5:
+        raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)  # [MQTT-4.12.0-7]
     else:
         # A type only a server sends, a reserved type, or wrong flags [MQTT-2.2.2-2].
         raise MalformedPacket("unexpected packet type or flags")

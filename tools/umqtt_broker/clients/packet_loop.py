@@ -10,7 +10,7 @@ from ..errors import MalformedPacket
 from ..protocol import packets5
 from ..protocol.connect import MAX_CONNECT_LENGTH
 from ..protocol.messages import NO_PROPERTIES
-from ..protocol.packets import AUTH, CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBLISH, PUBREC
+from ..protocol.packets import CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBLISH, PUBREC
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
@@ -85,7 +85,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     connection.keep_rest(data[packet_end:], 0)
                     return True
                 if session is None:
-                    return connection.is_authenticating and connection.process_rest(data[packet_end:], acknowledgements)
+                    return False
                 return process(connection, data[packet_end:], acknowledgements)
             if first_byte & 0xF0 == PUBLISH:
                 messages += 1
@@ -172,9 +172,6 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 return False
             elif is_version5 and first_byte in ACKNOWLEDGEMENTS:
                 process_acknowledgement5(connection, session, first_byte, data[body:packet_end], acknowledgements)
-            elif is_version5 and first_byte == AUTH:
-                if not connection.on_auth(data[body:packet_end], acknowledgements):
-                    return False
             elif not process_other(connection, session, first_byte, data[body:packet_end], acknowledgements):
                 connection.wait_for_turn(data[packet_end:])
                 return True

@@ -72,24 +72,11 @@ class PacketClient(RequestClient, ReadClient, Protocol):
     ending: str
     topic_aliases: dict[int, bytes]
 
-    @property
-    def is_authenticating(self) -> bool:
-        """True while AUTH packets decide whether the CONNECT is accepted."""
-        ...
-
     def set_session_expiry(self, seconds: int) -> None:
         """Set how long the session is kept, as given in DISCONNECT. Raises MalformedPacket."""
 
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
         """Accept a client. Returns its session if accepted."""
-        ...
-
-    def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
-        """Continue the enhanced authentication. Returns False if the client is refused. Raises MalformedPacket."""
-        ...
-
-    def process_rest(self, data: bytes, acknowledgements: list[bytes]) -> bool:
-        """Process what follows packets that have changed how the connection is processed: CONNECT and AUTH."""
         ...
 
     def count_in(self, messages: int) -> None:

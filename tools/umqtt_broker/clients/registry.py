@@ -29,7 +29,6 @@ from ..settings.broker import Listener
 from ..store import Recovered
 from ..store.base import Owner
 from ..transport.tls import identity_of
-from .authentication import Authentication
 from .ports import SessionClient
 
 # Most sessions discarded in one call of expire(): a fleet that expires together must not delay other clients.
@@ -146,14 +145,11 @@ class Sessions:
 
     # CONNECT
 
-    def identify(
-        self, connection: SessionClient, packet: Connect
-    ) -> tuple[int | asyncio.Future[int] | Authentication, Connect]:
+    def identify(self, connection: SessionClient, packet: Connect) -> tuple[int | asyncio.Future[int], Connect]:
         """Decide whether a client may connect. Returns the decision, and the CONNECT to pass to connect().
 
-        The decision is a CONNACK return code or reason code, a future of it, or an Authentication that decides by more
-        packets. The returned CONNECT has the client identifier of the session, and the will's topic name has the mount
-        point. Raises MalformedPacket.
+        The decision is a CONNACK return code or reason code, or a future of it. The returned CONNECT has the client
+        identifier of the session, and the will's topic name has the mount point. Raises MalformedPacket.
         """
         listener, config = connection.listener, self._config
         named = packet
@@ -171,6 +167,8 @@ class Sessions:
             prefix = config.auto_id_prefix if listener.auto_id_prefix is None else listener.auto_id_prefix
             named = packet._replace(client_id=prefix + secrets.token_hex(8).encode(), has_assigned_id=True)
         version5 = packet.version5
+        if version5 is not None and version5.authentication_method is not None:
+            return ReasonCode.BAD_AUTHENTICATION_METHOD, packet  # [MQTT-4.12.0-1]
         if version5 is not None and config.server_reference and not listener.internal:
             return ReasonCode.USE_ANOTHER_SERVER, packet
         if version5 is not None and packet.will is not None and packet.will.retain and not config.retain_available:
@@ -185,10 +183,6 @@ class Sessions:
             check_topic_name(named.will.topic_name, config.max_topic_levels)
         # The permission gets the CONNECT as it came: its rules for identifiers are about those that clients choose.
         permission = self._permission(listener)
-        method = None if version5 is None else version5.authentication_method
-        if method is not None:
-            asked = packet._replace(will=None, password=None)
-            return Authentication(method, partial(permission.authenticate, method, asked, peer)), named
         return permission.connect(packet, peer), named
 
     def may_bridge(self, connection: SessionClient, packet: Connect) -> bool:

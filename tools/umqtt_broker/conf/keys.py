@@ -125,7 +125,7 @@ _KEYS = (
         "Bytes of the properties in a packet of MQTT 5, each counted with 64 more, which makes at most 1,899; a client"
         " that sends more is disconnected"),
     Key("max_connect_properties_size", "broker", "max_connect_properties_size", values.integer(1024, 268435455),
-        "16384", "The same for CONNECT and AUTH, and for the will in a CONNECT"),
+        "16384", "The same for CONNECT, and for the will in a CONNECT"),
     Key("max_topic_levels", "broker", "max_topic_levels", values.integer(1, 65534), "200",
         "Levels of a topic name or filter below its first, as mosquitto limits them; a client that names more is"
         " disconnected"),

@@ -8,7 +8,6 @@ from ..errors import MalformedPacket
 from . import properties
 from .messages import NO_PROPERTIES, MessageProperties
 from .packets import (
-    AUTH,
     CONNACK,
     DISCONNECT,
     SUBACK,
@@ -42,10 +41,11 @@ RETAIN_HANDLING: Final = 0x30
 class Connect5(NamedTuple):
     """The part of a CONNECT that only MQTT 5 has.
 
-    session_expiry: seconds; 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
-    enhanced authentication. wants_reasons: the client accepts reason strings. topic_alias_maximum: how many aliases the
-    broker may use, never more than its own TOPIC_ALIAS_MAXIMUM. bridge: the value of the user property `bridge`, by
-    which another broker's bridge gives its broker's identifier: see bridge_loops; None: there is none.
+    session_expiry: seconds; 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: of enhanced
+    authentication, which this broker does not offer; None: there is none. wants_reasons: the client accepts reason
+    strings. topic_alias_maximum: how many aliases the broker may use, never more than its own TOPIC_ALIAS_MAXIMUM.
+    bridge: the value of the user property `bridge`, by which another broker's bridge gives its broker's identifier: see
+    bridge_loops; None: there is none.
     """
 
     session_expiry: int = 0
@@ -54,7 +54,6 @@ class Connect5(NamedTuple):
     authentication_method: bytes | None = None
     wants_reasons: bool = True
     topic_alias_maximum: int = 0
-    authentication_data: bytes = b""
     bridge: bytes | None = None
 
 
@@ -89,7 +88,6 @@ def _decode_connect_properties(encoded: bytes, most: int) -> Connect5:
         method,
         found.get(properties.REQUEST_PROBLEM_INFORMATION, 1) == 1,
         min(found.get(properties.TOPIC_ALIAS_MAXIMUM, 0), TOPIC_ALIAS_MAXIMUM),
-        found.get(properties.AUTHENTICATION_DATA, b""),
         dict(found.get(properties.USER_PROPERTY, ())).get(BRIDGE),
     )
 
@@ -231,13 +229,6 @@ def encode_disconnect(reason_code: int, disconnect_properties: Properties = NONE
     """Encode a DISCONNECT (3.14)."""
     encoded = properties.encode(disconnect_properties) if disconnect_properties else b""
     return b"".join((bytes((DISCONNECT,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
-
-
-def encode_auth(reason_code: int, method: bytes, data: bytes) -> bytes:
-    """Encode an AUTH (3.15)."""
-    said = {properties.AUTHENTICATION_METHOD: method} | ({properties.AUTHENTICATION_DATA: data} if data else {})
-    encoded = properties.encode(said)
-    return b"".join((bytes((AUTH,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
 
 
 def decode_reason(packet: bytes, kind: int, most: int) -> tuple[int, dict[int, Any]]:

@@ -109,7 +109,7 @@ class BrokerConfig:
     session_expiry: seconds after which the session of a client that stays away is forgotten; 0: never.
     max_packet_size: bytes; a client that announces a larger packet is disconnected.
     max_properties_size: bytes of the properties in a packet of MQTT 5, each counted with properties.OVERHEAD more; a
-        client that sends more is disconnected. max_connect_properties_size: the same for a CONNECT and an AUTH, which
+        client that sends more is disconnected. max_connect_properties_size: the same for a CONNECT, which
         are decoded for clients that nobody knows yet, and for the will's properties.
     max_topic_levels: levels of a topic name or filter below its first; a client that names more is disconnected.
     max_shared_subscriptions: of one client; each gets its own copy of a message. One more is refused.

@@ -18,7 +18,7 @@ from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
-    from umqtt_broker.access.passwords import PasswordFile, StoredPassword
+    from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 
 
 @click.command()
@@ -26,15 +26,11 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from the first line of stdin.")
 @click.option("--generate", is_flag=True, help="Make a password and print it once; it is not stored.")
-@click.option(
-    "--scram", is_flag=True, help="For SCRAM-SHA-256 too, which never sends the password; mosquitto cannot read it."
-)
 @click.option("--delete", is_flag=True, help="Remove the user.")
 @click.option(
     "--iterations",
     type=click.IntRange(1, 100_000_000),
-    help="Of PBKDF2; default: 210000, and 1000 for a generated password, which cannot be guessed. With --scram 600000"
-    " and 4096, which the client computes.",
+    help="Of PBKDF2; default: 210000, and 1000 for a generated password, which cannot be guessed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def passwd(
@@ -42,7 +38,6 @@ def passwd(
     name: str,
     from_stdin: bool,
     generate: bool,
-    scram: bool,
     delete: bool,
     iterations: int | None,
     as_json: bool,
@@ -70,7 +65,7 @@ def passwd(
     hashed = None
     if not delete:
         password = generate_password().encode() if generate else _read_line() if from_stdin else _ask(name)
-        hashed = _hash(password, iterations, is_random=generate, scram=scram)
+        hashed = _hash(password, iterations, is_random=generate)
     try:
         with _locked(file) as passwords:
             existed = username in passwords.users
@@ -109,23 +104,13 @@ def _read_line() -> bytes:
     return sys.stdin.buffer.readline().rstrip(b"\r\n")
 
 
-def _hash(password: bytes, iterations: int | None, *, is_random: bool, scram: bool) -> StoredPassword:
+def _hash(password: bytes, iterations: int | None, *, is_random: bool) -> PasswordHash:
     from umqtt_broker.access.passwords import ITERATIONS_CHOSEN, ITERATIONS_RANDOM, PasswordHash, check_password
-    from umqtt_broker.access.scram import SCRAM_ITERATIONS_CHOSEN, SCRAM_ITERATIONS_RANDOM, ScramKeys
 
     try:
         check_password(password)
     except ValueError as error:
         raise KitError(f"{error} — nothing was changed", EXIT_USAGE) from error
-    if scram:
-        if iterations is not None and iterations < SCRAM_ITERATIONS_RANDOM:
-            raise KitError(
-                f"--iterations {iterations} is below {SCRAM_ITERATIONS_RANDOM}, the least of RFC 7677 — give more",
-                EXIT_USAGE,
-            )
-        return ScramKeys.make(
-            password, iterations or (SCRAM_ITERATIONS_RANDOM if is_random else SCRAM_ITERATIONS_CHOSEN)
-        )
     return PasswordHash.make(password, iterations or (ITERATIONS_RANDOM if is_random else ITERATIONS_CHOSEN))
 
 
