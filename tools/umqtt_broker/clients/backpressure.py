@@ -25,7 +25,7 @@ from ..errors import MalformedPacket
 from ..protocol.packets import DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ..store import Store
 from .framing import packet_length
-from .ports import BackpressureClient
+from .ports import PacketClient
 
 _OUT_OF_TURN = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ})
 
@@ -65,7 +65,7 @@ class Backpressure:
         "paused",
     )
 
-    def __init__(self, connection: BackpressureClient, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: PacketClient, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
         self._deciding = False

@@ -20,7 +20,7 @@ from ..routing.retained_delivery import RetainedDelivery
 from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_failed_pubrec, process_run
-from .ports import PacketClient, RequestClient
+from .ports import PacketClient
 
 # Packets in which MQTT 3.1 sets DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
@@ -30,7 +30,7 @@ _DISCONNECT_REASONS = frozenset({0x00, 0x04, *range(0x80, 0x84), 0x90, *range(0x
 
 
 def process_other(
-    connection: RequestClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
+    connection: PacketClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> bool:
     """Process a packet that the packet loop does not decode itself.
 
@@ -114,7 +114,7 @@ def take_packet_id(session: Session, packet_id: int) -> None:
         session.store.set_inbound(session.number, packet_id, True)
 
 
-def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
+def _unsubscribe(connection: PacketClient, session: Session, packet: bytes) -> Job:
     router, config = connection.router, connection.context.config
     max_levels = config.max_topic_levels
     is_version5 = connection.protocol_level == 5
@@ -144,7 +144,7 @@ def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> 
     return Job(connection.store.recorded, steps(), finish)
 
 
-def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
+def _subscribe(connection: PacketClient, session: Session, packet: bytes) -> Job:
     router, config = connection.router, connection.context.config
     max_levels = config.max_topic_levels
     is_version5 = connection.protocol_level == 5
@@ -211,9 +211,7 @@ def _grant(session: Session, asked: bytes, qos: int, max_shared: int) -> tuple[b
     return topic_filter, shared, ReasonCode.NOT_AUTHORIZED if return_code == SUBSCRIPTION_FAILURE else return_code
 
 
-def _follow_suback(
-    connection: RequestClient, session: Session, granted: Granted, acknowledgements: list[bytes]
-) -> None:
+def _follow_suback(connection: PacketClient, session: Session, granted: Granted, acknowledgements: list[bytes]) -> None:
     """Send retained messages after the SUBACK: the window stays closed until that is written."""
     session.close_window()
     if granted and session.retained_delivery is not None:

@@ -8,11 +8,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from ..settings.broker import BrokerConfig
 
 # Seconds by which the machine's clock must have been set to be told and recorded.
-_JUMP = 60
+_JUMP: Final = 60
 
 
 class Expiry:
