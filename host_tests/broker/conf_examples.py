@@ -105,7 +105,6 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
     "max_keepalive": [("max_keepalive 60", lambda c: c.broker.max_keep_alive, 60)],
     "max_output_buffer": [("max_output_buffer 65536", lambda c: c.broker.max_output_buffer, 65536)],
     "connect_timeout": [("connect_timeout 3", lambda c: c.broker.connect_timeout, 3)],
-    "set_tcp_nodelay": [("set_tcp_nodelay false", lambda c: c.broker.set_tcp_nodelay, False)],
     "persistence": [
         ("persistence true", lambda c: c.broker.store, "umqtt-broker.db"),
         ("persistence false", lambda c: c.broker.store, ":memory:"),
@@ -197,7 +196,6 @@ WRONG: dict[str, list[str]] = {
     "max_keepalive": ["9", "0", "65536"],
     "max_output_buffer": ["1"],
     "connect_timeout": ["0", "4000"],
-    "set_tcp_nodelay": ["y"],
     "persistence": ["sometimes"],
     "autosave_interval": ["-1"],
     "autosave_on_changes": ["x"],

@@ -88,30 +88,6 @@ def test_an_address_of_another_machine_is_one_line() -> None:
     refuse_to_start(BrokerConfig(listeners=(listener,)), BrokerError, reason)
 
 
-@pytest.mark.parametrize("nodelay", [True, False])
-@pytest.mark.parametrize("kind", ["plain", "tls", "websockets"])
-def test_set_tcp_nodelay_counts_on_every_kind_of_listener(
-    start_broker: StartBroker, pki: Pki, kind: str, nodelay: bool
-) -> None:
-    listener = Listener(port=0, tls=pki.tls() if kind == "tls" else None)
-    listener.protocol = "websockets" if kind == "websockets" else "mqtt"
-    broker = start_broker(listeners=(listener,), set_tcp_nodelay=nodelay)
-    from websocket_peer import BINARY, WebSocketPeer, frame
-
-    with WebSocketPeer(broker.port) as peer:
-        if kind == "tls":
-            peer.socket = pki.context().wrap_socket(peer.socket, server_hostname="localhost")
-        if kind == "websockets":
-            peer.upgrade()
-            peer.send(frame(BINARY, encoder.connect(b"p")))
-            assert peer.receive_payload(4) == CONNACK
-        else:
-            peer.send(encoder.connect(b"p"))
-            assert receive(peer.socket) == CONNACK
-        link = next(iter(broker.view.connections)).transport.get_extra_info("socket")
-        assert bool(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) == nodelay
-
-
 # Unix sockets
 
 

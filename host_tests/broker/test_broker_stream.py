@@ -88,7 +88,7 @@ def run(scenario: Callable[[Told, socket.socket], Awaitable[None]]) -> None:
             accepted.append(Told())
             return accepted[-1]
 
-        server = StreamServer(loop, listening, new_protocol, lambda: False)
+        server = StreamServer(loop, listening, new_protocol)
         peer = socket.socket()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.setblocking(False)
@@ -217,7 +217,7 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
                 monkeypatch.setattr(told, where, fail)
             return told
 
-        server = StreamServer(loop, listening, new_protocol, lambda: False)
+        server = StreamServer(loop, listening, new_protocol)
         peers = [socket.create_connection(listening.getsockname()) for _ in range(2)]
         try:
             await eventually_async(lambda: len(accepted) == 2)
@@ -276,7 +276,7 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(caplog: pytest.
             made.append(Told())
             return made[-1]
 
-        server = StreamServer(loop, listening, new_protocol, lambda: True)
+        server = StreamServer(loop, listening, new_protocol)
         client = socket.create_connection(listening.getsockname())
         try:
             for tries in range(1, 10):
@@ -313,7 +313,7 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(caplog: pytest.LogC
             made.append(Told())
             return made[-1]
 
-        server = StreamServer(loop, listening, new_protocol, lambda: True)
+        server = StreamServer(loop, listening, new_protocol)
         # Sockets that other tests left open could be closed at any moment, and make room for one more.
         gc.collect()
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -143,7 +143,6 @@ _KEYS = (
         "Bytes a client may leave unread before it counts as slow"),
     Key("connect_timeout", "broker", "connect_timeout", values.integer(1, 3600), "10",
         "Seconds for TLS, and then for CONNECT with the request of a WebSocket before it"),
-    Key("set_tcp_nodelay", "broker", "set_tcp_nodelay", values.boolean, "true", "Small packets leave at once"),
     # The store
     Key("persistence", "structure", "", values.boolean, "false",
         "Keep sessions, their messages and retained messages on disk: committed before they are acknowledged"),
@@ -188,6 +187,7 @@ FIXED: dict[str, tuple[values.Parser, Any, str]] = {
         "use max_inflight_messages; what a client leaves unread is limited by max_output_buffer"),
     "max_qos": (values.integer(0, 2), 2,
         "this broker has no such limit, of which MQTT 3.1.1 cannot tell a client; limit what clients send instead"),
+    "set_tcp_nodelay": (values.boolean, True, "small packets leave at once; remove the line"),
     "upgrade_outgoing_qos": (values.boolean, False,
         "a message goes at the lower of its QoS and the subscription's [MQTT-3.8.4-6]; publish at the higher QoS"),
 }  # fmt: skip

@@ -128,7 +128,6 @@ class BrokerConfig:
         disconnected [MQTT-3.2.2-14].
     server_reference: another server, or several with blanks between, to which clients of MQTT 5 are sent; "": none.
         Clients of earlier versions cannot be sent away, and are served.
-    set_tcp_nodelay: small packets leave at once.
     sys_interval: seconds between two publications of $SYS; 0: none.
     http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
     http_token_file: the file with the token that a request must send; "": beside the store.
@@ -168,7 +167,6 @@ class BrokerConfig:
     client_id_prefixes: tuple[bytes, ...] = ()
     retain_available: bool = True
     server_reference: str = ""
-    set_tcp_nodelay: bool = True
     sys_interval: int = 10
     http_host: str = "127.0.0.1"
     http_port: int = 0

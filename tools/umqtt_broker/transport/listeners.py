@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import cast
 
 from ..access.shares import Shares, network
 from ..log import RefusalLog
@@ -74,9 +73,7 @@ class BoundListener:
             if self.context is not None:
                 self._servers.append(_TlsServer(self, listening, self._config, self._stats, self._make_room))
                 continue
-            self._servers.append(
-                StreamServer(loop, listening, self._new_plain_protocol, self._is_delayed, self._make_room)
-            )
+            self._servers.append(StreamServer(loop, listening, self.new_protocol, self._make_room))
 
     def close(self) -> None:
         """Stop listening. Connections stay."""
@@ -103,18 +100,11 @@ class BoundListener:
         return [server for server in self._servers if isinstance(server, _TlsServer)]
 
     def new_protocol(self) -> asyncio.Protocol:
-        """Return the first protocol of a connection that asyncio serves (TLS)."""
-        protocol = self._new_plain_protocol()
-        return _DelaySmallPackets(protocol) if self._is_delayed() else protocol
-
-    def _new_plain_protocol(self) -> asyncio.Protocol:
+        """Return the first protocol of a connection."""
         if self.listener.protocol == "websockets":
             connection = self._new_connection(self.listener)
             return Upgrade(connection, self.listener, self._stats, self._refusals, self._is_local)
         return self._new_connection(self.listener)
-
-    def _is_delayed(self) -> bool:
-        return not self._config.set_tcp_nodelay
 
     @property
     def port(self) -> int:
@@ -272,18 +262,6 @@ class _TlsServer:
         except OSError as error:
             self._stats.malformed["TLS broken off"] += 1
             _log.info("TLS handshake failed: %s", error)
-
-
-class _DelaySmallPackets(asyncio.Protocol):
-    """Switches Nagle's algorithm on, which asyncio switches off; then `protocol` replaces it."""
-
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        self._protocol = protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        cast(asyncio.Transport, transport).set_protocol(self._protocol)
-        self._protocol.connection_made(transport)
 
 
 def open_listeners(

@@ -104,8 +104,7 @@ class Acceptor:
 class StreamServer(Acceptor):
     """Accepts connections without encryption on one listening socket. Accepted sockets inherit its TCP_NODELAY.
 
-    new_protocol: makes the protocol of a connection. is_delayed: tells, for each new connection, whether small packets
-    may be delayed to be sent together (Nagle's algorithm). make_room: see Acceptor.
+    new_protocol: makes the protocol of a connection. make_room: see Acceptor.
     """
 
     def __init__(
@@ -113,23 +112,13 @@ class StreamServer(Acceptor):
         loop: asyncio.AbstractEventLoop,
         listening: socket.socket,
         new_protocol: Callable[[], asyncio.Protocol],
-        is_delayed: Callable[[], bool],
         make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         self._ready = readiness(loop)
         self._new_protocol = new_protocol
-        self._is_delayed = is_delayed
-        self._is_tcp = listening.family in (socket.AF_INET, socket.AF_INET6)
         super().__init__(loop, listening, self._begin_stream, make_room)
 
     def _begin_stream(self, client: socket.socket, address: Any) -> None:
-        if self._is_tcp and self._is_delayed():
-            try:
-                # The listening socket has TCP_NODELAY set, which was inherited.
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-            except OSError:
-                client.close()  # reset before it was looked at
-                return
         StreamTransport(self._loop, self._ready, client, address, self._new_protocol())
 
 
