@@ -1,33 +1,121 @@
-"""Finds what a FlashStore's folder holds, in memory that does not grow with the number of messages."""
+"""Opens a FlashStore: finds what its folder holds, in memory that does not grow with the number of messages.
+
+Needed at the start, and when more messages wait than the index holds: a program that is short of heap unloads it.
+"""
 
 import os
 from array import array
 from binascii import crc32
-from struct import unpack_from
+from struct import unpack, unpack_from
 
 from ._platform import collect, const
 from .errors import StoreError
-from .flash import set_bit
+from .flash import CHANGE, NONE, Box, has_bit, set_bit
 
 try:
     from os import ilistdir
 except ImportError:
     from ._host import ilistdir
+try:
+    from gc import mem_free
+except ImportError:
+    mem_free = None
 
 _ENOENT = const(2)
 _HAS_LIFETIME = const(0x20)  # in Oldest.flags; stored flags do not use this bit
 _EVERY = const(16)  # files, whose garbage is 300 bytes to 4 KB each
+# What index and list of the next messages may take of the free heap, besides a part that the rest of the program needs.
+# A message in the index takes 25 bytes on 32 bits, 45 on 64, and twice that while the table of ids grows.
+_REST = const(40960)
+_EACH = const(128)
+_EACH_LISTED = const(16)
+_LEAST = const(64)  # messages in the index
+_LEAST_LISTED = const(128)
+
+
+def restore(store, more):
+    """Does the work of FlashStore.restore()."""
+    if not more:
+        _open(store)
+    if not store._oldest and store.more:
+        _scan(store)
+    if not store._oldest:
+        return ()
+    free = sum([1 for place in store._places if place == NONE])
+    n = min(free, store._oldest.n - store._oldest.given)
+    store.more -= n
+    return _give_slots(store, n) if n else ()
+
+
+def _free_heap():
+    # Returns the bytes of heap that an index may take.
+    collect()
+    return mem_free() - _REST
+
+
+def _open(store):
+    store._session = (store._read("session") or b"").decode() or None
+    index = store._most or (max(_LEAST, _free_heap() // _EACH) if mem_free else 0xFFFF)
+    store.index = min(index, max(store._wanted, _LEAST))
+    store._places = array("H", b"\xff\xff" * store.index)  # of each slot
+    store.used = None
+    store.taken = 0
+    _scan(store)
+    # Messages beyond `slots` take no room from new ones.
+    store.slots = store._wanted + (store._stored if store._stored > store._wanted else 0)
+    if store.inbound:
+        store.inbound = Inbound(store)
+        store.torn += store.inbound.torn()
+    else:
+        store.inbound = None
+
+
+def _scan(store):
+    # Finds the messages that are not in the index, in order.
+    most = max(_LEAST_LISTED, (_free_heap() - store.index * _EACH // 2) // _EACH_LISTED) if mem_free else 0xFFFF
+    scan = Scan(store, most)
+    store._oldest = oldest = scan.oldest if scan.oldest.n else None
+    store._stored = scan.stored
+    store.last_id = scan.last_id
+    store.more = 0
+    if oldest:
+        store.more = oldest.n + oldest.left_out
+        store.taken = oldest.orders[oldest.n - 1]
+
+
+def _give_slots(store, n):
+    oldest = store._oldest
+    places = store._places
+    free = 0
+    for i in range(oldest.given, oldest.given + n):
+        place = oldest.places[i]
+        flags = oldest.flags[i] & ~_HAS_LIFETIME
+        rank = lifetime = 0
+        if has_bit(store.changed, place):
+            change = store._read(store._name(place) + "r")
+            if change and unpack_from("<I", change)[0] == oldest.orders[i]:
+                _, rank, flags = unpack(CHANGE, change)
+        if oldest.flags[i] & _HAS_LIFETIME:
+            message = store.message(place)
+            lifetime = message[3] if message else 0
+        slot = place
+        if place >= len(places) or places[place] != NONE:
+            while places[free] != NONE:
+                free += 1
+            slot = free
+        places[slot] = place
+        oldest.given += 1
+        if oldest.given == oldest.n:
+            store._oldest = None
+        yield slot, oldest.ids[i], flags, rank, lifetime
 
 
 class Oldest:
     """The oldest of the messages that were added, at most `room`, in 9 bytes each.
 
     orders[i], places[i], ids[i] (packet ids), flags[i]: of message i of n. Until sort() they are a heap, the newest
-    message first. left_out: how many were added and are not among them. has_lifetime: a bit of `flags`.
-    given: how many of them the outbox has.
+    message first. left_out: how many were added and are not among them. given: how many of them the outbox has.
     """
-
-    has_lifetime = _HAS_LIFETIME
 
     def __init__(self, room):
         self.n = self.left_out = self.given = 0
@@ -197,3 +285,42 @@ class Scan:
                 return 0
             raise StoreError("cannot read %s: %s" % (name, error))
         return total if crc == wanted else -1
+
+
+class Inbound:
+    """Keeps inbound messages at QoS 2 in a Box beside the outbound ones, with the methods of qos2.MemoryInbound."""
+
+    def __init__(self, store):
+        self._box = box = Box(store._path[:-1], "i", store._wanted, store._chunk)
+        box.on_progress = store.on_progress
+        self._place_of = {}
+        oldest = Scan(box, 0xFFFF).oldest
+        for i in range(oldest.n):
+            self._place_of[oldest.ids[i]] = oldest.places[i]
+
+    def torn(self):
+        return self._box.torn
+
+    def ids(self):
+        return list(self._place_of)
+
+    def room(self):
+        return self._box.slots - len(self._place_of)
+
+    def put(self, packet_id, flags, topic, payload):
+        if self.room() <= 0:
+            raise StoreError("no room inbound")
+        place = self._box.free_place()
+        self._box.put(place, packet_id, flags, topic, payload)
+        self._place_of[packet_id] = place
+
+    def get(self, packet_id):
+        place = self._place_of.get(packet_id)
+        if place is None:
+            return None
+        message = self._box.message(place)
+        return message and (message[0], message[4], message[5])
+
+    def tombstone(self, packet_id):
+        self._box.tombstone(self._place_of[packet_id])
+        del self._place_of[packet_id]

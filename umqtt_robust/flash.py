@@ -20,15 +20,14 @@ own (_MOST_CHUNKS) gives them back when its place becomes free: its file is empt
 was cut before.
 
 Memory: only the oldest messages have slots, `index` of them. The others wait in flash, in order, and follow as these go
-out: backlog.py finds them. So a store opens in the same memory whatever it holds. A message in slot N lies in place N,
-or in the lowest free place: wear grows with the number of places in use.
+out: backlog.py, which opens the folder, finds them. So a store opens in the same memory whatever it holds. A message in
+slot N lies in place N, or in the lowest free place: wear grows with the number of places in use.
 """
 
-from array import array
 from binascii import crc32
-from struct import calcsize, pack, unpack, unpack_from
+from struct import calcsize, pack, unpack_from
 
-from ._platform import collect, const, load
+from ._platform import const, load
 from .errors import StoreError
 
 try:
@@ -38,10 +37,6 @@ except ImportError:  # MicroPython: there flush() and close() are enough
 else:
     from ._host import mkdir_durably as mkdir
     from ._host import open_durably as open
-try:
-    from gc import mem_free
-except ImportError:
-    mem_free = None
 
 _ENOENT = const(2)
 _ENOSPC = const(28)
@@ -50,22 +45,9 @@ _SHORT = const(1)
 _LONG = const(2)
 _HEAD = "<BBHIH"
 _MORE = "<II"
-_CHANGE = "<IIB"
+CHANGE = "<IIB"
 _MOST_CHUNKS = const(8)  # a message that would need more has one large chunk
-_NONE = const(0xFFFF)  # no place
-# What index and list of the next messages may take of the free heap, besides a part that the rest of the program needs.
-# A message in the index takes 25 bytes on 32 bits, 45 on 64, and twice that while the table of ids grows.
-_REST = const(40960)
-_EACH = const(128)
-_EACH_LISTED = const(16)
-_LEAST = const(64)  # messages in the index
-_LEAST_LISTED = const(128)
-
-
-def _free_heap():
-    # Returns the bytes of heap that an index may take.
-    collect()
-    return mem_free() - _REST
+NONE = const(0xFFFF)  # no place
 
 
 def _open(name):
@@ -108,7 +90,7 @@ class Box:
 
     on_progress = None
     folders = _FOLDERS
-    change_bytes = calcsize(_CHANGE) + 4
+    change_bytes = calcsize(CHANGE) + 4
 
     def __init__(self, path, prefix, slots, chunk):
         self._path = path + "/"
@@ -278,79 +260,17 @@ class FlashStore(Box):
     number. Its methods raise StoreError.
     """
 
-    def __init__(self, path, slots=32, chunk=120, index=None, on_progress=None):
+    def __init__(self, path, slots=32, chunk=120, index=None, on_progress=None, inbound=True):
         Box.__init__(self, path, "", slots, chunk)
-        self.inbound = self._session = None
+        self.inbound = inbound
+        self._session = None
         self._most = index
         self.on_progress = on_progress
         self._wanted = slots
         self._stored = self.more = self.last_id = 0
 
     def restore(self, more=False):
-        if not more:
-            self._open()
-        if not self._oldest and self.more:
-            self._scan()
-        if not self._oldest:
-            return ()
-        free = sum([1 for place in self._places if place == _NONE])
-        n = min(free, self._oldest.n - self._oldest.given)
-        self.more -= n
-        return self._give_slots(n) if n else ()
-
-    def _open(self):
-        self._session = (self._read("session") or b"").decode() or None
-        index = self._most or (max(_LEAST, _free_heap() // _EACH) if mem_free else 0xFFFF)
-        self.index = min(index, max(self._wanted, _LEAST))
-        self._places = array("H", b"\xff\xff" * self.index)  # of each slot
-        self.used = None
-        self.taken = 0
-        self._scan()
-        # Messages beyond `slots` take no room from new ones.
-        self.slots = self._wanted + (self._stored if self._stored > self._wanted else 0)
-        inbound = Box(self._path[:-1], "i", self._wanted, self._chunk)
-        inbound.on_progress = self.on_progress
-        self.inbound = Inbound(inbound)
-        self.torn += inbound.torn
-
-    def _scan(self):
-        # Finds the messages that are not in the index, in order.
-        most = max(_LEAST_LISTED, (_free_heap() - self.index * _EACH // 2) // _EACH_LISTED) if mem_free else 0xFFFF
-        scan = load("backlog").Scan(self, most)
-        self._oldest = oldest = scan.oldest
-        if not oldest.n:
-            self._oldest = None
-        self._stored = scan.stored
-        self.last_id = scan.last_id
-        self.more = oldest.n + oldest.left_out
-        if oldest.n:
-            self.taken = oldest.orders[oldest.n - 1]
-
-    def _give_slots(self, n):
-        oldest = self._oldest
-        places = self._places
-        free = 0
-        for i in range(oldest.given, oldest.given + n):
-            place = oldest.places[i]
-            flags = oldest.flags[i] & ~oldest.has_lifetime
-            rank = lifetime = 0
-            if has_bit(self.changed, place):
-                change = self._read(self._name(place) + "r")
-                if change and unpack_from("<I", change)[0] == oldest.orders[i]:
-                    _, rank, flags = unpack(_CHANGE, change)
-            if oldest.flags[i] & oldest.has_lifetime:
-                message = self.message(place)
-                lifetime = message[3] if message else 0
-            slot = place
-            if place >= len(places) or places[place] != _NONE:
-                while places[free] != _NONE:
-                    free += 1
-                slot = free
-            places[slot] = place
-            oldest.given += 1
-            if oldest.given == oldest.n:
-                self._oldest = None
-            yield slot, oldest.ids[i], flags, rank, lifetime
+        return load("backlog").restore(self, more)
 
     def put(self, slot, packet_id, flags, topic, payload, lifetime=0):
         if slot is None:
@@ -359,7 +279,7 @@ class FlashStore(Box):
             self.more += 1
             return
         place = self._places[slot]
-        new = place == _NONE
+        new = place == NONE
         if new:
             place = self.free_place() if self.is_used(slot) else slot
         Box.put(self, place, packet_id, flags, topic, payload, lifetime)
@@ -375,12 +295,12 @@ class FlashStore(Box):
         place = self._places[slot]
         message = self.message(place)  # its order is not in RAM: only QoS 2 needs it
         if message:
-            self._write(self._name(place) + "r", pack(_CHANGE, message[2], rank, flags))
+            self._write(self._name(place) + "r", pack(CHANGE, message[2], rank, flags))
             set_bit(self.changed, place)
 
     def tombstone(self, slot):
         Box.tombstone(self, self._places[slot])
-        self._places[slot] = _NONE
+        self._places[slot] = NONE
         self._stored -= 1
         if self._stored <= self._wanted:
             self.slots = self._wanted
@@ -393,38 +313,3 @@ class FlashStore(Box):
     def session(self, name):
         self._write("session", (name or "").encode())
         self._session = name
-
-
-class Inbound:
-    """Keeps inbound messages at QoS 2 in a Box, with the methods of qos2.MemoryInbound."""
-
-    def __init__(self, box):
-        self._box = box
-        self._place_of = {}
-        oldest = load("backlog").Scan(box, 0xFFFF).oldest
-        for i in range(oldest.n):
-            self._place_of[oldest.ids[i]] = oldest.places[i]
-
-    def ids(self):
-        return list(self._place_of)
-
-    def room(self):
-        return self._box.slots - len(self._place_of)
-
-    def put(self, packet_id, flags, topic, payload):
-        if self.room() <= 0:
-            raise StoreError("no room inbound")
-        place = self._box.free_place()
-        self._box.put(place, packet_id, flags, topic, payload)
-        self._place_of[packet_id] = place
-
-    def get(self, packet_id):
-        place = self._place_of.get(packet_id)
-        if place is None:
-            return None
-        message = self._box.message(place)
-        return message and (message[0], message[4], message[5])
-
-    def tombstone(self, packet_id):
-        self._box.tombstone(self._place_of[packet_id])
-        del self._place_of[packet_id]

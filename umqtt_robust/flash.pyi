@@ -18,6 +18,7 @@ class FlashStore:
         chunk: int = 120,
         index: int | None = None,
         on_progress: Callable[[], object] | None = None,
+        inbound: bool = True,
     ) -> None: ...
     def restore(self, more: bool = False) -> Iterable[tuple[int, int, int, int, int]]: ...
     def put(

@@ -69,10 +69,9 @@ def _add_client(board, secrets, store_error):
         store_error = "safe mode failed with it"
     if not store_error:
         try:
-            store = FlashStore(board.state_folder + "/mqtt", slots, chunk, on_progress=feed)
-            board.client = Client(name, brokers, store=store, **options)
             # Nothing is subscribed to at QoS 2. What a broker sends at it all the same must not wear out the flash.
-            store.inbound = None
+            store = FlashStore(board.state_folder + "/mqtt", slots, chunk, on_progress=feed, inbound=False)
+            board.client = Client(name, brokers, store=store, **options)
             # Seldom needed again: for what comes in while more messages wait than the index holds.
             forget("backlog", package="umqtt_robust")
             return None

@@ -8,7 +8,8 @@ The readable modules stay the source of truth. From them this module makes
 
 Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
 single subclass is merged into the subclass, and classes delete their __module__ and __qualname__. Tables that only
-optional modules read move into these. Every name stays as it is in the source, so tracebacks and debuggers show it.
+optional modules read move into these. Arguments that no program can spell get names that are there anyway: MicroPython
+keeps each name in RAM. All other names stay as they are in the source, so tracebacks and debuggers show them.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Bundle:
             numbers[name] = minify.take_constants(tree, public[name])
         shared = {key: value for name in self.joined for key, value in numbers[name].items() if key[0] != "_"}
         for name, tree in trees.items():
-            trees[name] = minify.with_constants(tree, shared | numbers[name])
+            trees[name] = minify.with_constants(tree, shared | numbers[name] | _imported_numbers(tree, numbers))
         self._move_tables(trees)
         core = minify.with_empty_classes_by_call(minify.merge_single_bases(self._join(trees)))
         optional = {
@@ -110,8 +111,11 @@ class Bundle:
             names = sorted(key for key, module in home.items() if module == name and key in still_there & offered)
             values = {key: value for key, value in numbers[name].items() if key in offered}
             everything[name] = _door([ast.alias(key) for key in names], values)
+        names = minify.Names(everything.values())
+        spelled = names.keywords | keep | {"self"}.union(*public.values())
         for tree in everything.values():
             minify.without_class_names(tree)
+            minify.with_short_arguments(tree, (), spelled, [one for one in names.attributes if one.isidentifier()])
         for name, functions in _BUSIEST_BUILTINS.items():
             if name in everything:
                 _make_global(functions, everything[name])
@@ -158,6 +162,18 @@ class Bundle:
                     core.body.append(node)
                     imported.add(text)
         return core
+
+
+def _imported_numbers(tree: ast.Module, numbers: Mapping[str, dict[str, ast.expr]]) -> dict[str, ast.expr]:
+    # Drops the imports of numbers that were taken out of optional modules.
+    found: dict[str, ast.expr] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module in numbers:
+            there = numbers[node.module]
+            found |= {alias.name: there[alias.name] for alias in node.names if alias.name in there}
+            node.names = [alias for alias in node.names if alias.name not in there]
+    tree.body = [node for node in tree.body if not isinstance(node, ast.ImportFrom) or node.names]
+    return found
 
 
 def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> None:
