@@ -123,7 +123,7 @@ class Client(Inbox):
                         watches = watch(self.socket, self.waits(), self._resting)
                     # Messages expire by the second, also while there is no link. A board's asyncio takes less than
                     # 2**29 ms from its earliest task to its latest.
-                    await rest(self._resting, min(ms, 1000 if "policy" in self.parts else _LONGEST))
+                    await rest(self._resting, min(ms, 1000 if "limits" in self.parts else _LONGEST))
                 except MemoryError:
                     await asyncio.sleep(0)  # needs no memory, and other tasks may free some
                 finally:

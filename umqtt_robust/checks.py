@@ -1,8 +1,9 @@
 """Checks the arguments that the client does not recognise as valid at a glance; loaded only for those."""
 
+from ._platform import load
 from .errors import InvalidArgument
 from .packets import string
-from .topics import check_topic_name, check_utf8
+from .session import checked
 
 
 def connect(session, keep_alive, store):
@@ -27,7 +28,7 @@ def connect(session, keep_alive, store):
         if will[2] and session.protocol == 4:
             raise InvalidArgument("properties of a will need protocol=5")
     if username is not None:
-        username = check_utf8(username, "username")
+        username = load("topics").check_utf8(username, "username")
     if isinstance(password, str):
         password = password.encode()
     if password is not None and (not isinstance(password, bytes) or len(password) > 65535):
@@ -44,7 +45,8 @@ def will(topic, payload, qos, retain, properties):
     payload = payload.encode() if isinstance(payload, str) else copy(payload)
     if qos not in (0, 1, 2) or len(payload) > 65535:
         raise InvalidArgument("a will has qos 0, 1 or 2 and a payload of at most 65535 bytes")
-    return 4 | qos << 3 | (32 if retain else 0), string(check_topic_name(topic)) + string(payload), properties
+    topic = checked(topic, "check_topic_name")
+    return 4 | qos << 3 | (32 if retain else 0), string(topic) + string(payload), properties
 
 
 def copy(payload):

@@ -274,8 +274,8 @@ class Mqtt5:
         """Returns (first byte, topic name, properties) of a PUBLISH, as they are sent on this link."""
         session = self._session
         topic, _, block = topic.partition(b"\0")
-        policy = session.parts.get("policy")
-        lifetime = policy and policy.lifetime(packet_id)
+        limits = session.parts.get("limits")
+        lifetime = limits and limits.lifetime(packet_id)
         block = block or b"\0"
         if lifetime:
             block = _with_lifetime(block, lifetime)

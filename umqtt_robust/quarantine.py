@@ -24,7 +24,7 @@ from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, MQTTError, ProtocolError
 from .errors import Refused
 from .packets import DUP, PINGREQ
-from .policy import FULL, QUARANTINED, packet_ids
+from .policy import FULL, QUARANTINED
 from .states import AWAIT_PUBCOMP, PING_SENT, STATE
 from .store import IN_FLIGHT, SET_ASIDE, STRUCK
 from .subscriptions import ASIDE, Subscriptions
@@ -39,6 +39,16 @@ _LOOK = const(1000)  # ms between two looks at a message that is sent alone
 _NETWORK = (errno.ETIMEDOUT, errno.EHOSTUNREACH, 100, 101, 114, 116, 118)
 # DISCONNECT in MQTT 5 for reasons that lie in no message: shutdown, busy, session taken over, rate, and so on.
 _NO_MESSAGE = const(b"\x89\x8b\x8d\x8e\x96\x98\x9c\x9d\x9f")
+
+
+def packet_ids(outbox):
+    """Returns the packet ids of the messages in the outbox's index, in the order of publish()."""
+    found = []
+    slot = outbox.next[outbox.end]
+    while slot != outbox.end:
+        found.append(outbox.ids[slot])
+        slot = outbox.next[slot]
+    return found
 
 
 def _is_by_broker(error):

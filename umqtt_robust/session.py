@@ -146,8 +146,10 @@ class Session:
         self.pending = len(outbox.slot_of) + outbox.more - outbox.aside
         if self.pending:
             self.last_id = outbox.store.last_id if outbox.more else outbox.ids[outbox.before[outbox.end]]
-        if outbox.lifetimes or outbox.more or self.policy or self.max_bytes:
+        if outbox.more or self.policy or self.max_bytes:
             self.part("policy")
+        if outbox.lifetimes:
+            self.part("limits")
         if outbox.marks:
             self.part("quarantine")
         if self.protocol != 4 or self.connect_properties:

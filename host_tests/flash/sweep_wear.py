@@ -16,7 +16,7 @@ from sweep_device import Device, Ledger
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 
 from umqtt_robust.flash import FlashStore
-from umqtt_robust.policy import packet_ids
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.store import MemoryStore, Outbox
 
 SLOTS = 64

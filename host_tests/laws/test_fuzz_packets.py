@@ -19,7 +19,7 @@ from umqtt_testkit.encoder import (
 from umqtt_testkit.portable import Rng, equal
 from world import FULL, SHARE, version, with_mqtt5
 
-from umqtt_robust.policy import packet_ids
+from umqtt_robust.quarantine import packet_ids
 
 HEAP = "1M"
 TIMEOUT_S = 100

@@ -5,7 +5,7 @@ from umqtt_testkit.portable import equal, raises
 from world import Broker, Flash, World, publish
 
 from umqtt_robust.errors import InvalidArgument, MQTTError
-from umqtt_robust.policy import packet_ids
+from umqtt_robust.quarantine import packet_ids
 
 HEAP = "2M"
 

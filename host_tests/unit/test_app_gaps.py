@@ -9,7 +9,8 @@ from app.telemetry import Telemetry
 from umqtt_testkit.portable import Clock, Rng, equal, new_path
 
 from umqtt_robust import Client
-from umqtt_robust.policy import DROP_OLDEST, EXPIRED, FULL, UNREADABLE, packet_ids
+from umqtt_robust.policy import DROP_OLDEST, EXPIRED, FULL, UNREADABLE
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.store import MemoryStore
 
 _TELEMETRY = b"fleet/pump-7/telemetry"

@@ -9,7 +9,8 @@ from umqtt_robust.backlog import Oldest
 from umqtt_robust.errors import OutboxFull, StoreError
 from umqtt_robust.flash import FlashStore
 from umqtt_robust.packets import DUP
-from umqtt_robust.policy import DROP_OLDEST, packet_ids
+from umqtt_robust.policy import DROP_OLDEST
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.store import MAYBE_SENT, Outbox
 
 HEAP = "1M"

@@ -8,7 +8,7 @@ from umqtt_testkit.portable import Rng, equal, new_path, raises
 from umqtt_robust import flash
 from umqtt_robust.errors import StoreError
 from umqtt_robust.flash import FlashStore
-from umqtt_robust.policy import packet_ids
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.store import Outbox
 
 HEAP = "1M"

@@ -4,7 +4,7 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.late import LateStore
-from umqtt_robust.policy import packet_ids
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.states import CLOSED, UP
 from umqtt_robust.store import MemoryStore, Outbox
 

@@ -4,7 +4,7 @@ from umqtt_testkit.portable import Rng, equal, raises
 
 from umqtt_robust.errors import OutboxFull
 from umqtt_robust.packets import DUP
-from umqtt_robust.policy import packet_ids
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.store import MAYBE_SENT, MemoryStore, Outbox
 
 

@@ -5,7 +5,8 @@ from umqtt_testkit.portable import Clock, equal, raises
 from umqtt_robust import Client
 from umqtt_robust.errors import OutboxFull
 from umqtt_robust.packets import DUP
-from umqtt_robust.policy import DROP_NEWEST, DROP_OLDEST, EXPIRED, FULL, packet_ids
+from umqtt_robust.policy import DROP_NEWEST, DROP_OLDEST, EXPIRED, FULL
+from umqtt_robust.quarantine import packet_ids
 from umqtt_robust.store import MAYBE_SENT, MemoryStore
 
 
@@ -93,11 +94,11 @@ def test_only_unsent_messages_expire_and_never_early():
     client.close()
     client.clock.advance(4999)
     client.tick()
-    client.part("policy").pump()
+    client.part("limits").pump()
     equal(held(client), [1, 2, 3])
     client.clock.advance(2001)
     client.tick()
-    client.part("policy").pump()
+    client.part("limits").pump()
     equal(held(client), [1, 3])
     equal((client.dropped, client.discarded), ([(2, EXPIRED)], 1))
 
@@ -110,7 +111,7 @@ def test_a_packet_id_that_is_used_again_does_not_inherit_an_expiry():
     equal(put(client, 2), packet_id)
     client.clock.advance(10000)
     client.tick()
-    client.part("policy").pump()
+    client.part("limits").pump()
     equal(held(client), [2])
 
 
@@ -121,7 +122,7 @@ def test_expiry_counts_across_the_wrap_and_over_weeks():
         for _ in range(24):
             client.clock.advance(3600000)
             client.tick()
-        client.part("policy").pump()
+        client.part("limits").pump()
         equal(held(client), [1] if day <= 21 else [], "day %d" % day)
 
 

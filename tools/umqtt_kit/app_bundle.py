@@ -35,6 +35,7 @@ BUNDLES = {
         "health", "wifi", "sensors.__init__", "sensors.system", "telemetry", "command_door", "application",
     ),
     f"{PACKAGE}.commands": ("ledger", "commands", "actions"),
+    f"{PACKAGE}.settings_files": ("settings", "settings_files"),
 }  # fmt: skip
 _HOME = {f"{PACKAGE}.{name}": bundle for bundle, names in BUNDLES.items() for name in names}
 # What main.py, and a virtual board that notes its readings, still import from the modules that were joined.
