@@ -6,11 +6,11 @@ Needed at the start, and when more messages wait than the index holds: a program
 import os
 from array import array
 from binascii import crc32
-from struct import unpack, unpack_from
+from struct import unpack_from
 
 from ._platform import collect, const
 from .errors import StoreError
-from .flash import CHANGE, NONE, Box, has_bit, set_bit
+from .flash import HAS_LIFETIME, Box, set_bit
 
 try:
     from os import ilistdir
@@ -22,7 +22,6 @@ except ImportError:
     mem_free = None
 
 _ENOENT = const(2)
-_HAS_LIFETIME = const(0x20)  # in Oldest.flags; stored flags do not use this bit
 _EVERY = const(16)  # files, whose garbage is 300 bytes to 4 KB each
 # What index and list of the next messages may take of the free heap, besides a part that the rest of the program needs.
 # A message in the index takes 25 bytes on 32 bits, 45 on 64, and twice that while the table of ids grows.
@@ -33,34 +32,21 @@ _LEAST = const(64)  # messages in the index
 _LEAST_LISTED = const(128)
 
 
-def restore(store, more):
-    """Does the work of FlashStore.restore()."""
-    if not more:
-        _open(store)
-    if not store._oldest and store.more:
-        _scan(store)
-    if not store._oldest:
-        return ()
-    free = sum([1 for place in store._places if place == NONE])
-    n = min(free, store._oldest.n - store._oldest.given)
-    store.more -= n
-    return _give_slots(store, n) if n else ()
-
-
 def _free_heap():
     # Returns the bytes of heap that an index may take.
     collect()
     return mem_free() - _REST
 
 
-def _open(store):
+def open_store(store):
+    """Reads what the folder of a FlashStore holds. Raises StoreError."""
     store._session = (store._read("session") or b"").decode() or None
     index = store._most or (max(_LEAST, _free_heap() // _EACH) if mem_free else 0xFFFF)
     store.index = min(index, max(store._wanted, _LEAST))
     store._places = array("H", b"\xff\xff" * store.index)  # of each slot
     store.used = None
     store.taken = 0
-    _scan(store)
+    scan(store)
     # Messages beyond `slots` take no room from new ones.
     store.slots = store._wanted + (store._stored if store._stored > store._wanted else 0)
     if store.inbound:
@@ -70,83 +56,57 @@ def _open(store):
         store.inbound = None
 
 
-def _scan(store):
-    # Finds the messages that are not in the index, in order.
+def scan(store):
+    """Lists the oldest messages that are not in the index, in order. Raises StoreError."""
     most = max(_LEAST_LISTED, (_free_heap() - store.index * _EACH // 2) // _EACH_LISTED) if mem_free else 0xFFFF
     scan = Scan(store, most)
-    store._oldest = oldest = scan.oldest if scan.oldest.n else None
+    oldest = scan.oldest
+    store._listed = (oldest.places, oldest.ids, oldest.flags) if oldest.ids else None
+    store._given = 0
     store._stored = scan.stored
     store.last_id = scan.last_id
-    store.more = 0
-    if oldest:
-        store.more = oldest.n + oldest.left_out
-        store.taken = oldest.orders[oldest.n - 1]
-
-
-def _give_slots(store, n):
-    oldest = store._oldest
-    places = store._places
-    free = 0
-    for i in range(oldest.given, oldest.given + n):
-        place = oldest.places[i]
-        flags = oldest.flags[i] & ~_HAS_LIFETIME
-        rank = lifetime = 0
-        if has_bit(store.changed, place):
-            change = store._read(store._name(place) + "r")
-            if change and unpack_from("<I", change)[0] == oldest.orders[i]:
-                _, rank, flags = unpack(CHANGE, change)
-        if oldest.flags[i] & _HAS_LIFETIME:
-            message = store.message(place)
-            lifetime = message[3] if message else 0
-        slot = place
-        if place >= len(places) or places[place] != NONE:
-            while places[free] != NONE:
-                free += 1
-            slot = free
-        places[slot] = place
-        oldest.given += 1
-        if oldest.given == oldest.n:
-            store._oldest = None
-        yield slot, oldest.ids[i], flags, rank, lifetime
+    store.more = len(oldest.ids) + oldest.left_out
+    if oldest.ids:
+        store.taken = oldest.orders[-1]
 
 
 class Oldest:
     """The oldest of the messages that were added, at most `room`, in 9 bytes each.
 
-    orders[i], places[i], ids[i] (packet ids), flags[i]: of message i of n. Until sort() they are a heap, the newest
-    message first. left_out: how many were added and are not among them. given: how many of them the outbox has.
+    orders[i], places[i], ids[i] (packet ids), flags[i]: of message i. Until sort() they are a heap, the newest message
+    first. left_out: how many were added and are not among them.
     """
 
     def __init__(self, room):
-        self.n = self.left_out = self.given = 0
-        self.orders = array("I", bytes(4 * room))
-        self.places = array("H", bytes(2 * room))
-        self.ids = array("H", bytes(2 * room))
-        self.flags = bytearray(room)
+        self._room = room
+        self.left_out = 0
+        self.orders = array("I")
+        self.places = array("H")
+        self.ids = array("H")
+        self.flags = bytearray()
 
     def add(self, order, place, packet_id, flags):
-        i = self.n
-        if i < len(self.flags):
-            self.n += 1
-        else:
-            self.left_out += 1
-            if not i or order > self.orders[0]:
-                return
-            i = 0
-        self.orders[i] = order
-        self.places[i] = place
-        self.ids[i] = packet_id
-        self.flags[i] = flags
-        if i:
+        i = len(self.flags)
+        if i < self._room:
+            self.orders.append(order)
+            self.places.append(place)
+            self.ids.append(packet_id)
+            self.flags.append(flags)
             while i and self.orders[(i - 1) // 2] < order:
                 self._swap(i, (i - 1) // 2)
                 i = (i - 1) // 2
-        else:
-            self._sink(self.n)
+            return
+        self.left_out += 1
+        if i and order < self.orders[0]:
+            self.orders[0] = order
+            self.places[0] = place
+            self.ids[0] = packet_id
+            self.flags[0] = flags
+            self._sink(i)
 
     def sort(self):
         """Sorts the messages in place, the oldest first."""
-        for n in range(self.n - 1, 0, -1):
+        for n in range(len(self.flags) - 1, 0, -1):
             self._swap(0, n)
             self._sink(n)
 
@@ -179,22 +139,21 @@ class Scan:
         self._box = box
         self._buf = bytearray(max(box._chunk, 32))  # a piece of a file
         self._view = memoryview(self._buf)
-        self.stored = self.last_id = self._newest = self._count = 0
+        self.stored = self.last_id = self._newest = 0
+        self.oldest = Oldest(most)
         first = box.used is None
         if first:
             box.used = bytearray()
             box.changed = bytearray()
-        self._each(self._add_one, True)
-        self.oldest = Oldest(min(most, self._count))
-        self._each(self._look_at, first)
+        self._each(first)
         if first:
             for place in box._large[:]:
                 if not box.is_used(place):
                     box._free_chunk(place)
         self.oldest.sort()
 
-    def _each(self, function, first):
-        # Calls function(path, entry, first) for each file of the Box.
+    def _each(self, first):
+        # Looks at each file of the Box. first: whether the store is being opened.
         box = self._box
         i = len(box._prefix)
         files = 0
@@ -207,13 +166,10 @@ class Scan:
                         if box.on_progress:
                             box.on_progress()
                     if entry[0][:i] == box._prefix:
-                        function("%d/%s" % (folder, entry[0]), entry, first)
+                        self._look_at("%d/%s" % (folder, entry[0]), entry, first)
             except OSError as error:
                 if error.errno != _ENOENT:
                     raise StoreError("cannot list %s: %s" % (box._path, error))
-
-    def _add_one(self, path, entry, first):
-        self._count += entry[0][len(self._box._prefix) :].isdigit()
 
     def _look_at(self, path, entry, first):
         box = self._box
@@ -238,7 +194,7 @@ class Scan:
         if n > 0:
             flags, packet_id, order, _, lifetime, left, _ = box.head(path, self._buf, 4)
             if lifetime:
-                flags |= _HAS_LIFETIME
+                flags |= HAS_LIFETIME
             if order <= box.taken:  # its chunks were read before
                 left = 0
             part = 0
@@ -295,7 +251,7 @@ class Inbound:
         box.on_progress = store.on_progress
         self._place_of = {}
         oldest = Scan(box, 0xFFFF).oldest
-        for i in range(oldest.n):
+        for i in range(len(oldest.ids)):
             self._place_of[oldest.ids[i]] = oldest.places[i]
 
     def torn(self):

@@ -25,7 +25,7 @@ slot N lies in place N, or in the lowest free place: wear grows with the number 
 """
 
 from binascii import crc32
-from struct import calcsize, pack, unpack_from
+from struct import calcsize, pack, unpack, unpack_from
 
 from ._platform import const, load
 from .errors import StoreError
@@ -45,9 +45,10 @@ _SHORT = const(1)
 _LONG = const(2)
 _HEAD = "<BBHIH"
 _MORE = "<II"
-CHANGE = "<IIB"
+_CHANGE = "<IIB"
 _MOST_CHUNKS = const(8)  # a message that would need more has one large chunk
-NONE = const(0xFFFF)  # no place
+_NONE = const(0xFFFF)  # no place
+HAS_LIFETIME = const(0x20)  # in the list of the next messages; stored flags do not use this bit
 
 
 def _open(name):
@@ -90,7 +91,7 @@ class Box:
 
     on_progress = None
     folders = _FOLDERS
-    change_bytes = calcsize(CHANGE) + 4
+    change_bytes = calcsize(_CHANGE) + 4
 
     def __init__(self, path, prefix, slots, chunk):
         self._path = path + "/"
@@ -268,9 +269,46 @@ class FlashStore(Box):
         self.on_progress = on_progress
         self._wanted = slots
         self._stored = self.more = self.last_id = 0
+        self._listed = None  # (places, packet ids, flags) of the messages that follow, of which the outbox has _given
 
     def restore(self, more=False):
-        return load("backlog").restore(self, more)
+        if not more:
+            load("backlog").open_store(self)
+        elif not self._listed and self.more:
+            load("backlog").scan(self)
+        if not self._listed:
+            return ()
+        free = sum([1 for place in self._places if place == _NONE])
+        n = min(free, len(self._listed[0]) - self._given)
+        self.more -= n
+        return self._give_slots(n) if n else ()
+
+    def _give_slots(self, n):
+        places = self._places
+        free = 0
+        for _ in range(n):
+            i = self._given
+            self._given += 1
+            place = self._listed[0][i]
+            packet_id = self._listed[1][i]
+            flags = self._listed[2][i]
+            rank = lifetime = 0
+            if flags & HAS_LIFETIME or has_bit(self.changed, place):
+                flags &= ~HAS_LIFETIME
+                message = self.message(place)
+                lifetime = message[3] if message else 0
+                change = self._read(self._name(place) + "r")
+                if change and message and unpack_from("<I", change)[0] == message[2]:
+                    _, rank, flags = unpack(_CHANGE, change)
+            slot = place
+            if place >= len(places) or places[place] != _NONE:
+                while places[free] != _NONE:
+                    free += 1
+                slot = free
+            places[slot] = place
+            if self._given == len(self._listed[0]):
+                self._listed = None
+            yield slot, packet_id, flags, rank, lifetime
 
     def put(self, slot, packet_id, flags, topic, payload, lifetime=0):
         if slot is None:
@@ -279,7 +317,7 @@ class FlashStore(Box):
             self.more += 1
             return
         place = self._places[slot]
-        new = place == NONE
+        new = place == _NONE
         if new:
             place = self.free_place() if self.is_used(slot) else slot
         Box.put(self, place, packet_id, flags, topic, payload, lifetime)
@@ -295,12 +333,12 @@ class FlashStore(Box):
         place = self._places[slot]
         message = self.message(place)  # its order is not in RAM: only QoS 2 needs it
         if message:
-            self._write(self._name(place) + "r", pack(CHANGE, message[2], rank, flags))
+            self._write(self._name(place) + "r", pack(_CHANGE, message[2], rank, flags))
             set_bit(self.changed, place)
 
     def tombstone(self, slot):
         Box.tombstone(self, self._places[slot])
-        self._places[slot] = NONE
+        self._places[slot] = _NONE
         self._stored -= 1
         if self._stored <= self._wanted:
             self.slots = self._wanted

@@ -155,8 +155,8 @@ def test_the_oldest_are_found_in_order_whatever_comes_first():
                 oldest.add(order, order % 9999, order % 65521, order % 200)
             oldest.sort()
             orders.sort()
-            equal((oldest.n, oldest.left_out), (min(room, n), max(0, n - room)))
-            for i in range(oldest.n):
+            equal((len(oldest.ids), oldest.left_out), (min(room, n), max(0, n - room)))
+            for i in range(len(oldest.ids)):
                 order = orders[i]
                 found = oldest.orders[i], oldest.places[i], oldest.ids[i], oldest.flags[i]
                 equal(found, (order, order % 9999, order % 65521, order % 200))
