@@ -11,6 +11,8 @@ import socket
 import time
 from struct import unpack_from
 
+from app.modules import forget
+
 _PORT = 123
 _TIMEOUT_MS = 2_000
 # How often to look for the answer; half of it is the error of the measured time.
@@ -98,6 +100,7 @@ class Ntp:
                     return False
             self._address = socket.getaddrinfo(host, self._port, 0, socket.SOCK_DGRAM)[0]
             self._end_lookup()
+            forget("names")  # seldom needed again: the address is kept
         return True
 
     def _end_lookup(self):

@@ -8,8 +8,9 @@ The readable modules stay the source of truth. From them this module makes
 
 Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
 single subclass is merged into the subclass, and classes delete their __module__ and __qualname__. Tables that only
-optional modules read move into these. Arguments that no program can spell get names that are there anyway: MicroPython
-keeps each name in RAM. All other names stay as they are in the source, so tracebacks and debuggers show them.
+optional modules read move into these. MicroPython keeps each name in RAM, so arguments that no program can spell, and
+private attributes that are no methods, get names that are in every board's ROM, or there anyway. All other names stay
+as they are in the source, so tracebacks show them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ SMALLEST = (INIT, "transport")
 # Joined modules that programs import from, according to the documentation.
 IMPORTED_BY_PROGRAMS = ("store",)
 _HOST_MODULE = "_host"
+# Attributes of every exception.
+_OF_EXCEPTIONS = ("args", "errno", "value")
 # Builtins that the client, or the drop-in, uses for each message, by module.
 _BUSIEST_BUILTINS = {INIT: ("len", "min", "max", "bytes"), "inbox": ("len",), "simple": ("len",)}
 
@@ -113,8 +116,14 @@ class Bundle:
             everything[name] = _door([ast.alias(key) for key in names], values)
         names = minify.Names(everything.values())
         spelled = names.keywords | keep | {"self"}.union(*public.values())
+        private = sorted(
+            (name for name in names.made_values if name[0] == "_" != name[1:2] and name not in names.strings | spelled),
+            key=lambda name: (-names.attributes[name], name),
+        )
+        short = minify.short_names(private, {*names.attributes, *_OF_EXCEPTIONS})
         for tree in everything.values():
             minify.without_class_names(tree)
+            minify.rename_attributes(tree, short)
             minify.with_short_arguments(tree, (), spelled, [one for one in names.attributes if one.isidentifier()])
         for name, functions in _BUSIEST_BUILTINS.items():
             if name in everything:

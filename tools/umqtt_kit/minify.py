@@ -256,7 +256,8 @@ class Names:
 
     attributes: how often each name of an attribute, a method or a class member is used. variables: the same for names
     of modules and functions, arguments included. keywords: names of arguments that calls spell. strings: strings that
-    could be names. made_attributes, made_globals: names that the sources themselves define.
+    could be names. made_attributes, made_globals: names that the sources themselves define; made_values: those of the
+    attributes that are no methods.
     """
 
     def __init__(self, trees: Iterable[ast.AST]) -> None:
@@ -266,11 +267,15 @@ class Names:
         self.strings: set[str] = set()
         self.made_attributes: set[str] = set()
         self.made_globals: set[str] = set()
+        methods: set[str] = set()
         for tree in trees:
             if isinstance(tree, ast.Module):
                 self.made_globals |= made_globals(tree)
             for node in walk(tree):
                 self._take(node)
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    methods.add(node.name)
+        self.made_values = self.made_attributes - methods
 
     def _take(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
