@@ -1,11 +1,15 @@
 """The main loop, in which the parts of the application do their work."""
 
+from gc import collect
+
 from app.modules import once
 from umqtt_robust.errors import StoreError
 
 # The loop serves Wi-Fi and pending replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
 _WIFI_POLL_MS = 100
+# So many passes in a row may lack memory. A board with a watchdog is restarted earlier: only a whole pass feeds it.
+_MOST_SHORT = 50
 
 
 class Application:
@@ -18,13 +22,15 @@ class Application:
         self.board = board
         self._sleep_ms = sleep_ms
         self._console = console
+        self._short = 0  # passes in a row that lacked memory
+        self._error = None  # the last such error that was not reported
 
     def run(self):
         """Run until the store fails; return why (str). Any exception is a bug, never the state of the network."""
         board = self.board
         try:
             while True:
-                wait_ms = self.step()
+                wait_ms = self._pass()
                 if self._console:
                     for _ in self._console.ipoll(0):
                         self._console = once("attend", "attend", board, self._console)
@@ -36,6 +42,23 @@ class Application:
                     self._sleep_ms(min(wait_ms, _WIFI_POLL_MS))
         except StoreError as error:
             return str(error)
+
+    def _pass(self):
+        # As step(). A part that finds no memory, in a full heap with a full outbox, does its work in the next pass.
+        try:
+            if self._error:
+                error, self._error = self._error, None
+                self.board.log.failed(error)
+            wait_ms = self.step()
+            self._short = 0
+            return wait_ms
+        except MemoryError as error:
+            self._error = error
+            self._short += 1
+            if self._short > _MOST_SHORT:
+                raise
+        collect()
+        return _WIFI_POLL_MS
 
     def step(self):
         """Do one pass; return the milliseconds until the next one is due."""

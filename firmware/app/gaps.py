@@ -97,7 +97,7 @@ class Gaps:
             else:
                 os.remove(self._path)
             self.error = None
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.error = "dropped readings are not noted in flash: %r" % error
 
 

@@ -51,6 +51,37 @@ def test_a_store_that_fails_ends_the_loop():
     equal(application.run(), "cannot write 0/1: 28")
 
 
+def test_a_pass_that_lacks_memory_is_made_again_and_told_and_too_many_end_the_application():
+    """Planted: a MemoryError ends the loop at once; it is not reported; 50 over the life of the board end it."""
+
+    class Polled(Client):
+        polls = 0
+
+        def poll(self, ms):
+            self.polls += 1
+            if self.polls == 200:
+                raise Ended
+
+    def lacks(client):
+        shortage[0] += 1
+        if shortage[0] % 40:
+            raise MemoryError("planted")
+
+    def lacks_always(client):
+        raise MemoryError("planted")
+
+    for part, ends_with, polls in ((lacks, Ended, 200), (lacks_always, MemoryError, 50)):
+        shortage = [0]
+        application = _application()
+        application.board.log = log = fakes.Log()
+        application.board.status = Part()
+        application.board.status.step = part
+        application.board.client = Polled()
+        raises(ends_with, application.run)
+        equal(application.board.client.polls, polls)
+        equal(log.records[0][:2], ("warning", "planted"))
+
+
 def test_what_a_part_cannot_note_in_flash_is_told():
     """Planted: the errors of one part are not asked for."""
     for name in ("gaps", "health"):

@@ -66,7 +66,8 @@ def build(board: str | None, optional: Iterable[str], version: str | None = None
             if module == APP_INIT and version is not None:
                 text = text.replace(f"VERSION = {own_version!r}", f"VERSION = {version!r}")
             source.write_text(text)
-            jobs.append((f"/{path}.mpy", source, APP if module == APP_INIT else f"{path}.py", _LINE_NUMBERS))
+            # Shown in tracebacks: the module's name, which the board has anyway. Another one would take heap.
+            jobs.append((f"/{path}.mpy", source, module.removesuffix(".__init__"), _LINE_NUMBERS))
         described = board_folders().get(board) if board else None
         pins = described / "pins.py" if described else None
         if pins is not None and pins.is_file():
@@ -75,7 +76,7 @@ def build(board: str | None, optional: Iterable[str], version: str | None = None
         for name in library_modules(bundle.sources, optional):
             source = Path(scratch) / f"{name}.py"
             source.write_text(bundle.sources[name])
-            shown = PACKAGE if name == "__init__" else f"{name}.py"
+            shown = PACKAGE if name == "__init__" else f"{PACKAGE}.{name}"
             jobs.append((f"/lib/{PACKAGE}/{name}.mpy", source, shown, 3))
         with ThreadPoolExecutor(_COMPILERS) as pool:
             files.update(pool.map(lambda job: _compiled(Path(scratch), *job), jobs))
