@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from umqtt_kit.app_bundle import INIT as APP_INIT
-from umqtt_kit.app_bundle import PACKAGE as APP
 from umqtt_kit.app_bundle import AppBundle
 from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
 from umqtt_kit.data import board_folders, firmware_folder
