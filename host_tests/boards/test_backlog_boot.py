@@ -30,7 +30,8 @@ _OLD_BOOT = "1-00112233445566ff"
 _CHUNKS = {"UNIX": 120, "RPI_PICO_W": 504}
 # KB of heap: .mpy with words of 64 bits, and source, which needs more, with 64 and 32. For .mpy with words of 32 bits,
 # the README of each board has the smallest heap; the layout differs between runs, so it gets a little more.
-_MPY_KB, _SOURCE_KB, _SOURCE32_KB, _MORE_KB = 104, 192, 128, 4
+_MPY_KB = {"UNIX": 104, "RPI_PICO_W": 116}
+_SOURCE_KB, _SOURCE32_KB, _MORE_KB = 192, 128, 4
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ class Case:
         if self.source:
             return f"{_SOURCE_KB if self.bits == 64 else _SOURCE32_KB}K"
         memory = board_memory.read_readme(self.board)
-        return f"{_MPY_KB if self.bits == 64 or not memory else memory.smallest_heap // 1024 + _MORE_KB}K"
+        return f"{_MPY_KB[self.board] if self.bits == 64 or not memory else memory.smallest_heap // 1024 + _MORE_KB}K"
 
 
 _SAMPLE = [
     Case(290, 600),
     Case(120, 16, board="RPI_PICO_W"),
     Case(290, 600, board="RPI_PICO_W", bits=32),
-    Case(200, 1, bits=32),
+    Case(200, 16, bits=32),
 ]
 _SWEEP = [
     Case(waiting, outbox, first, qos2, board, source, bits)
@@ -161,8 +162,8 @@ def test_a_board_boots_and_sends_all_that_waits_in_order(case: Case, tmp_path: P
         })  # fmt: skip
         board.start()
         found, dropped = _drain(board, peer, count)
-        # A reading that is taken before the link is up needs a place: only a full outbox has none.
-        assert not dropped or count == case.outbox
+        # Readings that are taken before the link is up need places: only a full outbox, or one of one place, has none.
+        assert not dropped or case.outbox in (1, count)
         assert found == [seq for seq in range(count) if seq not in dropped]
         assert board.lives == 1, board.output
 
@@ -171,7 +172,7 @@ def _start_with(planted: str, tmp_path: Path, peer: ScriptedPeer, boots: dict[st
     # A board whose flash cannot be opened, by what backlog.py does.
     files = build("UNIX", []).files
     del files["/lib/umqtt_robust/backlog.mpy"]
-    board = VirtualBoard(tmp_path / "flash.img", heap=f"{_MPY_KB}K")
+    board = VirtualBoard(tmp_path / "flash.img", heap=f"{_MPY_KB['UNIX']}K")
     board.install({
         **files,
         **boots,

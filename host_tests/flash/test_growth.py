@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from umqtt_testkit.portable import Clock
 
-from umqtt_robust import Client
+from umqtt_robust import Client, backlog, flash
 from umqtt_robust.flash import FlashStore
 from umqtt_robust.packets import DUP
 from umqtt_robust.policy import DROP_OLDEST
-from umqtt_robust.store import MAYBE_SENT, MemoryStore
+from umqtt_robust.store import MAYBE_SENT, MemoryStore, Outbox
 
 FEW, MANY = 200, 3000
 # The dropping of what has expired or is gone is spread over many messages, so an average is compared.
@@ -118,3 +118,31 @@ def test_the_work_for_a_message_does_not_grow_with_those_that_wait(prepare: Call
     few, many = (_operations(prepare(n, tmp_path)) for n in (FEW, MANY))
     print(f"bytecodes a message: {few / _SAMPLE:.0f} with {FEW} waiting, {many / _SAMPLE:.0f} with {MANY}")
     assert many <= few * _MOST_GROWTH
+
+
+def test_a_board_reads_each_message_a_few_times_until_a_long_backlog_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: the list of the next messages is made anew for each part of the index; the folder is read twice."""
+    waiting = 1000
+    store = FlashStore(str(tmp_path), waiting)
+    outbox = Outbox(store, 8)
+    for number in range(waiting):
+        outbox.put(number + 1, 2, b"t", b"x" * 90)
+    reads = 0
+
+    def counted(name: str, mode: str) -> object:
+        nonlocal reads
+        reads += mode == "rb"
+        return open(name, mode)
+
+    # As in the smallest heap, which has room for 64 messages in the index and for 128 in the list of the next ones.
+    monkeypatch.setattr(backlog, "mem_free", lambda: 0)
+    for module in (flash, backlog):
+        monkeypatch.setattr(module, "open", counted, raising=False)
+    outbox = Outbox(FlashStore(str(tmp_path), waiting, inbound=False), 8)
+    assert reads <= 1.1 * waiting
+    while packet_id := outbox.next_unsent():
+        outbox.store.load(outbox.slot_of[packet_id])
+        outbox.remove(packet_id)
+    assert reads <= 6 * waiting
