@@ -22,7 +22,7 @@ from .client import Client
 from .errors import Downgraded, Refused
 from .groups import Group, scan
 from .packets import DISCONNECT, PUBACK, PUBLISH, RESERVE, SUBACK, decode_length
-from .states import AWAIT_CONNACK, CLOSED, LINK, LINK_5, LINK_AUTH, PING_SENT, UP
+from .states import AWAIT_CONNACK, CLOSED, LINK, LINK_5, PING_SENT, UP
 
 
 class BulkClient(Client):
@@ -233,7 +233,7 @@ class BulkClient(Client):
         head = buf[i]
         publishes = self.state == UP and head & 0xF0 == PUBLISH
         key = self.state << 8 | head
-        if not publishes and not (key in LINK or key in LINK_5 or key in LINK_AUTH):
+        if not publishes and key not in LINK and key not in LINK_5:
             # Refused before it is complete: garbage may announce 256 MB that never arrive.
             raise ProtocolError("unexpected packet %d" % (head >> 4))
         got = decode_length(buf, i + 1, n)

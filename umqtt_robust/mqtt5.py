@@ -40,7 +40,6 @@ _CONNACK = const(8)
 _MESSAGE = const(16)
 _ANSWER = const(32)  # PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK
 _DISCONNECT = const(64)
-_AUTH = const(128)
 _EVERYWHERE = const(255)
 
 # Kinds of values (1.5); a positive one is a number of so many bytes.
@@ -61,11 +60,9 @@ _TABLE = (
     ["session_expiry_interval", 0x11, 4, _CONNECT | _CONNACK],
     ["assigned_client_identifier", 0x12, _TEXT, _CONNACK],
     ["server_keep_alive", 0x13, 2, _CONNACK],
-    ["authentication_method", 0x15, _TEXT, _CONNACK | _AUTH],  # of CONNECT: see enhanced_auth.py
-    ["authentication_data", 0x16, _BINARY, _CONNACK | _AUTH],
     ["will_delay_interval", 0x18, 4, _WILL],
     ["server_reference", 0x1C, _TEXT, _CONNACK | _DISCONNECT],
-    ["reason_string", 0x1F, _TEXT, _CONNACK | _ANSWER | _DISCONNECT | _AUTH],
+    ["reason_string", 0x1F, _TEXT, _CONNACK | _ANSWER | _DISCONNECT],
     ["receive_maximum", 0x21, 2, _CONNECT | _CONNACK],
     ["topic_alias_maximum", 0x22, 2, _CONNECT | _CONNACK],
     ["topic_alias", 0x23, 2, _MESSAGE],

@@ -21,7 +21,6 @@ UNSUBACK = const(0xB0)
 PINGREQ = const(0xC0)
 PINGRESP = const(0xD0)
 DISCONNECT = const(0xE0)
-AUTH = const(0xF0)
 
 # Flags of PUBLISH (3.3.1).
 RETAIN = const(0x01)

@@ -4,7 +4,7 @@ States are named after what they wait for, so the name says who moves next. What
 [MQTT-4.8.0-1].
 """
 
-from .packets import AUTH, CONNACK, DISCONNECT, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
+from .packets import CONNACK, DISCONNECT, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
 
 # The link: (state << 8 | first byte of the packet): next state. Of PUBLISH the first byte without its flags.
 CLOSED = 0
@@ -25,9 +25,6 @@ LINK = {
 
 # What MQTT 5 adds: the broker says why it closes the link.
 LINK_5 = {UP << 8 | DISCONNECT: CLOSED}
-
-# And with enhanced authentication, while an exchange is under way.
-LINK_AUTH = {AWAIT_CONNACK << 8 | AUTH: AWAIT_CONNACK, UP << 8 | AUTH: UP}
 
 # A message to the broker: (state << 8 | acknowledgement): next state. A state is the bits that STATE selects of
 # the message's flags in the outbox and in the store: its QoS, and whether PUBREC came.

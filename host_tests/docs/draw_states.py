@@ -29,7 +29,6 @@ _PACKETS = {
     0xB0: "UNSUBACK",
     0xD0: "PINGRESP",
     0xE0: "DISCONNECT of MQTT 5",
-    0xF0: "AUTH of MQTT 5",
 }
 
 
@@ -111,10 +110,9 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "The link",
         "states-link.svg",
-        """The client sends CONNECT as soon as there is a connection. The first packet that arrives must be CONNACK, or
-        AUTH with enhanced authentication. A CONNACK that refuses the client closes the link. In the state `UP`,
-        `Client.connected` is True.""",
-        _split(states.LINK | states.LINK_5 | states.LINK_AUTH),
+        """The client sends CONNECT as soon as there is a connection. The first packet that arrives must be
+        CONNACK. A CONNACK that refuses the client closes the link. In the state `UP`, `Client.connected` is True.""",
+        _split(states.LINK | states.LINK_5),
         _named("CLOSED", "AWAIT_CONNACK", "UP"),
         {},
         (

@@ -11,7 +11,7 @@ import draw_states
 
 from umqtt_robust import states
 
-TABLES = "LINK", "LINK_5", "LINK_AUTH", "OUTBOUND", "INBOUND"
+TABLES = "LINK", "LINK_5", "OUTBOUND", "INBOUND"
 
 
 def there():

@@ -97,35 +97,6 @@ def test_interop(results: Results, check: str):
     assert not failure, failure
 
 
-_SENT_AWAY = """
-from umqtt_robust import Client
-client = Client("r28", "mqtt://127.0.0.1:{}", protocol=5, on_error=lambda error: print(error.args))
-client.part("server_reference")
-while not client.connected:
-    client.poll(1000)
-print(client.broker)
-client.disconnect()
-client.tick()
-"""
-
-
-@pytest.mark.parametrize("interpreter_name", INTERPRETERS)
-def test_a_broker_sends_its_clients_to_another_one(tmp_path: Path, interpreter_name: str):
-    # Planted: the reference is combined with the port of the broker that gave it.
-    with paired_broker() as there:
-        conf = f"listener 0 127.0.0.1\nallow_anonymous true\npersistence false\nserver_reference 127.0.0.1:{there}\n"
-        (tmp_path / "broker.conf").write_text(conf)
-        with paired_broker("-c", str(tmp_path / "broker.conf")) as here:
-            code = f"import sys; sys.path[:0] = {device_search_path()!r}\n{_SENT_AWAY.format(here)}"
-            try:
-                command = [sys.executable] if interpreter_name == "cpython" else micropython_command("4M")
-            except MicroPythonMissing:
-                pytest.skip("MicroPython is not there")
-            done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=WAIT_LIMIT_S)
-    reference = f"('connect', 156, b'', b'127.0.0.1:{there}')"
-    assert done.stdout.replace("\r\n", "\n").splitlines() == [reference, f"127.0.0.1:{there}"], done
-
-
 # Answers each request at its response topic, with its correlation data and content type, and user properties.
 _ANSWERS = """
 from umqtt_robust import Client
