@@ -44,9 +44,8 @@ def open_store(store):
     index = store._most or (max(_LEAST, _free_heap() // _EACH) if mem_free else 0xFFFF)
     store.index = min(index, max(store._wanted, _LEAST))
     store._places = array("H", b"\xff\xff" * store.index)  # of each slot
-    store.used = None
     store.taken = 0
-    scan(store)
+    scan(store, True)
     # Messages beyond `slots` take no room from new ones.
     store.slots = store._wanted + (store._stored if store._stored > store._wanted else 0)
     if store.inbound:
@@ -56,10 +55,10 @@ def open_store(store):
         store.inbound = None
 
 
-def scan(store):
-    """Lists the oldest messages that are not in the index, in order. Raises StoreError."""
+def scan(store, first=False):
+    """Lists the oldest messages that are not in the index, in order. first: at the start. Raises StoreError."""
     most = max(_LEAST_LISTED, (_free_heap() - store.index * _EACH // 2) // _EACH_LISTED) if mem_free else 0xFFFF
-    scan = Scan(store, most)
+    scan = Scan(store, most, first)
     oldest = scan.oldest
     store._listed = (oldest.places, oldest.ids, oldest.flags) if oldest.ids else None
     store._given = 0
@@ -132,16 +131,16 @@ class Oldest:
 class Scan:
     """One pass over the files of a Box: finds the oldest messages that are newer than box.taken, at most `most`.
 
-    oldest: these. stored: number of all whole messages; last_id: packet id of the newest. Raises StoreError.
+    first: nothing is known of the box yet. oldest: these. stored: number of all whole messages; last_id: packet id of
+    the newest. Raises StoreError.
     """
 
-    def __init__(self, box, most):
+    def __init__(self, box, most, first):
         self._box = box
         self._buf = bytearray(max(box._chunk, 32))  # a piece of a file
         self._view = memoryview(self._buf)
         self.stored = self.last_id = self._newest = 0
         self.oldest = Oldest(most)
-        first = box.used is None
         if first:
             box.used = bytearray()
             box.changed = bytearray()
@@ -250,7 +249,7 @@ class Inbound:
         self._box = box = Box(store._path[:-1], "i", store._wanted, store._chunk)
         box.on_progress = store.on_progress
         self._place_of = {}
-        oldest = Scan(box, 0xFFFF).oldest
+        oldest = Scan(box, 0xFFFF, True).oldest
         for i in range(len(oldest.ids)):
             self._place_of[oldest.ids[i]] = oldest.places[i]
 

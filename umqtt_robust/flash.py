@@ -100,7 +100,8 @@ class Box:
         self._order = self.taken = 0
         self.slots = slots
         self.torn = 0
-        self.used = None
+        self.used = bytearray()
+        self.changed = bytearray()
         self._low = 0  # no byte of `used` before this one has a free bit
         self._large = []  # places whose first chunk has blocks of its own
 
