@@ -149,7 +149,7 @@ class Client(Inbox):
 
     def _dropped(self, packet_id, topic, payload, reason):
         if packet_id in self._awaited:
-            self._awaited[packet_id] = (reason, self.mqtt5.refused) if reason == 4 else (reason,)  # REFUSED
+            self._awaited[packet_id] = (reason, self.refused) if reason == 4 else (reason,)  # REFUSED
 
     async def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
         """Publishes a message. Returns when the broker has acknowledged it, or at QoS 0 when the link has taken it.

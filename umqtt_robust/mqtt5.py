@@ -398,7 +398,7 @@ class Mqtt5:
         if not flags & DUP or flags & STATE == AWAIT_PUBCOMP:
             session.unexpected += 1
             return
-        self.refused = refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, *told)
+        session.refused = refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, *told)
         if reason == _QUOTA_EXCEEDED:
             raise refused  # temporary: the message is sent again on another link
         session.report(refused)

@@ -11,6 +11,8 @@ gets a strike. After STRIKES of them it is set aside and reported. Once the brok
 is sent once more on the same link: a broker that took nothing at all for a while has not made it a bad one. If it ends
 that link too, it is set aside for good.
 
+A message at QoS 2 may be the one to blame at its PUBREL too: then the broker has it, and only that PUBREL is given up.
+
 A topic filter at whose SUBSCRIBE so many links end is left out for an hour. A session whose stored packets end so many
 links by breaking the protocol is left.
 
@@ -24,7 +26,7 @@ from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, MQTTError, ProtocolError
 from .errors import Refused
 from .packets import DUP, PINGREQ
-from .policy import FULL, QUARANTINED
+from .policy import FULL, QUARANTINED, REFUSED
 from .states import AWAIT_PUBCOMP, PING_SENT, STATE
 from .store import IN_FLIGHT, SET_ASIDE, STRUCK
 from .subscriptions import ASIDE, Subscriptions
@@ -71,6 +73,8 @@ class Quarantine:
         # Messages that are sent alone. Only one of those in flight before a reset has its mark.
         self._suspects = packet_ids(outbox)[: session.window] if len(self._marks) > len(self._kept) else []
         self._filters_alone = self._filters_last = len(self._suspects) > 0
+        self._releases_alone = False  # PUBRELs go one at a time, before all others
+        self._release_strikes = {}
         self._filter_strikes = {}
         self._aside_at = 0  # ms
         self._bad_topics = []
@@ -112,9 +116,10 @@ class Quarantine:
     def pump(self):
         """Sets how many messages may be in flight now: none, one, or as many as ever. Returns True."""
         session = self._session
-        if not self._marks and not self._suspects and not self._filters_alone:
-            return True
         outbox = session.outbox
+        self._releases_alone = self._releases_alone and len(outbox.released) > 0
+        if not self._marks and not self._suspects and not self._filters_alone and not self._releases_alone:
+            return True
         while outbox.more and 2 * len(self._kept) > outbox.end:
             self.drop(self._kept[0])  # those that wait outside the index need it too
         for packet_id in list(self._marks):
@@ -127,7 +132,8 @@ class Quarantine:
         if self._watched and not self._waits(self._watched):
             self._passed = self._passed or session.discarded == self._discarded
             self._watched = 0
-        if self._suspects or self._filters_alone or self._waits(self._retried) or self._passed and self._unproven():
+        alone = self._suspects or self._filters_alone or self._releases_alone
+        if alone or self._waits(self._retried) or self._passed and self._unproven():
             if self._window is None:
                 self._window = session.window
             if self._window:
@@ -153,7 +159,7 @@ class Quarantine:
         session = self._session
         subscriptions = session.subscriptions
         now = session.now
-        if self._flying() or subscriptions.requests:
+        if self._flying() or self._released() or subscriptions.requests:
             # PINGRESP shows whether it is silent, or the line only slow.
             if self._late_ping is None and ticks_diff(now, self._alone_at) > session.ack_timeout // 2:
                 self._late_ping = self._ask()
@@ -168,6 +174,8 @@ class Quarantine:
         self._alone_at = now
         self._late_ping = None
         self._sent = session.sent
+        if self._releases_alone:
+            return 1
         if subscriptions.must_send and not self._filters_last:
             Subscriptions.send(subscriptions, 1 if self._filters_alone else NEVER)
             return 0 if subscriptions.requests else 1
@@ -186,6 +194,11 @@ class Quarantine:
                 found.append(outbox.ids[slot])
         return found
 
+    def _released(self):
+        # Returns the packet ids of the messages whose PUBREL was sent on this link and not answered.
+        outbox = self._session.outbox
+        return [one for one in outbox.released if outbox.flags[outbox.slot_of[one]] & IN_FLIGHT]
+
     def _waits(self, packet_id):
         # Returns False once the broker has a message.
         outbox = self._session.outbox
@@ -203,7 +216,7 @@ class Quarantine:
 
     def _send_filters(self):
         # In place of Subscriptions.send(), which the core calls.
-        if not self._suspects and not self._filters_alone:
+        if not self._suspects and not self._filters_alone and not self._releases_alone:
             Subscriptions.send(self._session.subscriptions)
 
     def _tick(self):
@@ -214,8 +227,12 @@ class Quarantine:
     def find_cause(self, error, lasted):
         """Finds out what has ended a link, which is still there. lasted: ms since CONNACK."""
         session = self._session
+        if session._loaded[0] is not self:  # the others send what it allows
+            session._loaded.remove(self)
+            session._loaded.insert(0, self)
         outbox = session.outbox
         flying = self._flying()
+        released = self._released()
         filters = list(session.subscriptions.requests.values())
         if 0 <= lasted < _SHORT:
             self._short = self._follows(self._short)
@@ -224,9 +241,10 @@ class Quarantine:
                 session.report(LinkLost("id in use elsewhere, or topic forbidden?", topic))
         if not _is_by_broker(error):
             return
-        if isinstance(error, ProtocolError) and not flying and not filters:
+        if isinstance(error, ProtocolError) and not flying and not filters and not released:
             self._handle_malformed(error)
         elif self._window is None:
+            self._releases_alone = len(released) > 0
             if flying or filters:  # all of them are under suspicion
                 self._suspects = flying
                 self._filters_alone = self._filters_last = len(filters) > 0
@@ -235,7 +253,9 @@ class Quarantine:
                     self._mark(first, 1)
         elif error.args[0] == "ack_timeout" and (session.ping or self._late_ping is None):
             pass  # the line may be slow
-        elif self._ping_at is not None and len(flying) + len(filters) == 1 and session.sent - self._sent <= 1:
+        elif self._ping_at is not None and len(flying + released + filters) == 1 and session.sent - self._sent <= 1:
+            for packet_id in released:
+                self._strike_release(packet_id)
             for packet_id in flying:
                 self._strike(packet_id)
             for topic_filter in filters:
@@ -274,6 +294,23 @@ class Quarantine:
             session.quarantined += 1
             session._back_off_limit = 0  # this link has brought us further
             self._reports.append((self._tell_dropped, (packet_id, topic)))
+
+    def _strike_release(self, packet_id):
+        self._releases_alone = True
+        strikes = self._release_strikes[packet_id] = self._release_strikes.get(packet_id, 0) + 1
+        if strikes >= STRIKES:
+            del self._release_strikes[packet_id]
+            self._reports.append((self._give_up_release, (packet_id,)))
+
+    def _give_up_release(self, packet_id):
+        session = self._session
+        topic = self._topic(packet_id)
+        session.refused = Refused("publish", topic, 0x80, b"the broker has it, and ends each link at its PUBREL")
+        session.report(session.refused)
+        try:
+            session.part("policy").drop(packet_id, REFUSED)
+        except MQTTError as error:  # the store cannot forget it
+            session.report(error)
 
     def _mark(self, packet_id, mark):
         outbox = self._session.outbox

@@ -68,6 +68,7 @@ class Session:
     tx_size = 1024
     ping_timeout = policy = handler_retries = downgraded = too_large = dead_letters = quarantined = malformed = 0
     max_bytes = keep_broker_queue = connect_properties = None
+    refused = None  # the last refusal of a message
     protocol = level = 4  # MQTT 3.1.1; level: of this link, or of the next one; 3: MQTT 3.1
     allow_mqtt31 = False
     purge = False  # CONNECT is sent to make the broker forget this client

@@ -1,7 +1,7 @@
 """A broker in memory that does not take some messages or topic filters, and says so as badly as brokers do."""
 
 from strict_broker import Broker
-from umqtt_testkit.encoder import CONNECT, PUBCOMP, PUBLISH, SUBSCRIBE, acknowledgement, parse_publish
+from umqtt_testkit.encoder import CONNECT, PUBCOMP, PUBLISH, PUBREL, SUBSCRIBE, acknowledgement, parse_publish
 
 # What the broker does at a message or a topic filter that it does not take.
 WAYS = ("close", "reset", "third byte", "silent", "wrong answer", "garbage", "disconnect")
@@ -11,11 +11,14 @@ class PickyBroker(Broker):
     """A Broker that refuses, in one of WAYS, messages whose topic begins with b"bad/", and that topic filter.
 
     with_code: so many CONNECTs are refused with the return code `code` first. stored: a packet that comes right after
-    CONNACK, as long as the session exists. links: how many there were.
+    CONNACK, as long as the session exists. links: how many there were. at_pubrel: it refuses the PUBRELs of such
+    messages instead.
     """
 
-    def __init__(self, way, code=0, with_code=0, **options):
+    def __init__(self, way, code=0, with_code=0, at_pubrel=False, **options):
         Broker.__init__(self, **options)
+        self.at_pubrel = at_pubrel
+        self.bad = []  # packet ids
         self.way = way
         self.code = code
         self.with_code = with_code
@@ -76,7 +79,13 @@ class PickyBroker(Broker):
             wire.send(bytes((0x20, 2, 0, self.code)))
             self._end(wire, False)
         elif self.picks and kind == PUBLISH and self.is_bad(parse_publish(head, body)[0]):
-            self._refuse(wire, head >> 1 & 3, parse_publish(head, body)[1])
+            self.bad.append(parse_publish(head, body)[1])
+            if self.at_pubrel:
+                Broker._take(self, wire, head, body)
+            else:
+                self._refuse(wire, head >> 1 & 3, self.bad[-1])
+        elif self.at_pubrel and kind == PUBREL and (body[0] << 8 | body[1]) in self.bad:
+            self._refuse(wire, 2, 0)
         elif self.picks and kind == SUBSCRIBE and body[4:8] == b"bad/":
             self._refuse(wire, 0, body[0] << 8 | body[1], True)
         else:

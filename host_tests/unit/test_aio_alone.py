@@ -9,7 +9,7 @@ from umqtt_testkit.portable import WAIT_LIMIT_S, equal
 
 from umqtt_robust import aio
 from umqtt_robust.errors import InvalidArgument
-from umqtt_robust.policy import REFUSED
+from umqtt_robust.policy import QUARANTINED, REFUSED
 
 
 def offline(**options):
@@ -171,6 +171,76 @@ def on(wires, **options):
 async def until(condition):
     while not condition():
         await asyncio.sleep(0.001)
+
+
+class PickyWire(Wire):
+    """A link of a broker that acknowledges messages at QoS 1, answers PINGREQ, and ends at what holds b"bad"."""
+
+    def read(self, buf, at):
+        if self.is_broken:
+            return 0
+        return Wire.read(self, buf, at)
+
+    def write(self, buf, offset, size):
+        sent = bytes(buf[offset : offset + size])
+        while sent:
+            packet, sent = sent[: sent[1] + 2], sent[sent[1] + 2 :]
+            head = packet[0] & 0xF0
+            if b"bad" in packet:
+                self.is_broken = True
+            elif head == 0xC0:
+                self._arrives += b"\xd0\0"
+            elif head == 0x30 and packet[0] & 6:
+                k = 4 + packet[3]
+                self._arrives += b"\x40\2" + packet[k : k + 2]
+        return Wire.write(self, buf, offset, size) if not self.is_broken else size
+
+
+def test_a_message_at_which_the_broker_ends_each_link_is_told_and_the_others_arrive():
+    # Planted: publish() of the message that was set aside goes on waiting.
+    rest = aio.rest
+
+    async def short(tasks, ms):
+        await rest(tasks, min(ms, 5))  # nothing wakes it that this wire has to read
+
+    async def main():
+        async with on([PickyWire() for _ in range(9)], ack_timeout=500) as client:
+            told = []
+
+            async def publish(topic):
+                try:
+                    await client.publish(topic, b"x", 1)
+                    told.append(topic)
+                except aio.Dropped as error:
+                    told.append((topic, error.args[0]))
+
+            await asyncio.gather(*[publish(topic) for topic in ("a", "bad", "c", "d")])
+            equal(sorted(map(str, told)), sorted(map(str, ["a", ("bad", QUARANTINED), "c", "d"])))
+            assert client.reconnects <= 6, client.reconnects
+
+    aio.rest = short
+    try:
+        asyncio.run(main())
+    finally:
+        aio.rest = rest
+
+
+def test_a_malformed_message_is_handed_over_or_dropped_and_those_behind_it_arrive():
+    # Planted: the loop never gets what comes behind it.
+    topics = (b"a/+", b"", b"a/\xff", b"a/b")
+    wire = Wire(b"".join([encoder.publish(topics[i], b"%d" % (i + 1), 1, i + 1) for i in range(4)]))
+    found = []
+
+    async def main():
+        async with on([wire]) as client:
+            async for message in client:
+                found.append(message)
+                if message[1] == b"4":
+                    break
+            equal((client.malformed, client.reconnects), (3, 0))
+
+    asyncio.run(main())
+    equal(found, [(b"a/+", b"1"), (b"a/b", b"4")])
 
 
 def test_a_publish_that_finds_the_link_broken_gets_another_one_though_the_inbox_is_full():
