@@ -14,6 +14,6 @@ from made_once import builds_made_once
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _builds_made_once() -> Iterator[None]:
-    with builds_made_once():
+def _builds_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with builds_made_once(tmp_path_factory):
         yield

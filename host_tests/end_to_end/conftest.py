@@ -17,8 +17,8 @@ from paho_subscriber import Subscriber
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _builds_made_once() -> Iterator[None]:
-    with builds_made_once():
+def _builds_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with builds_made_once(tmp_path_factory):
         yield
 
 

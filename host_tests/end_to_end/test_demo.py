@@ -21,6 +21,7 @@ from types import SimpleNamespace
 
 import paho.mqtt.publish as publish
 import pytest
+from foreign_folder import Foreign
 from umqtt_kit.__main__ import run
 from umqtt_kit.demo.parts import Chain
 from umqtt_kit.demo.view import State
@@ -66,7 +67,10 @@ def _own_child(word: bytes) -> int:
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds a process of the demo by /proc: Linux only")
 def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, monkeypatch, capsys):
-    """Planted: a demo that gives up on Spark after a third of its time."""
+    """None of its processes imports a file of the folder it stands in.
+
+    Planted: a demo that gives up on Spark after a third of its time; Spark's processes without PYTHONSAFEPATH.
+    """
     try:
         micropython_command()
     except MicroPythonMissing as missing:
@@ -96,11 +100,14 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
         if actions and (state.phase, steps[state.phase]) == actions[0][:2]:
             actions.pop(0)[2]()
 
+    foreign = Foreign(tmp_path)
+    monkeypatch.chdir(foreign.folder)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
     watched = Watched(monkeypatch, step)
     code = run(["demo", "--out", str(out), "--seconds", "6", "--boards", "2", "--devices", "10"])
     stdout, stderr = capsys.readouterr()
     assert (code, stderr) == (0, ""), stdout + stderr
-    assert not actions
+    assert not actions and foreign.imported == set()
     result = json.loads((out / "result.json").read_text())
     assert (result["lost"], result["duplicated"], result["not_made"]) == (0, 0, 0)
     assert (result["boards"], result["devices"]) == (2, 10)
@@ -115,7 +122,9 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     # Their last status: the boards are online, the simulated devices said goodbye, the stranger sent none.
     assert re.search(r'"online":2,"goodbye":10,"lost":0,', page) and '"waiting":[' in page
     command = next(line.strip() for line in stdout.splitlines() if "to_pandas" in line)
-    shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
+    shown = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+    )
     assert f"[{result['stored']} rows x " in shown.stdout, shown.stderr
 
 

@@ -22,8 +22,8 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _builds_made_once() -> Iterator[None]:
-    with builds_made_once():
+def _builds_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with builds_made_once(tmp_path_factory):
         yield
 
 
