@@ -44,9 +44,9 @@ test: setup lint ## Lint, types and every test
 	@status=0; $(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS) || status=$$?; \
 	    $(PY) -m pytest --tiers=alone $(ARGS) || { alone=$$?; [ $$alone = 5 ] || status=$$alone; }; exit $$status
 
-test-costs: setup ## Run every test and write what each costs into docs/testing.md and host_tests/running/costs.tsv
-	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --costs=.costs.json $(ARGS)
-	@$(PY) host_tests/running/costs.py .costs.json
+test-costs: setup ## Run every test and write what each file costs into host_tests/running/costs.tsv
+	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --durations=40 --junit-xml=.costs.xml $(ARGS)
+	@$(PY) host_tests/running/costs.py .costs.xml
 
 size-of-things: ## Count the lines of each part and write the table of docs/architecture.md
 	@python3 tools/size_of_things.py

@@ -62,7 +62,6 @@ _CHROMIUM_OPTIONS = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("umqtt-robust's own tests")
-    group.addoption("--costs", metavar="FILE", type=Path, help="record what every test costs (see running/costs.py)")
     group.addoption(
         "--failures", metavar="FOLDER", type=Path, help="keep the log of every failure (see running/failures.py)"
     )
@@ -78,8 +77,6 @@ def _has_memory_for_files() -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if not _FULL and "TMPDIR" not in os.environ and _has_memory_for_files():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
-    if recorded := config.getoption("--costs"):
-        config.pluginmanager.register(costs.Recorder(recorded))
     if (kept := config.getoption("--failures")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.Keeper(kept))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -23,11 +22,10 @@ _HERE = Path(__file__).resolve().parent
 _CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(_HERE)!r})
-import costs, failures, tiers, pytest
+import failures, pytest
 from pathlib import Path
 
 def pytest_configure(config):
-    config.pluginmanager.register(costs.Recorder(Path("costs.json")))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.Keeper(Path("failures")))
 """
@@ -145,42 +143,13 @@ def test_a_change_of_a_page_reaches_the_tests_that_run_its_examples() -> None:
     assert affected.HOST_TESTS / "docs" / "test_examples.py" in near
 
 
-def test_recorded_costs_become_the_kept_ones_and_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "testing.md"
-    page.write_text("before\n<!-- costs: begin -->\nold\n<!-- costs: end -->\nafter\n")
-    monkeypatch.setattr(costs, "PAGE", page)
+def test_a_recorded_run_becomes_the_kept_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "KEPT", tmp_path / "costs.tsv")
-    costs.take_over({"host_tests/a/test_x.py::one": [1.25, 1.0], "host_tests/a/test_x.py::two": [3.0, 0.5]})
-    assert costs.by_file() == {"a/test_x.py": costs.Cost(2, 4.2, 1.5)}
-    text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n") and "\nold\n" not in text
-    assert "| a | 2 | 4 | 2 |" in text and text.index("two | 3.0") < text.index("one | 1.2")
-
-
-_BUSY = """
-    import subprocess, sys, pytest
-
-    @pytest.fixture(scope="session")
-    def busy():
-        works = "import os, time\\nwhile os.times().user < 0.5: pass\\nprint('done', flush=True)\\ntime.sleep(600)"
-        with subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE) as child:
-            yield child
-            child.kill()
-
-    def test_waits_for_its_work(busy):
-        assert busy.stdout.readline() == b"done\\n"
-
-    def test_ends_it(busy):
-        pass
-"""
-
-
-def test_the_cpu_time_of_what_still_runs_counts_for_the_test_that_used_it(tmp_path: Path) -> None:
-    """Planted: only processes that have ended count, so all of it is the last test's."""
-    assert _pytest(tmp_path, _BUSY).returncode == 0
-    recorded = json.loads((tmp_path / "costs.json").read_text())
-    used, ended = (recorded[f"test_it.py::{name}"][1] for name in ("test_waits_for_its_work", "test_ends_it"))
-    assert used > 2 * ended
+    cases = [("kit.test_x", "1.25"), ("kit.test_x.TestAll", "3.0"), ("test_y", "0.5")]
+    tests = [f'<testcase classname="host_tests.{name}" name="one" time="{seconds}"/>' for name, seconds in cases]
+    (tmp_path / "run.xml").write_text(f"<testsuites><testsuite>{''.join(tests)}</testsuite></testsuites>")
+    costs.take_over(tmp_path / "run.xml")
+    assert costs.by_file() == {"kit/test_x.py": 4.2, "test_y.py": 0.5}
 
 
 @pytest.mark.tier(3)  # checks the other tests
@@ -207,18 +176,3 @@ def test_a_steady_run_says_what_failed(tmp_path: Path, monkeypatch: pytest.Monke
     target = str(tmp_path / "test_it.py")
     passed, failed = steady.run([target, f"--confcutdir={tmp_path}"], "3", tmp_path / "kept")
     assert passed == 0 and failed
-
-
-def test_the_steady_command_prints_its_counts_as_its_last_line() -> None:
-    command = [sys.executable, str(_HERE / "steady.py"), "--runs", "0", "--whole", "0", "--seed", "5"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    counts = json.loads(ended.stdout.splitlines()[-1])
-    assert ended.returncode == 0
-    assert counts | {"seconds": 0} == {
-        "runs": 0,
-        "whole_runs": 0,
-        "tests": 0,
-        "failures": [],
-        "seed": 5,
-        "seconds": 0,
-    }
