@@ -110,18 +110,17 @@ def _programs() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-@pytest.mark.parametrize(("place", "uses"), _programs().items(), ids=_programs())
-def test_a_program_for_the_board_names_only_what_the_firmware_has(place: str, uses: list[tuple[str, str]]):
-    """Planted: startup._cause(), which is boot_choice.cause(); board.clock.uptime(); from app.health import Gone."""
-    for module, name in uses:
-        there = _made(_firmware()[module].body) if module else _attributes()
-        assert name in there, f"{place}: {module or 'no object'} has no {name}"
+def test_a_program_for_the_board_names_only_what_the_firmware_has() -> None:
+    """Planted: startup._cause(), which is boot_choice.cause(); board.clock.uptime(); from app.health import Gone.
 
-
-def test_the_programs_that_use_the_firmware_are_found():
-    """Planted: only texts that are programs before str.format() are looked at."""
-    found = {(place.partition(":")[0], name) for place, uses in _programs().items() for _, name in uses}
-    assert found >= {
+    Only texts that are programs before str.format() are looked at.
+    """
+    programs = _programs()
+    for place, uses in programs.items():
+        for module, name in uses:
+            there = _made(_firmware()[module].body) if module else _attributes()
+            assert name in there, f"{place}: {module or 'no object'} has no {name}"
+    assert {(place.partition(":")[0], name) for place, uses in programs.items() for _, name in uses} >= {
         ("doctor/scripts.py", "cause"), ("doctor/scripts.py", "Sensors"), ("doctor/scripts.py", "uptime_ms"),
         ("deploy/apply.py", "mark"), ("device/running.py", "restart"), ("commands/deploy.py", "count"),
     }  # fmt: skip
