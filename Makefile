@@ -11,8 +11,9 @@ PORT ?=
 MIP_READY := $(or $(wildcard $(VENV)/.ready),build/mip-venv/.ready)
 # Each of the hundreds of processes of a test run would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-# A file's tests share what is slow to start, so a worker takes whole files, the longest first.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# A file's tests share what is slow to start, so a worker takes whole files, the longest first. Most of a worker's time is
+# waiting, so there are three of them for each of two cores.
+PARALLEL := -n 6 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup mip demo check test test-costs size-of-things lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
@@ -41,8 +42,7 @@ check: setup lint ## Lint, types and the tests that matter most for what changed
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 
 test: setup lint ## Lint, types and every test
-	@status=0; $(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS) || status=$$?; \
-	    $(PY) -m pytest --tiers=alone $(ARGS) || { alone=$$?; [ $$alone = 5 ] || status=$$alone; }; exit $$status
+	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS)
 
 test-costs: setup ## Run every test and write what each file costs into host_tests/running/costs.tsv
 	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --durations=40 --junit-xml=.costs.xml $(ARGS)

@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--failures", metavar="FOLDER", type=Path, help="keep the log of every failure (see running/failures.py)"
     )
     group.addoption(
-        "--tiers", metavar="N,smoke,alone", help="run only these tiers, and all tests marked so (see running/tiers.py)"
+        "--tiers", metavar="N,smoke", help="run only these tiers, and all tests marked so (see running/tiers.py)"
     )
 
 

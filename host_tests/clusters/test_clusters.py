@@ -88,7 +88,7 @@ def test_a_shard_that_is_killed_and_one_that_is_lost_for_good_cost_nothing(shard
     ("cluster", "fault"),
     [
         pytest.param("nats", "kill one"),
-        pytest.param("rabbitmq", "kill one", marks=[pytest.mark.tier(3), pytest.mark.alone]),
+        pytest.param("rabbitmq", "kill one", marks=pytest.mark.tier(3)),
         pytest.param("nats", "kill all", marks=pytest.mark.tier(3)),
         pytest.param("rabbitmq", "kill all", marks=pytest.mark.tier(3)),
     ],

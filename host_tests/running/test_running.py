@@ -68,7 +68,6 @@ _RED = """
 
 
 def test_a_failed_test_runs_once_more_alone_and_luck_is_told_from_failure(tmp_path: Path) -> None:
-    # Two runs, as `make test` has.
     assert _pytest(tmp_path, _UNSTEADY, "-n", "2").returncode == 1
     assert _pytest(tmp_path, _UNSTEADY + _RED, "-k", "always").returncode == 1
     again = _run_again(tmp_path)

@@ -84,15 +84,15 @@ def tier_of_file(path: Path) -> int:
 
 
 class Chosen:
-    """The tests that `--tiers` selects: "0,1" by number; "smoke" and "alone" those marked so, whatever their tier."""
+    """The tests that `--tiers` selects: "0,1" by number; "smoke" those marked so, whatever their tier."""
 
     def __init__(self, text: str) -> None:
         words = set(text.split(","))
-        self._marks = words & {"smoke", "alone"}
-        self._numbers = {int(word) for word in words - self._marks}
+        self._smoke = "smoke" in words
+        self._numbers = {int(word) for word in words - {"smoke"}}
 
     def __contains__(self, item: pytest.Item) -> bool:
-        return tier_of(item) in self._numbers or any(item.get_closest_marker(mark) for mark in self._marks)
+        return tier_of(item) in self._numbers or (self._smoke and item.get_closest_marker("smoke") is not None)
 
 
 class Forbidden(AssertionError):

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Protocol
 
-import boto3
 import pytest
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -41,7 +40,6 @@ class ObjectStore:
     def __enter__(self) -> ObjectStore:
         # The store is a part of others, as mosquitto is: `make prove-steady` delays the project's own processes only.
         environment = {name: value for name, value in os.environ.items() if name != "UMQTT_DELAYS"}
-        # It logs a line for each request: if nobody read the pipe, it would block.
         command = [sys.executable, __file__]
         self._process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env=environment)
         assert self._process.stdout is not None
@@ -75,6 +73,8 @@ class ObjectStore:
 
         The restriction has an effect once :meth:`check_keys` is on.
         """
+        import boto3
+
         iam = boto3.client(
             "iam",
             endpoint_url=self.endpoint,
@@ -106,11 +106,17 @@ def use(store: Store, patch: pytest.MonkeyPatch) -> None:
 
 
 def _serve() -> None:
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
+    from moto.server import create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
 
-    moto = DomainDispatcherApplication(create_backend_app)
+    # Moto finds the service of a request by itself too, but looks through its whole package for each one.
+    services = {name: create_backend_app(name) for name in ("s3", "iam", "moto_api")}
     told: list[Any] = [None, ""]
+
+    def moto(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        is_told = environ["PATH_INFO"].startswith("/moto-api/")
+        is_iam = "/iam/" in environ.get("HTTP_AUTHORIZATION", "")
+        return services["moto_api" if is_told else "iam" if is_iam else "s3"](environ, start_response)
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] == _CONTROL:
@@ -131,7 +137,11 @@ def _serve() -> None:
         start_response(f"{status} Told", [("Content-Length", str(len(body)))])
         return [body.encode()] if environ["REQUEST_METHOD"] != "HEAD" else []
 
-    server = make_server("127.0.0.1", 0, app, threaded=True)
+    class Silent(WSGIRequestHandler):
+        def log_request(self, *_: object) -> None:
+            pass
+
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Silent)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
 

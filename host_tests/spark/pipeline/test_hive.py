@@ -32,7 +32,6 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TBufferedTransport
 
-pytestmark = [pytest.mark.tier(2), needs_java]
 _JARS = Path(pyspark.__file__).parent / "jars"
 
 
@@ -70,6 +69,8 @@ def port(tmp_path) -> Iterator[int]:
         yield port
 
 
+@needs_java
+@pytest.mark.tier(3)  # the metastore takes half a minute of a core to start
 def test_each_table_is_registered_once_as_an_external_table_of_delta(tables, port, capsys, tmp_path):
     """Planted: a table without EXTERNAL, which the metastore then takes for its own; the folder of all tables."""
     given = ["--hive", f"thrift://127.0.0.1:{port}", "--namespace", "fleet"]

@@ -79,7 +79,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("stage", STAGES if FULL else ["written", "silver committed"])
+@pytest.mark.parametrize("stage", STAGES if FULL else ["written"])
 def test_a_writer_that_ended_at_any_stage_goes_on_and_nothing_is_lost_or_stored_twice(tables, tmp_path, stage):
     """Planted: a `Delta.has` that finds nothing."""
     batches, made, corrupt = workload(seed=5)
@@ -258,8 +258,9 @@ def with_taken(update: Callable[[], object]) -> None:
 def test_what_is_done_to_tables_in_a_folder_is_done_to_those_on_an_object_store(tables, tmp_path):
     """Planted: old gold stays when it is counted again; the size of dead files is 0."""
     folder = tmp_path / "tables"
-    commands = [["compact"], ["vacuum"], ["forget", "d1", "--yes"], ["retain", "--days", "36500"], ["ls"]]
-    commands += [["rebuild"], ["rebuild", "--gold-only"], ["ls"]] if FULL else []
+    commands = [["compact"], ["forget", "d1", "--yes"], ["ls"]]
+    others = [["vacuum"], ["retain", "--days", "36500"], ["rebuild"], ["rebuild", "--gold-only"]]
+    commands += [*others, ["ls"]] if FULL else []
     said = {}
     for place, checkpoint in ((folder, tmp_path / "a"), (tables, tmp_path / "b")):
         batches, _, _ = workload(seed=10)
