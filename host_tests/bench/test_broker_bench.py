@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import socket
 import subprocess
@@ -21,20 +19,14 @@ _BENCH = Path(__file__).resolve().parent
 sys.path.insert(0, str(_BENCH))
 
 from bench_rows import Row  # noqa: E402 - its folder is no package
-from broker_lab import Lab, LabError, Running  # noqa: E402
+from broker_lab import Lab, Running  # noqa: E402
 from broker_plan import (  # noqa: E402
     AEDES,
-    AMQTT,
     CASES,
     CPU,
-    FDATASYNC,
-    MOSQUITTO,
-    MOSQUITTO_DELAY,
-    OURS,
     RATE,
     Case,
     faults,
-    rows,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -59,13 +51,6 @@ def test_a_tiny_run_of_each_case_delivers_everything_in_order(lab: Lab, case: Ca
     result = lab.run(lab.broker(case.ours), case.mode, options)
     assert not faults(result)
     assert result["counted"] > 0 and result["seconds"] > 0 and result["cpu_us"] > 0
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case.mode == "flow"], ids=lambda case: case.name)
-def test_a_run_that_is_over_before_the_generator_comes_to_it_still_counts(lab: Lab, case: Case):
-    result = lab.run(lab.broker(case.ours), case.mode, {**case.options, **_TINY, "seconds": 1e-9})
-    assert not faults(result)
-    assert result["counted"] > 0
 
 
 class _LyingBroker:
@@ -159,63 +144,6 @@ def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
         assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found
 
 
-def test_a_mix_publishes_as_much_at_both_qos_to_every_topic_in_several_sizes(lab: Lab):
-    """Planted: a publisher at QoS 0 that continues while the other waits; all messages of one size."""
-    mix = {"publishers": 2, "mixed": 1, "qos": 1, "wildcard": 1, "topics": 7, "size": 16, "largest": 60, "window": 20}
-    seen: list[tuple[int, bytes, int]] = []
-
-    def note(number: int, packet: bytes) -> list[bytes]:
-        end = 4 + packet[3]
-        seen.append((packet[0] >> 1 & 3, packet[4:end], len(packet) - end))
-        return [packet]
-
-    with (
-        _LyingBroker(note) as it,
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
-    ):
-        assert not faults(lab.run(Running("a mirror", process, it.port), "flow", mix | _TINY))
-    assert len(seen) > 100 and abs(2 * sum(qos for qos, _, _ in seen) - len(seen)) <= 1
-    assert len({name for _, name, _ in seen}) == 14 and len({size for _, _, size in seen}) > 7
-
-
-def test_a_broker_that_ends_is_an_error_and_no_figure(lab: Lab):
-    broker = lab.broker(OURS, fresh=True)
-    os.kill(broker.process.pid, 9)
-    broker.process.wait()
-    with pytest.raises(LabError, match=OURS):
-        lab.run(broker, "flow", _TINY)
-    lab.broker(OURS, fresh=True)
-
-
-@pytest.mark.tier(0)
-def test_ours_is_compared_with_the_better_mosquitto_measure_by_measure():
-    medians = {
-        OURS: {RATE: 300.0, CPU: 2.0},
-        MOSQUITTO: {RATE: 100.0, CPU: 8.0},
-        MOSQUITTO_DELAY: {RATE: 120.0, CPU: 9.0},
-    }
-    found = {row.case: row for row in rows(CASES[1], medians, (MOSQUITTO, MOSQUITTO_DELAY))}
-    assert len(found) == 2
-    rate, cpu = found[f"{CASES[1].name}: {RATE}"], found[f"{CASES[1].name}: {CPU}"]
-    assert (rate.peer, rate.peer_name) == (120.0, MOSQUITTO_DELAY)
-    assert (cpu.peer, cpu.peer_name) == (8.0, MOSQUITTO)
-
-
-@pytest.mark.tier(0)
-def test_every_goal_names_a_peer_and_a_measure_of_its_case():
-    for case in CASES:
-        for peer, measure in case.goals:
-            assert measure in case.measures
-            assert peer in (*case.peers, FDATASYNC, "")
-
-
-@pytest.mark.tier(0)
-def test_a_peer_that_is_missing_still_has_its_row_with_the_goal():
-    found = rows(CASES[0], {OURS: {RATE: 300.0, CPU: 2.0}}, (MOSQUITTO, MOSQUITTO_DELAY, AEDES, AMQTT))
-    assert [row.peer_name for row in found if row.case.endswith(RATE)] == [MOSQUITTO, AEDES, AMQTT]
-    assert all(row.goal and row.peer is None and row.met is None for row in found)
-
-
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(_BENCH / "broker.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=4 * WAIT_LIMIT_S, check=False)
@@ -229,26 +157,3 @@ def test_each_row_is_a_line_of_json_with_the_promised_keys_and_what_is_missing_i
     assert {row["case"] for row in found} >= {f"QoS 1 window 100: {RATE}", f"QoS 1 window 100: {CPU}"}
     assert all(row.keys() == Row("", None).as_dict().keys() and row["ours"] > 0 for row in found)
     assert f"{AEDES} is not measured" in ended.stderr
-
-
-def test_a_profile_names_the_brokers_functions():
-    ended = _bench("--quick", "--profile", "--case", "QoS 1 window 100")
-    assert ended.returncode == 0, ended.stderr
-    assert re.search(r"\b(router|session|connection|packet_loop|holdback)\.py:\d+\(\w+\)", ended.stdout)
-
-
-def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
-    for arguments, told in (
-        (("--peers", "/nowhere"), "install aedes"),
-        (("--case", "nothing"), "is none of"),
-        (("--profile",), "takes one --case"),
-    ):
-        ended = _bench(*arguments)
-        assert ended.returncode == 2
-        assert told in ended.stderr.splitlines()[-1]
-
-
-def test_without_a_compiler_the_bench_says_which_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LabError, match="apt install gcc"):
-        Lab(None)

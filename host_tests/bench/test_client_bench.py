@@ -14,43 +14,9 @@ _BENCH = Path(__file__).resolve().parent
 sys.path.insert(0, str(_BENCH))
 
 from bench_rows import Row  # noqa: E402 - its folder is no package
-from client_memory import least  # noqa: E402
-from client_plan import GOALS, OURS, OURS_CPYTHON, SCENARIOS, has_goal, rate_rows  # noqa: E402
 from client_source import Source  # noqa: E402
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command  # noqa: E402
 from umqtt_testkit.mosquitto import require_mosquitto  # noqa: E402
-
-
-def test_every_goal_names_a_contender_of_its_scenario():
-    contenders = {scenario.name: {each.name for each in scenario.contenders} for scenario in SCENARIOS}
-    for scenario, ours, peer in GOALS:
-        assert {ours} < contenders[scenario]
-        assert peer == "physics" or peer in contenders[scenario]
-
-
-def test_a_peer_that_did_not_run_still_has_its_row():
-    scenario = SCENARIOS[0]
-    rows = rate_rows(scenario, scenario.contenders, {OURS.name: 900.0, OURS_CPYTHON.name: 901.0}, 1000.0)
-    of_ours = {row.peer_name: row for row in rows if row.case == scenario.name}
-    assert of_ours["physics"].ratio == 0.9
-    assert (
-        of_ours["umqtt.simple"].as_dict() | {"peer": None, "ratio": None, "met": None}
-        == of_ours["umqtt.simple"].as_dict()
-    )
-    assert all(row.ours == 901.0 for row in rows if row.case.endswith("(CPython)"))
-
-
-def test_a_quick_run_keeps_every_peer_that_has_a_goal():
-    for scenario, _, peer in GOALS:
-        of_it = next(each for each in SCENARIOS if each.name == scenario)
-        assert peer == "physics" or peer in [each.name for each in of_it.contenders if has_goal(of_it, each)]
-
-
-@pytest.mark.parametrize("threshold", [4097, 5000, 24576, 131071, 131072])
-def test_the_smallest_heap_is_found_to_one_step(threshold):
-    found = least(lambda heap: heap >= threshold, 4096, 131072, 512)
-    assert found % 512 == 0
-    assert threshold <= found < threshold + 512
 
 
 @pytest.mark.tier(1)
@@ -102,13 +68,6 @@ def test_each_row_is_a_line_of_json_with_the_promised_keys():
         assert row.keys() == Row("", None).as_dict().keys()
         assert row["ours"] > 0
         assert row["peer"] > 0
-
-
-def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
-    for arguments, told in ((("--peers", "/nowhere"), "install umqtt"), (("--only", "nothing"), "the groups")):
-        ended = _bench(*arguments)
-        assert ended.returncode == 2
-        assert told in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("tools")
