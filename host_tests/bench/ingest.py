@@ -4,8 +4,7 @@
 
 Ratios are what counts: contenders run in turn (A B A B …), warm, and a figure is the median of its runs. The peers
 are written for the bench (ingest_peers/, ingest_spark.py): paho with manual acknowledgement that syncs before it
-acknowledges, paho that writes Parquet, mosquitto_sub whose file Spark's text source reads, and a Python Arrow source
-that decodes nothing, which is the upper bound for any.
+acknowledges, paho that writes Parquet, and a Python Arrow source that decodes nothing, the upper bound for any.
 """
 
 from __future__ import annotations
@@ -37,9 +36,6 @@ from ingest_plan import (
     GOLD_SAVED,
     MINIMAL,
     QUICK,
-    STATE_DISK,
-    STATE_LOAD,
-    STATE_MEMORY,
     Scale,
     row,
 )
@@ -51,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXIT_MISSING = 6
-_STATE_DEVICES = 10_000
+_OLD_DEVICES = 10_000
 
 
 def collector(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
@@ -69,23 +65,9 @@ def spark(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
     import ingest_spark
 
     with _session() as session:
-        yield from ingest_spark.read_rows(lab, session, scale, with_peers)
+        yield from ingest_spark.read_rows(lab, session, scale)
         yield from ingest_spark.backfill_rows(lab, session, scale)
         yield from ingest_spark.dedup_rows(lab, session, scale)
-
-
-def state(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure the deduplication's state after a year."""
-    devices = _STATE_DEVICES if scale is not MINIMAL else 100
-    folder = lab.new_folder("state")
-    command = [sys.executable, str(Path(__file__).with_name("ingest_state.py")), str(devices), str(folder)]
-    subprocess.run(command, check=True)
-    told = json.loads(subprocess.run([*command, "load"], check=True, capture_output=True).stdout)
-    print(f"bench-ingest: {told['boots']:,} boots, {told['open_gaps']:,} open gaps, "
-          f"{told['archived']:,} boots archived", file=sys.stderr)  # fmt: skip
-    yield row(STATE_DISK, told["disk"])
-    yield row(STATE_MEMORY, told["memory"])
-    yield row(STATE_LOAD, told["load_s"])
 
 
 def gold(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
@@ -98,7 +80,7 @@ def gold(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
             yield row(GOLD_CPU.format(devices=devices, share=share), told["cpu_s"])
         yield row(GOLD_SAVED.format(devices=devices, boots=1), told["saved"])
         yield row(GOLD_MEMORY.format(devices=devices, boots=1), told["memory"])
-    devices, boots = (_STATE_DEVICES, 52) if scale is not MINIMAL else (100, 3)
+    devices, boots = (_OLD_DEVICES, 52) if scale is not MINIMAL else (100, 3)
     told = _gold(lab, devices, 0.01, boots)
     yield row(GOLD_OLD_BYTES.format(devices=devices, boots=boots), sum(told["bytes"].values()))
     yield row(GOLD_OLD_CPU.format(devices=devices, boots=boots), told["cpu_s"])
@@ -124,7 +106,6 @@ PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
     "collector": collector,
     "live": live,
     "spark": spark,
-    "state": state,
     "gold": gold,
     "decoders": decoders,
 }
@@ -169,8 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
             missing = lab.missing()
             if missing:
                 print(f"bench-ingest: paho is not measured: {missing}", file=sys.stderr)
-            # Making the state of a year takes half a minute, and so does making gold of a year.
-            parts = options.case or [part for part in PARTS if not options.quick or part not in ("state", "gold")]
+            # Making gold of a year takes half a minute.
+            parts = options.case or [part for part in PARTS if not options.quick or part != "gold"]
             found = (each for part in parts for each in PARTS[part](lab, scale, not missing))
             print_rows(found, as_json=options.json)
     except (LabError, MissingDependency) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -143,11 +142,6 @@ class Lab:
         process = self.start(program, [self.peer_python, _HERE / "ingest_peers" / f"{program}.py", *arguments])
         process.line("subscribed")
         return process
-
-
-def mosquitto_sub() -> str | None:
-    """Return the path of the program, or None."""
-    return shutil.which("mosquitto_sub")
 
 
 class Blocks:

@@ -11,7 +11,6 @@ from bench_rows import LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 PAHO_DURABLE = "paho, manual acknowledgement, durable"
 PAHO_PARQUET = "paho to Parquet, not durable"
 MQ_BRIDGE = "mq-bridge to Parquet, durable"
-TEXT_SOURCE = "mosquitto_sub to a file, Spark text source"
 CEILING = "Arrow source that decodes nothing"
 SPARK_STREAM = "Spark JSON stream, dropDuplicatesWithinWatermark, Parquet"
 WITHOUT = "without deduplication"
@@ -27,9 +26,6 @@ P50, P95 = "reading made to row visible at 1,000/s: p50 s", "reading made to row
 BULK_BYTES, TRICKLE_BYTES = "spool bytes, backlog", "spool bytes, 1,000 msg/s"
 DEDUP = "silver, {devices:,} devices: rows/s"
 COST = "cost a reading, {devices:,} devices: us"
-STATE_DISK = "deduplication state, 10,000 devices x 1 year: bytes on disk"
-STATE_MEMORY = "deduplication state, 10,000 devices x 1 year: bytes in memory"
-STATE_LOAD = "deduplication state, 10,000 devices x 1 year: s to load"
 
 GOLD_BYTES = "gold, {devices:,} devices, {share:.0%} of them sent: bytes an update"
 GOLD_FILES = "gold, {devices:,} devices, {share:.0%} of them sent: files an update"
@@ -56,7 +52,6 @@ _GOALS = {
     (START, ""): Goal(5.0, MOST_OF_OURS),
     (BACKFILL, SPARK_STREAM): Goal(7.5, LEAST_RATIO),
     (READ, CEILING): Goal(0.5, LEAST_RATIO),
-    (READ, TEXT_SOURCE): Goal(0.5, LEAST_RATIO),
     (P50, ""): Goal(0.25, MOST_OF_OURS),
     (P95, ""): Goal(0.5, MOST_OF_OURS),
     (DECODE_MAPPED, OWN_FORMAT): Goal(1.5, MOST_RATIO),
@@ -80,13 +75,12 @@ class Scale:
     batch: int
     batches: int
     devices: Sequence[int]
-    with_text: bool
 
 
-FULL = Scale(5, 400_000, 60_000, 300_000, 1_000_000, 20.0, 200_000, 4, (1_000, 10_000, 100_000), True)
-QUICK = Scale(1, 150_000, 20_000, 60_000, 200_000, 4.0, 30_000, 2, (1_000, 10_000), False)
+FULL = Scale(5, 400_000, 60_000, 300_000, 1_000_000, 20.0, 200_000, 4, (1_000, 10_000, 100_000))
+QUICK = Scale(1, 150_000, 20_000, 60_000, 200_000, 4.0, 30_000, 2, (1_000, 10_000))
 # Enough to see that everything runs and what it prints.
-MINIMAL = Scale(1, 20_000, 1_000, 2_000, 4_000, 1.0, 1_000, 2, (100, 1_000), True)
+MINIMAL = Scale(1, 20_000, 1_000, 2_000, 4_000, 1.0, 1_000, 2, (100, 1_000))
 
 
 def row(case: str, ours: float, peer: float | None = None, peer_name: str = "") -> Row:

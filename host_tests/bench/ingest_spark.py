@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from bench_rows import Row
-from ingest_lab import Lab, mosquitto_sub
-from ingest_load import Publisher, packets, readings
+from ingest_lab import Lab
+from ingest_load import packets, readings
 from ingest_plan import (
     BACKFILL,
     CEILING,
@@ -23,7 +22,6 @@ from ingest_plan import (
     FEW_DEVICES,
     READ,
     SPARK_STREAM,
-    TEXT_SOURCE,
     WITHOUT,
     Scale,
     row,
@@ -125,11 +123,8 @@ def _one_batch(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
-def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure Spark reading the spool and dropping the rows.
-
-    Beside it: the upper bound, and the same without this project's source.
-    """
+def read_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
+    """Measure Spark reading the spool and dropping the rows, beside the upper bound."""
     messages = readings(scale.read, _DEVICES)
     spool = lab.new_folder("spool")
     fill(spool, messages)
@@ -147,26 +142,8 @@ def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> 
         READ: ours,
         CEILING: lambda: rate(spark.read.format("bench_ceiling").option("rows", scale.read).load()),
     }
-    if with_peers and scale.with_text and mosquitto_sub():
-        text = _written_by_mosquitto_sub(lab, messages)
-        contenders[TEXT_SOURCE] = lambda: rate(spark.read.text(str(text)))
     medians = in_turn(contenders, scale.repetitions)
-    for peer in [name for name in contenders if name != READ]:
-        yield row(READ, medians[READ], medians[peer], peer)
-
-
-def _written_by_mosquitto_sub(lab: Lab, messages: list[tuple[bytes, bytes]]) -> Path:
-    port, path = lab.broker(), lab.new_folder("text") / "messages"
-    program = mosquitto_sub()
-    assert program is not None
-    command = [program, "-p", str(port), "-q", "1", "-t", "fleet/+/telemetry", "-F", "%t %p", "-C", str(len(messages))]
-    with path.open("wb") as output, subprocess.Popen(command, stdout=output) as process:
-        publisher = Publisher(port)
-        time.sleep(0.5)  # it does not signal that it is subscribed
-        publisher.blast(packets(messages))
-        publisher.close()
-        process.wait(120)
-    return path
+    yield row(READ, medians[READ], medians[CEILING], CEILING)
 
 
 # Deduplication

@@ -43,8 +43,6 @@ def test_each_row_is_a_line_of_json_with_the_promised_keys():
         "--case",
         "spark",
         "--case",
-        "state",
-        "--case",
         "gold",
         "--case",
         "decoders",

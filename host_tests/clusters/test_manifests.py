@@ -21,7 +21,6 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
 OBJECTS = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))
 KUSTOMIZATION = yaml.safe_load((FILES / "kustomization.yaml").read_text())
-RULES = "{extends: default, rules: {line-length: {max: 128}, document-start: disable}}"
 # The oldest version of Kubernetes still maintained, and the newest that the validator knows.
 VERSIONS = ("1.33", kubernetes_validate.latest_version())
 # The files that the proof uses, and what it sets in a second file of RabbitMQ and in HAProxy's environment.
@@ -56,11 +55,6 @@ def run(*command: str) -> None:
         [sys.executable, "-m", *command], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_files_are_tidy_yaml() -> None:
-    """Planted: a key is given twice."""
-    run("yamllint", "--strict", "-d", RULES, *map(str, sorted(FILES.glob("*.yaml"))))
 
 
 def test_the_compose_specification_takes_the_file() -> None:
@@ -104,36 +98,6 @@ def test_the_containers_run_the_files_that_the_proof_runs() -> None:
     assert compose == kubernetes == (PROVED | {"enabled_plugins"}) - secret
 
 
-def test_each_file_is_where_rabbitmq_looks_for_it() -> None:
-    """Planted: ca.pem is outside the folder."""
-    wanted = {path for path in CONF.values() if path.startswith("/etc/")} | {
-        "/etc/rabbitmq/rabbitmq.conf",
-        "/etc/rabbitmq/enabled_plugins",
-    }
-    mounted = {one["target"] for name in ("configs", "secrets") for one in COMPOSE["services"]["n1"][name]}
-    assert mounted - {"/var/lib/rabbitmq/.erlang.cookie"} == wanted
-    [config] = [one for one in pod("StatefulSet", "rabbitmq")["volumes"] if one["name"] == "config"]
-    parts = [next(iter(source.values())) for source in config["projected"]["sources"]]
-    paths = {f"/etc/rabbitmq/{item['path']}" for part in parts for item in part["items"]}
-    assert paths - {"/etc/rabbitmq/conf.d/90-nodes.conf", "/etc/rabbitmq/erlang.cookie"} == wanted
-
-
-def test_the_nodes_are_those_that_the_configuration_names() -> None:
-    """Planted: a fourth node, or a renamed one."""
-    prefix = "cluster_formation.classic_config.nodes."
-    nodes = {name: node for name, node in CONF.items() if name.startswith(prefix)}
-    hosts = [service["hostname"] for service in COMPOSE["services"].values() if "hostname" in service]
-    assert sorted(nodes.values()) == sorted(f"rabbit@{host}" for host in hosts)
-    [literal] = KUSTOMIZATION["configMapGenerator"][0]["literals"]
-    file, _, lines = literal.partition("=")
-    assert file == "90-nodes.conf"
-    there = dict(line.split(" = ") for line in lines.splitlines())
-    replicas = named("StatefulSet", "rabbitmq")["spec"]["replicas"]
-    assert there == {f"{prefix}{i + 1}": f"rabbit@rabbitmq-{i}" for i in range(replicas)}
-    # Nothing else is overridden, and the proof overrides the same names.
-    assert there.keys() == nodes.keys() and "cluster_formation.classic_config.nodes.{number}" in PROOF
-
-
 def test_balancer_and_collector_know_every_node() -> None:
     """Planted: NODE3 is left out."""
     compose = COMPOSE["services"]["balancer"]["environment"]
@@ -172,16 +136,6 @@ def test_both_run_the_same_command_and_umqtt_takes_it(name: str) -> None:
         # Secrets and volumes exist only in the container.
         there = [re.sub("=/run/secrets/.*", f"={__file__}", one) for one in arguments]
         command.make_context(name, [re.sub("^/spool$", str(FILES), one) for one in there])
-
-
-@pytest.mark.parametrize("name", ["spark", "worker"])
-def test_both_run_the_same_program_of_spark(name: str) -> None:
-    """Planted: the worker of one of them has another master."""
-    service, container = COMPOSE["services"][name], containers()[name]
-    assert service["entrypoint"] == container["command"]
-    assert service.get("command") == container.get("args")
-    [port] = named("Service", "spark")["spec"]["ports"]
-    assert containers()["ingest"]["args"][1] == f"--master=spark://spark:{port['port']}"
 
 
 def test_no_secret_is_in_a_file_and_the_page_names_each() -> None:

@@ -113,13 +113,13 @@ def test_a_test_of_tier_0_has_no_socket_and_no_process(use) -> None:
 
 
 def test_files_that_share_spark_are_one_workers_and_all_that_use_it_are_named() -> None:
-    """Planted: a file that uses the session `spark` and is in no group."""
+    """Planted: a file that uses the session `spark` and is in no group, in a test whose arguments take two lines."""
     grouped = {sharing.HOST_TESTS / each for files in sharing.TOGETHER for each in files}
     assert all(path.is_file() for path in grouped)
     assert {sharing.first_of(sharing.HOST_TESTS / each) for each in sharing.TOGETHER[0]} == {
         sharing.HOST_TESTS / sharing.TOGETHER[0][0]
     }
-    uses = re.compile(r"^def test.*[(, ]spark[,)]|getfixturevalue\(\"spark\"\)", re.MULTILINE)
+    uses = re.compile(r"^def test[^)]*[(, ]spark[,\n)]|getfixturevalue\(\"spark\"\)", re.MULTILINE)
     alone = [path for path in (sharing.HOST_TESTS / "spark").rglob("test_*.py") if path not in grouped]
     assert [path for path in alone if uses.search(path.read_text())] == []
 

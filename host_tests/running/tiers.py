@@ -45,7 +45,6 @@ PLACES = {
     "end_to_end": 2,
     "kit": 2,
     "spark": 2,
-    "spark/cluster/test_cluster_docs.py": 0,
     "spark/cluster/test_cluster_laws.py": 1,
     "spark/collect": 1,
     "spark/pipeline": 1,

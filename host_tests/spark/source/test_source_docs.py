@@ -76,8 +76,3 @@ def test_the_page_names_every_option_and_every_column_and_no_other():
     assert named["Schema"] == HEADERS_ARROW_SCHEMA.names
     assert named["Options"] == list(OPTIONS)
     assert named["Writing"] == [*COLUMNS, *SINK_OPTIONS]
-
-
-def test_every_page_that_it_links_to_exists():
-    for target in re.findall(r"\]\(([^)#]+)", PAGE.read_text()):
-        assert (PAGE.parent / target).exists(), target
