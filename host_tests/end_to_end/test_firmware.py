@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paho_subscriber import Subscriber
 from umqtt_kit.data import deployed_files
-from umqtt_kit.ground_truth import ground_truth_path, read_ground_truth
+from umqtt_kit.ground_truth import ground_truth_path
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import eventually
@@ -98,19 +98,6 @@ def test_every_power_cut_begins_a_boot_with_a_higher_count_and_seq_0(board, brok
         assert min(record["seq"] for record in subscriber.records if record["boot"] == boot) == 0
 
 
-def test_an_erased_flash_repeats_the_count_but_never_the_identity(board, broker, subscriber):
-    _provision(board, broker)
-    board.start()
-    assert subscriber.wait_for(lambda: len(_boots(subscriber)) == 1)
-    board.kill()
-    board.remove("/state/boot-a")
-    board.start()
-    assert subscriber.wait_for(lambda: len(_boots(subscriber)) == 2)
-    first, second = (boot.partition("-") for boot in _boots(subscriber))
-    assert first[0] == second[0] == "1"
-    assert first[2] != second[2]
-
-
 def test_the_status_is_online_while_it_runs_and_the_will_says_offline_after(board, broker, subscriber):
     """Planted: the will says online."""
     _provision(board, broker)
@@ -122,30 +109,6 @@ def test_the_status_is_online_while_it_runs_and_the_will_says_offline_after(boar
     assert (online["online"], online["reason"]) == (True, "boot")
     assert (offline["online"], offline["reason"]) == (False, "connection lost")
     assert online["boot"] == offline["boot"] == _boots(subscriber)[0]
-
-
-def test_ping_is_answered_and_pause_answers_when_the_broker_has_everything(board, broker, subscriber, tmp_path):
-    """Planted: pause does not stop the readings."""
-    _provision(board, broker)
-    board.start()
-    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
-    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "ping"}')
-    subscriber.publish(f"fleet/{_ID}/cmd", "{")
-    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "2", "cmd": "pause"}')
-    assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 3)
-    replies = {reply["id"]: reply for reply in subscriber.payloads("reply")}
-    assert replies["1"]["result"]["boot"] == _boots(subscriber)[0]
-    assert replies[None]["ok"] is False
-    # Six intervals later, by its own clock, the board has taken no further reading.
-    ups: list[int] = []
-    while not ups or ups[-1] < ups[0] + 300:
-        subscriber.publish(f"fleet/{_ID}/cmd", json.dumps({"id": f"later {len(ups)}", "cmd": "ping"}))
-        assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 4 + len(ups))
-        ups.append(subscriber.payloads("reply")[-1]["result"]["up"])
-    made = set(read_ground_truth(tmp_path / "ground_truth"))
-    assert replies["2"]["result"]["published"] == len(made)
-    assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
-    assert subscriber.received.keys() == made
 
 
 def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscriber, tmp_path):
@@ -191,11 +154,3 @@ def test_a_wrong_setting_is_named_on_the_console(board, settings, named):
     _provision(board, 1883, **settings)
     board.start()
     board.wait_for(named)
-
-
-def test_without_a_device_id_the_hardware_names_the_board(board, broker, subscriber):
-    """Planted: every board without a device_id has the same name."""
-    _provision(board, broker, device_id=None)
-    board.start()
-    assert subscriber.wait_for(lambda: len(subscriber.records) > 0)
-    assert subscriber.records[0]["id"] == b"\x02pump7".hex()

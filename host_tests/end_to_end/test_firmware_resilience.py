@@ -10,7 +10,6 @@ import pytest
 from cable import broker as guarded
 from kit_command import umqtt_here
 from paho_subscriber import Subscriber
-from umqtt_kit.certs import Authority
 from umqtt_kit.data import deployed_files, firmware_folder
 from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -120,19 +119,6 @@ def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoa
     assert [status["reason"] for status in subscriber.payloads("status")].count("restarting") == 1
 
 
-def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscriber: Subscriber):
-    """Planted: `set` is applied but not written."""
-    board.start()
-    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
-    reply = _command(subscriber, "1", "set", key="interval_ms", value=300)
-    assert reply["result"] == {"key": "interval_ms", "value": 300, "was": 50, "applies": "now"}
-    board.kill()
-    assert json.loads(board.read("/settings.json"))["interval_ms"] == 300
-    board.start()
-    assert _command(subscriber, "2", "get", key="interval_ms")["result"]["value"] == 300
-    assert "at least" in str(_command(subscriber, "3", "set", key="brokers", value=[])["result"])
-
-
 def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_one(
     board: VirtualBoard, subscriber: Subscriber, broker: int, tmp_path: Path
 ):
@@ -154,40 +140,6 @@ def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_o
     for told in ("nobody listens", "cannot be looked up"):
         assert subscriber.wait_for(lambda told=told: any(told in one["text"] for one in subscriber.payloads("log")))
     assert "Traceback" not in board.output
-
-
-def test_a_board_that_wakes_in_2021_asks_no_broker_for_its_certificate(tmp_path: Path):
-    """Planted: the board's calendar is trusted."""
-    Authority(tmp_path).create("fleet")
-    settings = {"device_id": _ID, "brokers": ["mqtts://127.0.0.1:1"], "wifi": ["a"], "ntp_host": "127.0.0.1:9"}
-    try:
-        board = VirtualBoard(tmp_path / "flash.img", board="RPI_PICO_W")
-    except MicroPythonMissing as missing:
-        pytest.skip(str(missing))
-    with board:
-        values = {"/settings.json": settings, "/secrets.json": {"tls": {"ca": "/ca.pem"}}}
-        files = {path: json.dumps(value).encode() for path, value in values.items()}
-        board.install({**deployed_files(), "/ca.pem": tmp_path / "ca.pem", **files})
-        board.start()
-        board.wait_for("warning broker: TLS has to wait until the time is known")
-
-
-def test_brokers_that_a_command_set_and_nobody_reaches_go_back_and_the_log_says_so(
-    board: VirtualBoard, subscriber: Subscriber, broker: int
-):
-    """Planted: the settings stay."""
-    health = (firmware_folder() / "app/health.py").read_text()
-    assert "TRIAL_MS = 600_000" in health
-    board.install({"/app/health.py": health.replace("TRIAL_MS = 600_000", "TRIAL_MS = 1_000").encode()})
-    board.start()
-    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
-    wrong = ["mqtt://127.0.0.1:1"]
-    assert _command(subscriber, "1", "set", key="brokers", value=wrong)["result"]["applies"] == "after reboot"
-    subscriber.publish(f"fleet/{_ID}/cmd", json.dumps({"id": "2", "cmd": "reboot"}))
-    assert subscriber.wait_for(lambda: any("reached no broker" in one["text"] for one in subscriber.payloads("log")))
-    back = _command(subscriber, "3", "get", key="brokers")["result"]["value"]
-    assert back == [f"mqtt://127.0.0.1:{broker}"]
-    assert board.lives == 3
 
 
 def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard, broker: int):

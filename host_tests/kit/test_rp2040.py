@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -285,74 +284,6 @@ def test_a_power_cut_leaves_an_operation_half_done_and_follows_from_its_seed(tmp
             whole += changed == size
             partly += 0 < changed < size
     assert partly >= 30 and whole <= 2
-
-
-_ROM_PROGRAM = """
-import { ROM_SIZE, Rom } from "FOLDER/rom.mjs";
-let rom;
-const mcu = {
-  sram: new Uint8Array(1024), flash: new Uint8Array(1024),
-  loadBootrom(words) { rom = new DataView(words.buffer); },
-};
-const functions = new Rom(mcu, null, () => {}, () => {});
-const core = {
-  registers: new Uint32Array(16), LR: 0x20000001, PC: 0, BXWritePC(address) { this.PC = address & ~1; },
-};
-function call(address, given) {
-  core.registers.set(given);
-  core.PC = address & ~1;
-  functions.call(core);
-  if (core.PC !== 0x20000000) throw new Error("does not return");
-  return [...core.registers.slice(0, 4)];
-}
-// As an image finds a function: by the table and the function that reads it.
-const find = (table, code) => call(rom.getUint16(0x18, true),
-  [rom.getUint16(table, true), code.charCodeAt(0) | code.charCodeAt(1) << 8])[0];
-const answers = %s.map(([table, index, given]) => call(
-  index === null ? find(0x14, table) : rom.getUint32(find(0x16, table) + index, true), given));
-console.log(JSON.stringify({ answers, none: find(0x14, "XX"), version: rom.getUint8(0x13) }));
-"""
-
-
-def _float(value: float) -> list[int]:
-    return list(struct.unpack("<I", struct.pack("<f", value)))
-
-
-def _double(value: float) -> list[int]:
-    return list(struct.unpack("<2I", struct.pack("<d", value)))
-
-
-@needs_node
-def test_the_roms_functions_are_found_and_compute_as_its_data_sheet_says(tmp_path: Path):
-    """Planted: conversions to integers truncate instead of rounding down; the table is off by one."""
-    cases: list[tuple[str, int | None, list[int], list[int]]] = [
-        ("SF", 0x00, _float(1.5) + _float(2.25), _float(3.75)),
-        ("SF", 0x04, _float(1.5) + _float(2.25), _float(-0.75)),
-        ("SF", 0x0C, _float(1) + _float(3), _float(1 / 3)),
-        ("SF", 0x14 + 4, _float(2), _float(2**0.5)),
-        ("SF", 0x1C, _float(-3.5), [2**32 - 4]),
-        ("SF", 0x1C, _float(1e20), [2**31 - 1]),
-        ("SF", 0x20, [*_float(-0.3), 4], [2**32 - 5]),
-        ("SF", 0x24, _float(-1), [0]),
-        ("SF", 0x30, [2**32 - 6, 2], _float(-1.5)),
-        ("SF", 0x40, _float(1), [*_float(0.8414709848078965), *_float(0.5403023058681398)]),
-        ("SF", 0x6C, _float(-(2**40)), [0, 2**32 - 256]),
-        ("SF", 0x7C, _float(1.5), _double(1.5)),
-        ("SD", 0x08, _double(1.1) + _double(1.1), _double(1.1 * 1.1)),
-        ("SD", 0x5C, [1, 2**32 - 1], _double(-(2.0**32) + 1)),
-        ("SD", 0x74, _double(2.0**63), [0, 2**31]),
-        ("SD", 0x7C, _double(0.1), _float(0.1)),
-        ("L3", None, [0x00010000], [15]),
-        ("L3", None, [0], [32]),
-        ("T3", None, [0x00010000], [16]),
-        ("P3", None, [0xF0F00001], [9]),
-        ("R3", None, [0x00000003], [0xC0000000]),
-    ]
-    given = json.dumps([case[:3] for case in cases])
-    answer = _in_node(tmp_path, _ROM_PROGRAM % given)
-    assert answer["none"] == 0 and answer["version"] == 3
-    for (table, index, arguments, wanted), got in zip(cases, answer["answers"], strict=True):
-        assert got[: len(wanted)] == wanted, (table, index, arguments)
 
 
 # With an image

@@ -26,43 +26,6 @@ def session(peer: ScriptedPeer, **connack: object) -> Link:
     return link
 
 
-def test_publish_and_subscribe(run):
-    def script(peer):
-        link = session(peer)
-        link.answer(link.expect(Type.SUBSCRIBE))
-        for qos in (0, 1, 2):
-            packet = link.expect(Type.PUBLISH, topic_name=b"a/b", qos=qos, payload="stri\u00f1g".encode())
-            link.answer(packet)
-            if qos == 2:
-                link.answer(link.expect(Type.PUBREL))
-        link.send(publish(b"a/b", b"one", qos=1, packet_id=7))
-        link.expect(Type.PUBACK, packet_id=7)
-        link.expect(Type.PINGREQ)
-        link.expect(Type.DISCONNECT)
-
-    printed = run(
-        """
-print(c.connect())
-c.subscribe(b"a/#", qos=1)
-for qos in (0, 1, 2):
-    c.publish("a/b", "stri\\u00f1g", qos=qos)
-c.wait_msg()
-c.ping()
-c.disconnect()
-""",
-        script,
-    )
-    assert printed == ["False", "got b'a/b' b'one'"]
-
-
-def test_check_msg_returns_at_once(run):
-    def script(peer):
-        link = session(peer)
-        link.expect(Type.DISCONNECT)
-
-    assert run("c.connect(); c.check_msg(); print('back'); c.disconnect()", script) == ["back"]
-
-
 def test_robust_calls_a_connect_that_the_program_overrides(run):
     def script(peer):
         link = session(peer)
