@@ -1,22 +1,18 @@
 """A board's life with the tools: provisioned, deployed, read, commanded, crashed, repaired, updated and rolled back.
 
-Once as a story, with each step in the state that the previous one left; and each step alone, on a board brought into
-the required state by the shortest way. The board is real MicroPython, mpremote the real one.
-
-`make test` runs the story, which has every step, and one step alone; UMQTT_FULL_SWEEPS=1 runs all.
+A story in which each step finds the board in the state that the previous one left. The board is real MicroPython,
+mpremote the real one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +28,6 @@ from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-_in_full = pytest.mark.skipif(not os.environ.get("UMQTT_FULL_SWEEPS"), reason="a full sweep: set UMQTT_FULL_SWEEPS=1")
 _ID = "pump-7"
 # A sensor whose error no `except Exception` of the firmware catches.
 _CRASHES = """
@@ -87,20 +82,11 @@ class Listener:
             self._changed.notify_all()
 
 
-@cache
-def _compiled() -> dict[str, bytes]:
-    """Return the firmware as `umqtt deploy` sends it, with the record that says so."""
-    files = dict(build("UNIX", ()).files)
-    record = {"version": _OLD, "board": "UNIX", "optional": [], "complete": True, "files": dict.fromkeys(files, "")}
-    return files | {"/deployed.json": json.dumps(record).encode()}
-
-
 class Bench:
     """A board on the cable, a broker and a listener."""
 
     def __init__(self, cable: Cable, board: VirtualBoard, port: int, folder: Path, listener: Listener) -> None:
         self.cable, self.board, self.port, self.folder, self.listener = cable, board, port, folder, listener
-        self.owned: dict[str, dict[str, str]] = {}
 
     def umqtt(self, *arguments: str, code: int = 0) -> str:
         """Run the command, which must end with this code; return its stdout, or its stderr if code is not 0."""
@@ -209,24 +195,6 @@ class Bench:
         assert json.loads(self.umqtt("ota", _ID, "--rollback", "--json"))["slot"] == "base"
         assert self.cmd("ping")["slot"] == "base"
 
-    # The states, reached by the shortest way
-
-    def put(self, files: dict[str, bytes] | None = None, **settings: object) -> None:
-        """Put the flash of the switched-off board into the state that provisioning and deploying would leave.
-
-        files: these instead of all files.
-        """
-        values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{self.port}"], "interval_ms": 100,
-                  "wifi": ["workshop"], **settings}  # fmt: skip
-        self.board.stop()
-        secrets = {"wifi": {"workshop": "correct horse"}, **self.owned}
-        self.board.install((_compiled() if files is None else files) | {"/settings.json": json.dumps(values).encode(),
-                                          "/secrets.json": json.dumps(secrets).encode()})  # fmt: skip
-
-    def run(self) -> None:
-        self.board.start()
-        self.listener.reads()
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -241,9 +209,8 @@ def bench(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         listener = Listener(port)
         running.callback(listener.close)
         board = running.enter_context(cable.board())
-        bench = Bench(cable, board, port, tmp_path, listener)
-        bench.owned = own(_ID, tmp_path, monkeypatch)
-        yield bench
+        own(_ID, tmp_path, monkeypatch)
+        yield Bench(cable, board, port, tmp_path, listener)
 
 
 def test_the_life_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -267,73 +234,3 @@ def test_the_life_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     for boot in {one["boot"] for one in readings}:
         seqs = sorted({one["seq"] for one in readings if one["boot"] == boot})
         assert seqs == list(range(len(seqs)))
-
-
-@_in_full
-def test_provision_alone(bench: Bench):
-    bench.provision()
-
-
-@_in_full
-def test_deploy_alone(bench: Bench):
-    bench.put({})
-    bench.board.start()
-    bench.deploy()
-
-
-@_in_full
-@pytest.mark.parametrize("step", ["see_the_boot_in_the_logs", "ping", "set", "reboot"])
-def test_a_step_alone_on_a_board_that_runs(bench: Bench, step: str):
-    bench.put()
-    bench.run()
-    getattr(bench, step)()
-
-
-@_in_full
-def test_ota_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    bench.put()
-    bench.run()
-    bench.ota(monkeypatch)
-
-
-@_in_full
-def test_crash_and_safe_mode_alone(bench: Bench):
-    bench.put(sensors=_SENSORS)
-    bench.board.install({"/sensors/broken.py": _CRASHES.encode()})
-    bench.board.start()
-    bench.safe_mode()
-
-
-def test_mending_alone_leads_out_of_safe_mode(bench: Bench):
-    bench.put(sensors=_SENSORS)
-    # A count of three failures in a row, as startup.py writes it.
-    bench.board.install({"/sensors/broken.py": _CRASHES.encode(), "/state/boot-a": _record("3 2"),
-                         "/state/mark": _record("3 x")})  # fmt: skip
-    bench.board.start()
-    bench.listener.until(lambda: [one for one in bench.listener.said("status") if one["reason"] == "safe mode"])
-    bench.mend()
-
-
-@_in_full
-def test_a_bad_version_alone_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    bench.put()
-    bench.run()
-    bench.ota_of_a_bad_version(monkeypatch)
-    assert bench.cmd("ping")["slot"] == "base"
-
-
-@_in_full
-def test_rollback_alone(bench: Bench):
-    bench.put()
-    version = {f"/ota/a{path}": content for path, content in _compiled().items() if path.startswith(("/app/", "/lib/"))}
-    bench.board.install(version | {"/ota/current": _record("a - 0 base -")})
-    bench.run()
-    assert bench.cmd("ping")["slot"] == "a"
-    bench.rollback()
-
-
-def _record(words: str) -> bytes:
-    """Return a line of words and their CRC-32, as startup.py keeps its records."""
-    from binascii import crc32
-
-    return f"{words} {crc32(words.encode()):08x}\n".encode()
