@@ -36,10 +36,6 @@ def named(kind: str, name: str) -> dict:
     return next(one for one in OBJECTS if (one["kind"], one["metadata"]["name"]) == (kind, name))
 
 
-def pod(kind: str, name: str) -> dict:
-    return named(kind, name)["spec"]["template"]["spec"]
-
-
 def pod_labels(kind: str, name: str) -> dict:
     return named(kind, name)["spec"]["template"]["metadata"]["labels"]
 

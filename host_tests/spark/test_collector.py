@@ -293,25 +293,6 @@ def test_a_refused_user_of_a_virtual_host_is_told_that_it_may_be_another(monkeyp
     assert hint in error and ("virtual host" in error) == bool(hint)
 
 
-@pytest.mark.usefixtures("newest")
-def test_a_full_disk_acknowledges_nothing_and_collects_again_when_there_is_room(monkeypatch, tmp_path):
-    packet = publish_packet("t", b"kept", 5)
-    full = iter([True])
-    append = Spool.append
-
-    def append_once_full(self: Spool, data: bytes, count: int, received_ms: int, level: int) -> None:
-        with monkeypatch.context() as patch:
-            if next(full, False):
-                patch.setattr(self, "_sync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            append(self, data, count, received_ms, level)
-
-    monkeypatch.setattr(Spool, "append", append_once_full)
-    one, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, packet], [CONNACK_PRESENT, packet]])
-    assert one.counters.spool_errors == 1
-    assert sum(data[:1] == b"\x40" for _, data in log) == 1
-    assert payloads_in(tmp_path / "north") == [b"kept"]
-
-
 def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_gets_nothing_again(
     broker, publish, tmp_path
 ):

@@ -22,8 +22,6 @@ from spark_ingest.errors import SpoolDamaged
 from spark_ingest.source import rows
 from spark_ingest.spool import blocks
 from spark_ingest.spool.blocks import BLOCK_HEADER, encode_block_header, segment_path
-from spark_ingest.spool.copied import CopiedSpools
-from spark_ingest.spool.copier import Copier
 from spark_ingest.spool.messages import Message, messages, verify
 from spark_ingest.spool.properties import MOST_REPEATED, NO_PROPERTIES, Properties, decode_properties, variable_integer
 from spark_ingest.spool.view import SpoolView
@@ -276,24 +274,6 @@ def test_a_flipped_bit_or_another_magic_is_damage_and_never_a_wrong_row(folder):
         segment_path(folder, 0).write_bytes(data)
         with pytest.raises(SpoolDamaged, match="is damaged at byte 0"):
             rows_of(folder, min(end, len(data)))
-
-
-def test_copies_have_the_properties(tmp_path):
-    """Planted: headers of blocks that are written with the other magic."""
-    with Spool(tmp_path / "spool" / "north") as spool:
-        for number in range(4):
-            packet = with_properties("t", b"%d" % number, SITE) if number % 2 else publish_packet("t", b"%d" % number)
-            spool.append(packet, 1, RECEIVED_MS, 5 if number % 2 else 4)
-    view = SpoolView(tmp_path / "spool" / "north")
-    with Copier(view, tmp_path / "copies") as copier:
-        copier.copy()
-    copied = CopiedSpools(tmp_path / "copies").view("north")
-    place = copied.durable()
-    assert place is not None and place == view.durable()
-    headers = [list(one.headers(0, 0, place.position)) for one in (view, copied)]
-    assert headers[0] == headers[1] and [header.level for header in headers[1]] == [4, 5, 4, 5]
-    assert list(messages(copied)) == list(messages(view))
-    assert verify(copied).damages == []
 
 
 # From a publisher to the rows

@@ -71,24 +71,6 @@ def test_the_message_names_the_limit_what_was_missing_and_the_last_answer(what: 
     assert str(caught.value) == f"not within {WAIT_LIMIT_S:g} s: {said} (last: [])"
 
 
-def test_a_description_is_made_at_the_end_only():
-    def describe() -> str:
-        raise AssertionError("nobody asked")
-
-    answers = iter([False, True])
-    assert eventually(lambda: next(answers), describe, clock=OwnTime())
-
-
-def test_an_error_of_the_condition_ends_the_wait():
-    def condition() -> bool:
-        raise KeyError("broken")
-
-    clock = OwnTime()
-    with pytest.raises(KeyError, match="broken"):
-        eventually(condition, clock=clock)
-    assert clock.sleeps == []
-
-
 def test_the_event_loop_runs_between_two_calls_of_an_asynchronous_condition():
     async def scenario(loop: asyncio.AbstractEventLoop) -> None:
         happened: list[float] = []
@@ -96,25 +78,5 @@ def test_the_event_loop_runs_between_two_calls_of_an_asynchronous_condition():
         began_s = loop.time()
         assert await eventually_async(lambda: happened) == [began_s + 30]
         assert loop.time() - began_s <= 30.1
-
-    in_virtual_time(scenario)
-
-
-def test_an_asynchronous_wait_gives_up_at_the_limit_of_its_loops_clock():
-    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
-        began_s = loop.time()
-        with pytest.raises(NotInTime, match=rf"^not within {WAIT_LIMIT_S:g} s: the moon \(last: None\)$"):
-            await eventually_async(lambda: None, "the moon")
-        assert 0 < loop.time() - began_s - WAIT_LIMIT_S < 1
-
-    in_virtual_time(scenario)
-
-
-def test_what_is_true_already_costs_no_turn_of_the_event_loop():
-    async def scenario(loop: asyncio.AbstractEventLoop) -> None:
-        turns: list[int] = []
-        loop.call_soon(turns.append, 1)
-        assert await eventually_async(lambda: "there") == "there"
-        assert turns == []
 
     in_virtual_time(scenario)

@@ -27,7 +27,6 @@ from gold_tables import (
     fleet,
     outage,
     write_rows,
-    write_silver,
     write_table,
 )
 from hypothesis import example, given, settings
@@ -68,18 +67,6 @@ def test_the_same_tables_give_the_same_page_byte_for_byte_at_the_same_time(
     again = tmp_path / "again.html"
     write_report(tables, again, made_at=MADE_AT)
     assert again.read_bytes() == page_file.read_bytes()
-
-
-def test_the_order_of_rows_in_the_tables_does_not_show(tmp_path: Path) -> None:
-    fleet(tmp_path, devices=12, days=0.5, names=["same", "Same", "\u00e4", "z" * 200])
-    first = collect(Gold(tmp_path), 7)
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    for name in ("devices", "boots", "gaps", "alerts", "traffic"):
-        shuffled = rows(tmp_path, name)
-        random.Random(seed).shuffle(shuffled)
-        write_rows(tmp_path, name, shuffled)
-    assert collect(Gold(tmp_path), 7) == first
 
 
 def test_lines_and_bands_are_the_means_and_percentiles_of_the_windows(tmp_path: Path) -> None:
@@ -148,16 +135,6 @@ def test_a_timeline_reaches_from_start_to_end_in_whole_steps_and_is_never_too_lo
         assert found.index(np.array([start]))[0] == 0
 
 
-def test_rates_add_up_to_the_readings_also_where_a_step_has_only_begun(tables: Path) -> None:
-    data = collect(Gold(tables), 7)
-    traffic = data["traffic"]
-    begin = [traffic["start"] + traffic["step"] * i for i in range(traffic["count"])]
-    minutes = [(min(at + traffic["step"], data["as_of"]) - max(at, data["from"])) / 60 for at in begin]
-    assert min(minutes) < traffic["step"] / 60, "the last step is one that has only begun"
-    total = sum(rate * length for rate, length in zip(traffic["readings"], minutes, strict=True))
-    assert total == pytest.approx(sum(row["readings"] for row in rows(tables, "traffic")), rel=1e-3)
-
-
 def test_an_outage_of_five_seconds_its_backlog_and_its_end_are_seen(tmp_path: Path) -> None:
     """Planted: the charts of a short time are made from gold's minutes; a reading waits until the end of its step."""
     rows = outage(tmp_path)
@@ -182,25 +159,6 @@ def test_an_outage_of_five_seconds_its_backlog_and_its_end_are_seen(tmp_path: Pa
     assert temperature["step"] < 60
     own = decoded(temperature["lines"]["0"])
     assert None not in own[:-1], "by the readings' own time nothing is missing"
-
-
-@pytest.mark.parametrize("apart_s", [1, 20, 60])
-def test_steps_are_not_finer_than_readings_come(tmp_path: Path, apart_s: int) -> None:
-    """Planted: steps of a second, whatever the interval of the readings."""
-    start = END_US - HOUR // 2
-    write_silver(
-        tmp_path,
-        [
-            {"device_id": f"d{device}", "seq": n, "taken": at, "received": at + 1, "m": {"t": 1.0}}
-            for device in range(5)
-            for n, at in enumerate(range(start + device * US, END_US, apart_s * US))
-        ],
-    )
-    data = collect(Gold(tmp_path), 7)
-    [metric] = data["metrics"]
-    assert all(None not in decoded(line)[1:-1] for line in metric["lines"].values())
-    assert 0 not in data["traffic"]["readings"][1:-1]
-    assert metric["count"] <= 96 and data["traffic"]["count"] <= 240
 
 
 def test_long_times_and_very_many_readings_are_read_from_gold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gold_tables import END_US, HOUR, MADE_AT, decoded, empty, fleet, outage, write_rows
+from gold_tables import END_US, HOUR, decoded, empty, fleet, write_rows
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.report import write_report
@@ -351,56 +351,6 @@ def test_empty_tables_give_a_page_that_says_so(open_page: OpenPage, tmp_path: Pa
     assert not re.search(r"NaN|undefined|null|Infinity|1970", text)
 
 
-def test_an_outage_of_seconds_is_drawn_with_its_backlog_by_the_second(open_page: OpenPage, tmp_path: Path) -> None:
-    """Planted: times are shown without their seconds."""
-    outage(tmp_path)
-    write_report(tmp_path, tmp_path / "report.html")
-    page = open_page(tmp_path / "report.html")
-    expect(page.locator("#rate h3")).to_have_text("Message rate readings a second")
-    expect(page.locator("#rate .legend")).to_have_text("taken on the devicesreceived")
-    waiting = page.locator("#waiting")
-    expect(waiting.locator(".readout")).to_contain_text("It rises while a network is away")
-    expect(waiting.locator(".plot")).to_have_attribute("aria-label", re.compile("not yet received: 0 to 240, "))
-    times = waiting.locator("svg text").filter(has_text=":").all_text_contents()
-    assert len(times) > 3 and all(re.fullmatch(r"11:\d\d:\d\d", one) for one in times)
-    waiting.locator(".plot").focus()
-    page.keyboard.press("Home")
-    expect(waiting.locator(".readout")).to_contain_text("18 Nov 11:08:20 to 11:08:21: taken and not yet received ")
-    expect(tile(page, "Online")).to_have_text("8")
-    expect(page.locator(".tile").nth(1)).to_contain_text("2 said goodbye, 1 lost, 1 without a status")
-    tags = page.locator("#rows .tag").all_text_contents()
-    assert tags == ["said goodbye", "said goodbye", "disconnected"]
-
-
-def test_one_device_that_has_just_begun_gives_charts_of_what_there_is(open_page: OpenPage, tmp_path: Path) -> None:
-    empty(tmp_path)
-    at = END_US + 10_000_000
-    write_rows(tmp_path, "devices", [{"device_id": "first", "health": "ok", "last_seen": at, "readings": 1}])
-    write_rows(tmp_path, "boots", [{"device_id": "first", "boot": "1-a", "first_seen": at, "last_seen": at}])
-    write_rows(tmp_path, "traffic", [{"minute": END_US, "readings": 1, "devices": 1, "delay_p50_ms": 80.0}])
-    window = {"device_id": "first", "window_start": END_US, "metric": "soil_pct", "n": 1, "sum": 41.5}
-    write_rows(tmp_path, "windows", [window])
-    write_report(tmp_path, tmp_path / "report.html")
-    page = open_page(tmp_path / "report.html", "#device=first")
-    expect(tile(page, "Online")).to_have_text("\u2013")
-    expect(page.locator(".tile").nth(1)).to_contain_text("1 without a status")
-    expect(page.locator("#waiting")).to_be_hidden()
-    expect(page.locator("#alerts-rows")).to_have_text("No alerts.")
-    expect(page.locator("#reboots-note")).to_have_text("No device has restarted in this time.")
-    expect(page.locator("#gaps-note")).to_have_text("Every seq has arrived.")
-    expect(page.locator("#losses .plot")).to_contain_text("1")
-    soil = page.locator("figure[data-metric=soil_pct]")
-    expect(soil.locator("h3")).to_have_text("soil_pct metric")
-    expect(soil.locator("circle.b")).to_have_count(1)
-    soil.locator(".plot").focus()
-    page.keyboard.press("End")
-    expect(soil.locator(".readout")).to_contain_text("first 41.5")
-    page.locator("#rate .plot").focus()
-    page.keyboard.press("End")
-    expect(page.locator("#rate .readout")).to_have_text("18 Nov 11:10 to 11:11: readings 1")
-    assert not re.search(r"NaN|undefined|null|Infinity|1970", page.locator("body").inner_text())
-
-
 def test_what_cannot_be_counted_of_a_device_without_seq_is_not_known(open_page: OpenPage, tmp_path: Path) -> None:
     """Planted: a dash or 0 where nobody can say; "not known" where a count is 0."""
     empty(tmp_path)
@@ -429,31 +379,6 @@ OVERLAPS = """() => [
 ].map((node) => node.textContent)"""
 
 
-def test_long_names_of_rules_and_groups_are_shown_and_so_are_clocks_and_when_it_was_made(
-    open_page: OpenPage, tmp_path: Path
-) -> None:
-    """Planted: a rule's name of one line; a cell that is a flex box; a footer without a time."""
-    fleet(tmp_path, devices=12, days=0.5)
-    gold = Gold(tmp_path)
-    rule, group = "greenhouse too warm for the tomatoes at night " * 2, "greenhouse north, tomatoes and cucumbers"
-    rows = [row | {"device_group": group, "clock_ok_share": 0.5} for row in gold.read("devices").to_pylist()]
-    write_rows(tmp_path, "devices", rows)
-    alert = {"device_id": rows[0]["device_id"], "kind": "threshold", "since": END_US - HOUR, "text": "t", "rule": rule}
-    write_rows(tmp_path, "alerts", [alert, alert | {"rule": "x" * 120}, alert | {"rule": "short"}])
-    write_report(tmp_path, tmp_path / "report.html", made_at=MADE_AT)
-    page = open_page(tmp_path / "report.html")
-    for width in (320, 400, 760, 1100, 1280):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate(OVERLAPS) == [], width
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-    card = page.locator("#devices").bounding_box()
-    cell = page.locator("#rows td.group").first.bounding_box()
-    assert card and cell and cell["x"] + cell["width"] < card["x"] + card["width"], "seen without scrolling"
-    expect(page.locator("#rows td.group").first).to_have_attribute("title", group)
-    expect(page.locator("#rows tr").first.locator("[data-label='Clock right']")).to_have_text("50 %")
-    expect(page.locator("#made")).to_have_text("Made by umqtt report at 19 Nov 2026, 12:06 UTC.")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_phones_and_a_desk_with_text_that_can_be_read(
     open_page: OpenPage, page_file: Path, tmp_path: Path, scheme: str
@@ -472,20 +397,6 @@ def test_it_fits_phones_and_a_desk_with_text_that_can_be_read(
     assert light == (scheme == "light")
     page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
     assert (tmp_path / f"{scheme}.png").stat().st_size > 50_000, "a page that was not painted compresses to nothing"
-
-
-def test_a_phone_has_no_table_heads_but_sorts(open_page: OpenPage, tables: Path, page_file: Path) -> None:
-    devices = collect(Gold(tables), 7)["devices"]
-    page = open_page(page_file, viewport={"width": 375, "height": 800}, has_touch=True, is_mobile=True)
-    expect(page.locator("#heads")).to_be_hidden()
-    page.select_option("#sort", "duplicates")
-    first = max(range(40), key=lambda i: devices["duplicates"][i])
-    expect(page.locator("#rows th .open").first).to_have_text(devices["id"][first])
-    small = page.evaluate(
-        "[...document.querySelectorAll('input, select')].filter((one) => one.getClientRects().length"
-        " && parseFloat(getComputedStyle(one).fontSize) < 16 && one.type !== 'radio').length"
-    )
-    assert small == 0, "a phone zooms into fields with small type"
 
 
 def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
