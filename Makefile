@@ -12,8 +12,8 @@ MIP_READY := $(or $(wildcard $(VENV)/.ready),build/mip-venv/.ready)
 # Each of the hundreds of processes of a test run would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # A file's tests share what is slow to start, so a worker takes whole files, the longest first. Most of a worker's time is
-# waiting, so there are three of them for each of two cores.
-PARALLEL := -n 6 --dist loadfile --no-loadscope-reorder
+# waiting, so there are more of them than cores.
+PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup mip demo check test test-costs size-of-things lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean

@@ -14,13 +14,10 @@ seconds. Exit code: 0, or 1 if a law was broken, a mistake not caught, a takeove
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import random
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -29,11 +26,10 @@ import attacks
 import broker_mistakes
 import failover_law
 import kill_law
+import proving
 import trace_load
 from law_peer import LEVELS
 from umqtt_testkit.redis_server import find_redis
-
-_EXIT_BROKEN = 1
 
 # Kills in one control, and seeds it is tried with: a mistake that shows only sometimes must show in one of them.
 _CONTROL_KILLS = 4
@@ -64,23 +60,16 @@ _CREW = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="proves the broker")
-    parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
-    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
-    parser.add_argument("--kills", type=int, help="how many kills with each version of the protocol")
-    options = parser.parse_args(arguments)
-    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
-    kills = options.kills or (10 if options.quick else 50)
+    more = {"--kills": {"type": int, "help": "how many kills with each version of the protocol"}}
+    return proving.run(_prove, "proves the broker", arguments, more)
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
-    begun = time.monotonic()
+def _prove(options: argparse.Namespace, say: proving.Say) -> tuple[dict[str, object], bool]:
+    seed, kills = options.seed, options.kills or (10 if options.quick else 50)
     with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
         tally = kill_law.Tally()
         for level in LEVELS:
-            say(f"seed {seed}: {kills} kills, protocol level {level}")
+            say(f"{kills} kills, protocol level {level}")
             found = kill_law.run(_new(folder, "kills"), kills, seed, protocol_level=level, say=say)
             for failure in found.failures[:20]:
                 say(f"  {failure}")
@@ -106,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     say("attacks")
     attacked, hurt = attacks.run_all(say, quick=options.quick)
     takeover_p95_s = round(_p95(tally.takeover_s), 2)
-    result = {
+    found = {
         "runs": tally.runs,
         "messages": tally.messages,
         "lost": tally.lost,
@@ -120,16 +109,12 @@ def main(arguments: list[str] | None = None) -> int:
         "controls_caught": sum(1 for how in caught.values() if how),
         "attacks": attacked,
         "attacks_hurt": hurt,
-        "seed": seed,
-        "seconds": round(time.monotonic() - begun, 1),
     }
-    print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
-    is_broken = tally.broken or not_synced or hurt or result["controls_caught"] != result["controls"]
-    is_slow = takeover_p95_s > failover_law.TAKEOVER_LIMIT_S
-    return _EXIT_BROKEN if is_broken or is_slow else 0
+    is_broken = tally.broken or not_synced or hurt or found["controls_caught"] != found["controls"]
+    return found, bool(is_broken or takeover_p95_s > failover_law.TAKEOVER_LIMIT_S)
 
 
-def _trace(folder: str, seed: int, level: int, say: Callable[[str], None]) -> int:
+def _trace(folder: str, seed: int, level: int, say: proving.Say) -> int:
     law = trace_load.trace(_new(folder, "trace"), seed, protocol_level=level)
     packets = sum(law.checked.values())
     say(f"trace, protocol level {level}: {packets} packets, {law.needless} PUBACKs that needed no disk")
@@ -138,7 +123,7 @@ def _trace(folder: str, seed: int, level: int, say: Callable[[str], None]) -> in
     return len(law.violations)
 
 
-def _fail_over(folder: str, seed: int, runs: int, say: Callable[[str], None]) -> kill_law.Tally:
+def _fail_over(folder: str, seed: int, runs: int, say: proving.Say) -> kill_law.Tally:
     tally = kill_law.Tally()
     for number in range(seed, seed + runs):
         faults, engine = failover_law.plan(number)

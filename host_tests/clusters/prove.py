@@ -17,17 +17,16 @@ law was broken; then the folder is kept and named.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import proving
 import pytest
 from chain import CANNOT, Outcome, run
 from engines import ENGINES
@@ -36,21 +35,14 @@ _COUNTS = ("lost", "duplicated", "commands_lost")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the proof; return the exit code."""
-    parser = argparse.ArgumentParser(description="proves that a cluster loses nothing")
-    parser.add_argument("--quick", action="store_true", help="each fault once, and none that an engine cannot survive")
-    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
-    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
-    parser.add_argument("--engine", choices=sorted(ENGINES), help="this one alone")
-    options = parser.parse_args(arguments)
-    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
+    more = {"--engine": {"choices": sorted(ENGINES), "help": "this one alone"}}
+    return proving.run(_prove, "proves that a cluster loses nothing", arguments, more)
+
+
+def _prove(options: argparse.Namespace, say: proving.Say) -> tuple[dict[str, object], bool]:
+    seed = options.seed
     folder = Path(tempfile.mkdtemp(prefix="umqtt-prove-cluster-"))
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
-    say(f"seed {seed} in {folder}")
-    begun = time.monotonic()
+    say(f"in {folder}")
     outcomes: dict[str, Outcome] = {}
     cannot: dict[str, dict[str, object]] = {}
     for engine in [options.engine] if options.engine else ENGINES:
@@ -70,20 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
         except pytest.skip.Exception as missing:
             say(f"{engine}: {missing}")
     sums = {name: sum(getattr(outcome, name) for outcome in outcomes.values()) for name in _COUNTS}
-    result = {
-        "engines": {engine: asdict(outcome) for engine, outcome in outcomes.items()},
-        "cannot": cannot,
-        **sums,
-        "seed": seed,
-        "seconds": round(time.monotonic() - begun, 1),
-    }
-    broken = any(sums.values())
-    if broken:
+    if any(sums.values()):
         say(f"a law was broken: see {folder}")
     else:
         shutil.rmtree(folder)
-    print(json.dumps(result) if options.json else f"{sums}, seed {seed}")
-    return 1 if broken or not outcomes else 0
+    found = {"engines": {engine: asdict(outcome) for engine, outcome in outcomes.items()}, "cannot": cannot, **sums}
+    return found, any(sums.values()) or not outcomes
 
 
 def _run(engine: str, folder: Path, faults: list[str], seed: int) -> Outcome:

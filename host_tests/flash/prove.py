@@ -10,59 +10,52 @@ MicroPython is missing.
 from __future__ import annotations
 
 import argparse
-import json
-import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import flash_kills
 import flash_plan
 import flash_wear
+import proving
 from umqtt_testkit.interpreter import MicroPythonMissing
 
-_EXIT_BROKEN = 1
 _EXIT_MISSING = 6
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="proves the flash store")
-    parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
-    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
-    parser.add_argument("--cuts", type=int, help="how many power cuts at least")
-    parser.add_argument("--kills", type=int, help="how many kills of the virtual board")
-    options = parser.parse_args(arguments)
-    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
-    cuts = options.cuts or (20_000 if options.quick else 1_000_000)
-    kills = options.kills or (10 if options.quick else 200)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
-    begun = time.monotonic()
+    more = {
+        "--cuts": {"type": int, "help": "how many power cuts at least"},
+        "--kills": {"type": int, "help": "how many kills of the virtual board"},
+    }
     try:
-        say(f"seed {seed}: planted mistakes")
-        caught = flash_plan.catch_controls(seed)
-        for control, how in caught.items():
-            say(f"  {control}: {how.partition('; ledger')[0][:160] or 'NOT CAUGHT'}")
-        say("wear")
-        wear = flash_wear.measure()
-        for line in flash_wear.table(wear):
-            say("  " + line)
-        say(f"{kills} kills of a virtual board")
-        with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
-            killed = flash_kills.count_kills(Path(folder), kills, seed)
-        say(f"  {killed}")
-        say(f"{cuts} power cuts")
-        tally = flash_plan.sweep(cuts, seed, lambda done: say(f"  {done}"))
+        return proving.run(_prove, "proves the flash store", arguments, more)
     except MicroPythonMissing as missing:
         print(missing, file=sys.stderr)
         return _EXIT_MISSING
+
+
+def _prove(options: argparse.Namespace, say: proving.Say) -> tuple[dict[str, object], bool]:
+    seed = options.seed
+    cuts = options.cuts or (20_000 if options.quick else 1_000_000)
+    kills = options.kills or (10 if options.quick else 200)
+    say("planted mistakes")
+    caught = flash_plan.catch_controls(seed)
+    for control, how in caught.items():
+        say(f"  {control}: {how.partition('; ledger')[0][:160] or 'NOT CAUGHT'}")
+    say("wear")
+    wear = flash_wear.measure()
+    for line in flash_wear.table(wear):
+        say("  " + line)
+    say(f"{kills} kills of a virtual board")
+    with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+        killed = flash_kills.count_kills(Path(folder), kills, seed)
+    say(f"  {killed}")
+    say(f"{cuts} power cuts")
+    tally = flash_plan.sweep(cuts, seed, lambda done: say(f"  {done}"))
     for failure in tally.failures[:20]:
         say(failure)
-    result = {
+    found = {
         "cuts": tally.cuts,
         "kills": killed.kills,
         "lost": tally.lost + killed.lost,
@@ -72,12 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
         "controls": len(caught),
         "controls_caught": sum(1 for how in caught.values() if how),
         "wear_over_budget": flash_wear.over_budget(wear) + flash_wear.too_slow(wear),
-        "seed": seed,
-        "seconds": round(time.monotonic() - begun, 1),
     }
-    print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
-    broken = any(result[name] for name in ("lost", "duplicated", "out_of_order", "other", "wear_over_budget"))
-    return _EXIT_BROKEN if broken or result["controls_caught"] != result["controls"] else 0
+    is_broken = any(found[name] for name in ("lost", "duplicated", "out_of_order", "other", "wear_over_budget"))
+    return found, is_broken or found["controls_caught"] != found["controls"]
 
 
 if __name__ == "__main__":

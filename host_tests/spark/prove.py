@@ -19,22 +19,18 @@ kept, and its folder named.
 from __future__ import annotations
 
 import argparse
-import json
-import random
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import proving
 from proof import controls, memory, mistakes, runs, trace
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
 
-_EXIT_BROKEN = 1
 # Every fifth chain runs on a cluster.
 _MASTERS = ("", "", "", "", runs.CLUSTER)
 # Every other chain has its tables on an object store, which in time includes one on a cluster.
@@ -43,28 +39,23 @@ _QUICK_CONTROLS = ("reads the latest progress",)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="proves the way into the tables")
-    parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
-    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
-    parser.add_argument("--runs", type=int, help="how many runs")
-    parser.add_argument("--master", help=f"Spark's in all runs, as {runs.CLUSTER}, whose executors are killed too")
-    parser.add_argument("--object-store", action="store_true", help="with the tables on an object store in all runs")
-    options = parser.parse_args(arguments)
-    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
-    count = options.runs or (2 if options.quick else 50)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
     try:
         require_java()
     except MissingDependency as error:
         print(f"prove-ingest: {error}", file=sys.stderr)
         return error.exit_code
-    begun = time.monotonic()
+    more = {
+        "--runs": {"type": int, "help": "how many runs"},
+        "--master": {"help": f"Spark's in all runs, as {runs.CLUSTER}, whose executors are killed too"},
+        "--object-store": {"action": "store_true", "help": "with the tables on an object store in all runs"},
+    }
+    return proving.run(_prove, "proves the way into the tables", arguments, more)
+
+
+def _prove(options: argparse.Namespace, say: proving.Say) -> tuple[dict[str, object], bool]:
+    seed, count = options.seed, options.runs or (2 if options.quick else 50)
     folder = Path(tempfile.mkdtemp(prefix="umqtt-prove-"))
-    say(f"seed {seed}: {count} runs in {folder}")
+    say(f"{count} runs in {folder}")
     masters = _MASTERS if options.master is None else (options.master,)
     stores = (True,) if options.object_store else _STORES
     tally = runs.run(folder, count, seed, masters=masters, stores=stores, say=say)
@@ -78,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     exceeded = memory.exceeded(folder / "memory", sizes, kinds, say)
     for name, how in caught.items():
         say(f"  {name}: {how or 'NOT CAUGHT'}")
-    result = {
+    found = {
         "runs": tally.runs,
         "kills": dict(sorted(tally.kills.items())),
         **{name: getattr(tally, name) for name in ("messages", *tally.COUNTS)},
@@ -86,16 +77,13 @@ def main(arguments: list[str] | None = None) -> int:
         "memory_exceeded": len(exceeded),
         "controls": len(caught),
         "controls_caught": sum(1 for how in caught.values() if how),
-        "seed": seed,
-        "seconds": round(time.monotonic() - begun, 1),
     }
-    is_broken = bool(tally.broken or not_synced or exceeded or result["controls_caught"] != result["controls"])
+    is_broken = bool(tally.broken or not_synced or exceeded or found["controls_caught"] != found["controls"])
     if is_broken:
         say(f"what was stored is kept in {folder}")
     else:
         shutil.rmtree(folder)
-    print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
-    return _EXIT_BROKEN if is_broken else 0
+    return found, is_broken
 
 
 def _cases(*, quick: bool) -> dict[str, controls.Case]:
@@ -113,7 +101,7 @@ def _cases(*, quick: bool) -> dict[str, controls.Case]:
     return cases
 
 
-def _trace(folder: Path, seed: int, say: Callable[[str], None]) -> int | None:
+def _trace(folder: Path, seed: int, say: proving.Say) -> int | None:
     if shutil.which("strace") is None:
         say("no trace: strace is not installed — apt install strace")
         return None
