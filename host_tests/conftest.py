@@ -6,21 +6,18 @@ import gc
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "running"))
-
 import costs
 import failures
+import pytest
 import sharing
 import tiers
+from hypothesis import HealthCheck, settings
+from made_once import builds_made_once
 from umqtt_testkit.both import LIMIT_FACTOR
 from xdist.remote import Producer
 
@@ -140,6 +137,12 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
         yield folder
     left = sorted(path.name for path in folder.iterdir())
     assert not left, f"tests left these in the temporary folder: {', '.join(left)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def builds_are_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with builds_made_once(tmp_path_factory):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bench
 import pytest
-
-_BENCH = Path(__file__).resolve().parent
-sys.path.insert(0, str(_BENCH))
-
-import bench  # noqa: E402 - its folder is no package
-from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row, print_rows  # noqa: E402
+from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row, print_rows
 
 
 @pytest.mark.tier(0)
@@ -70,7 +66,7 @@ def test_the_page_has_every_figure_and_says_what_was_not_reached():
 def test_a_bench_that_cannot_run_is_said_and_the_others_go_on(tmp_path: Path):
     """Planted: the first exit code ends the run."""
     ended = subprocess.run(
-        [sys.executable, _BENCH / "bench.py", "--quick", "--peers", tmp_path / "none"],
+        [sys.executable, Path(__file__).with_name("bench.py"), "--quick", "--peers", tmp_path / "none"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 1

@@ -12,15 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from umqtt_testkit import encoder
-from umqtt_testkit.waiting import WAIT_LIMIT_S
-
-_BENCH = Path(__file__).resolve().parent
-sys.path.insert(0, str(_BENCH))
-
-from bench_rows import Row  # noqa: E402 - its folder is no package
-from broker_lab import Lab, Running  # noqa: E402
-from broker_plan import (  # noqa: E402
+from bench_rows import Row
+from broker_lab import Lab, Running
+from broker_plan import (
     AEDES,
     CASES,
     CPU,
@@ -28,6 +22,8 @@ from broker_plan import (  # noqa: E402
     Case,
     faults,
 )
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not shutil.which("cc"), reason="the load generator needs Linux and a C compiler (cc)"
@@ -145,7 +141,7 @@ def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(_BENCH / "broker.py"), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name("broker.py")), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=4 * WAIT_LIMIT_S, check=False)
 
 

@@ -9,14 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-_BENCH = Path(__file__).resolve().parent
-sys.path.insert(0, str(_BENCH))
-
-from bench_rows import Row  # noqa: E402 - its folder is no package
-from client_source import Source  # noqa: E402
-from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command  # noqa: E402
-from umqtt_testkit.mosquitto import require_mosquitto  # noqa: E402
+from bench_rows import Row
+from client_source import Source
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.mosquitto import require_mosquitto
 
 
 @pytest.mark.tier(1)
@@ -54,7 +50,7 @@ _HUNG_AFTER_S = 280
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(_BENCH / "client.py"), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name("client.py")), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=_HUNG_AFTER_S, check=False)
 
 

@@ -8,14 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-_BENCH = Path(__file__).resolve().parent
-sys.path.insert(0, str(_BENCH))
-
-from bench_rows import Row  # noqa: E402 - its folder is no package
-from ingest_lab import Blocks, Commits  # noqa: E402
-from ingest_load import packets, readings  # noqa: E402
-from ingest_plan import (  # noqa: E402
+from bench_rows import Row
+from ingest_lab import Blocks, Commits
+from ingest_load import packets, readings
+from ingest_plan import (
     BACKFILL,
     COLLECTOR,
     COST,
@@ -25,11 +21,11 @@ from ingest_plan import (  # noqa: E402
     READ,
 )
 
-from spark_ingest.spool.writer import Spool  # noqa: E402
+from spark_ingest.spool.writer import Spool
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(_BENCH / "ingest.py"), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name("ingest.py")), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 

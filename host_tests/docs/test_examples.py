@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,8 +12,6 @@ import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.paired_broker import paired_broker
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import umqtt_robust
 from examples import Example, examples, run

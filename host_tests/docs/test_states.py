@@ -1,13 +1,7 @@
 """The state diagrams in the docs are those of the code."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import draw_states
+import pytest
 
 from umqtt_robust import states
 

@@ -14,9 +14,6 @@ import pyarrow.dataset as pa_dataset
 import pyspark
 import pytest
 from example_programs import EXAMPLES
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "spark"))
-
 from proof.needs import needs_java
 from test_batch import BATCHES, QUERY, workload
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from cable import Cable
 from kit_command import Ended, Family, umqtt_command
-from made_once import builds_made_once
 from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -19,12 +18,6 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test have its own list of allowed projects, and not the user's."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _builds_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with builds_made_once(tmp_path_factory):
-        yield
 
 
 @pytest.fixture

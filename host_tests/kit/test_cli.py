@@ -115,31 +115,6 @@ def test_no_password_can_be_given_on_the_command_line(name):
     assert not options & {"--password", "--passwd", "--token", "--secret", "--passphrase"}
 
 
-def test_help_gives_every_command_one_whole_line_in_one_group(capsys, monkeypatch):
-    """Planted: a command in no group; a first sentence that breaks on an 80-column terminal."""
-    monkeypatch.setenv("COLUMNS", "80")
-    assert run(["--help"]) == 0
-    shown = capsys.readouterr().out
-    lines = shown.splitlines()
-    for name in _COMMANDS:
-        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
-        assert line.endswith("."), line
-        following = lines[lines.index(line) + 1]
-        assert not following.startswith("    "), following
-    assert "Exit codes" in shown
-
-
-def test_the_help_of_a_group_has_the_whole_sentence_of_each_command(capsys, monkeypatch):
-    """Planted: click's own group, which ends a sentence with "..." where the terminal does."""
-    monkeypatch.setenv("COLUMNS", "60")
-    groups = [name for name in _COMMANDS if isinstance(cli.get_command(click.Context(cli), name), click.Group)]
-    assert len(groups) > 5
-    for name in groups:
-        assert run([name, "--help"]) == 0
-        shown = capsys.readouterr().out.partition("Commands:")[2]
-        assert shown and "..." not in shown
-
-
 @pytest.mark.parametrize(
     ("command", "path", "what"),
     [
@@ -165,12 +140,6 @@ def test_a_usage_error_names_the_command_and_what_is_wrong(command, path, what, 
         assert error.startswith(f"Usage: {path} ")
     else:
         assert error == f"{path}: {what} — try: {path} --help\n"
-
-
-def test_a_missing_choice_is_listed_on_one_line(capsys):
-    """Planted: click's list, with a tab before each choice."""
-    assert run(["cmd", "pump-7"]) == 2
-    assert "Choose from: ping, reboot, pause" in capsys.readouterr().err
 
 
 def test_help_names_every_environment_variable_that_the_commands_read(capsys):
@@ -381,14 +350,6 @@ def test_what_umqtt_does_not_know_is_its_own_defect_in_one_line(monkeypatch, cap
     assert run(["devices"]) == 70
     error = capsys.readouterr().err
     assert error.startswith("Traceback (most recent call last):") and 'raise RuntimeError("first' in error
-
-
-def test_no_colour_codes_reach_a_pipe_or_a_no_color_user(umqtt_process):
-    for env in ({}, {"NO_COLOR": "1"}):
-        ended = umqtt_process(
-            "fleet", "--seconds", "0.1", "--drain-seconds", "0.1", "--broker", "mqtt://127.0.0.1:1", env=env
-        )
-        assert "\x1b" not in ended.stdout + ended.stderr
 
 
 def test_the_commands_ready_line_is_the_brokers_own(family):

@@ -106,13 +106,6 @@ def test_a_flash_that_forgets_what_was_told_is_found(cable: Cable):
     assert found["power cut"].state == "fail" and "and 3 was there afterwards" in found["power cut"].text
 
 
-def test_numbers_that_were_lost_on_their_way_here_are_no_loss_of_the_flash(cable: Cable):
-    """Planted: only the next number counts, although a USB port drops buffered output when the power goes."""
-    with cable.board() as board:
-        found = tried(Cut(board, lambda board: board.install({"umqtt-try": b"5000000"})))
-    assert found["power cut"].state == "ok"
-
-
 def test_a_watchdog_that_does_not_bite_is_found(cable: Cable, monkeypatch: pytest.MonkeyPatch):
     # A watchdog that does not exist: the program continues for as long as anybody looks.
     monkeypatch.setattr(hardware.scripts, "STARVE", "import time\nprint(1)\ntime.sleep_ms({timeout_ms})")
@@ -150,14 +143,6 @@ def test_the_report_is_markdown_and_nothing_happens_to_a_program_unasked(cable: 
         assert table[1] == "|---|---|---|" and all(row.count("|") == 4 for row in table)
         values = cable.umqtt("doctor", "--hardware", "--yes", "--json").json
         assert values["ok"] and {"flash", "watchdog"} <= {check["name"] for check in values["checks"]}
-
-
-def test_the_report_names_the_firmware_and_the_memory(cable: Cable, only_the_network: None):
-    with cable.board(files={"app/__init__.py": b"VERSION = '0.1.7'\n", "main.py": b""}):
-        found = tried(None)
-    assert found["firmware"].text == "0.1.7"
-    assert " KB of the heap, and " in found["memory"].text
-    assert found["memory"].text.endswith(" of 2,048 KB of the file system")
 
 
 def test_an_image_without_a_network_is_named_and_not_the_settings(cable: Cable, only_the_network: None):

@@ -174,13 +174,6 @@ def test_a_virtual_board_that_cannot_be_is_one_line(cable: Cable, tmp_path, monk
     assert (tmp_path / "there").read_text() == "no flash"
 
 
-def test_a_narrow_terminal_cuts_no_word_of_a_table(cable: Cable):
-    """Planted: rich's tables, where a port is "/dev…" on 40 columns and a number loses its digits."""
-    with cable.board() as virtual, terminal("devices", COLUMNS="40", TERM="xterm") as devices:
-        assert devices.end() == 0
-        assert virtual.port in devices.shown and "application" in devices.shown and "…" not in devices.shown
-
-
 def test_colours_and_progress_are_for_a_terminal_that_wants_them(cable: Cable):
     with cable.board():
         for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):

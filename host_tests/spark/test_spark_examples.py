@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "docs"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "report"))
-
 from deltalake import DeltaTable
 from example_programs import EXAMPLES, finished, with_constants
 from own_session import run_pipeline

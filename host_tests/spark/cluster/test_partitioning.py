@@ -3,6 +3,7 @@
 Without Spark: partitions are decoded and buckets deduplicated here, as its tasks do it.
 """
 
+import itertools
 import json
 import os
 import random
@@ -163,8 +164,7 @@ def test_rows_do_not_depend_on_partitions_parts_and_buckets(tmp_path, seed):
         assert any(f"'{kind}'" in row for row in expected["silver"]), kind
     for name, some in expected.items():
         assert len(some) >= 3, name
-    for partitions in (1, 2, 5):
-        for buckets in (1, 3):
-            run = partial(in_partitions, partitions, rng.randint(1, 3), rng)
-            found = written(f"{partitions}-{buckets}", buckets, run=run)
-            assert found == expected, (seed, partitions, buckets)
+    for partitions, buckets in itertools.product((1, 2, 5), (1, 3)) if FULL else ((2, 3), (5, 1)):
+        run = partial(in_partitions, partitions, rng.randint(1, 3), rng)
+        found = written(f"{partitions}-{buckets}", buckets, run=run)
+        assert found == expected, (seed, partitions, buckets)

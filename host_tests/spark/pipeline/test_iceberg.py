@@ -3,12 +3,10 @@
 `make test` kills at a third of all moments, UMQTT_FULL_SWEEPS=1 at every one.
 """
 
-# ruff: noqa: E402 - pyiceberg may be missing
 import json
 import os
 import random
 import shutil
-import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,7 +33,6 @@ from spark_ingest.tables.schemas import SCHEMAS
 from spark_ingest.tables.upkeep import compact, retain, vacuum
 
 pytest.importorskip("pyiceberg")
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "docs"), str(Path(__file__).resolve().parents[1] / "report")]
 
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog

@@ -1,12 +1,8 @@
 """A fleet's gold tables and its page, made once for all tests that only read them."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from gold_tables import MADE_AT, fleet
 
 from spark_ingest.report import write_report

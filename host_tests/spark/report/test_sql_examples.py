@@ -1,19 +1,15 @@
 """Every example of docs/sql.md runs and prints what it says; every question has the same answer in every engine."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
 import pytest
-from story_tables import story
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
-
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from gold_tables import fleet
+from story_tables import story
 
 from examples import Example, examples
 from spark_ingest.errors import UsageError

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +10,13 @@ import pytest
 from spark_helpers import RECEIVED_MS, in_version_5, publish_packet, record
 from umqtt_testkit import encoder
 
+from examples import Example, examples
 from spark_ingest.source.options import OPTIONS
 from spark_ingest.source.rows import HEADERS_ARROW_SCHEMA
 from spark_ingest.source.sink import COLUMNS, SINK_OPTIONS
 from spark_ingest.spool.writer import Spool
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "host_tests" / "docs"))
-
-from examples import Example, examples  # noqa: E402
 
 PAGE = ROOT / "docs" / "spark-source.md"
 EXAMPLES = examples(PAGE)
