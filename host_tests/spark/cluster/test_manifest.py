@@ -31,6 +31,7 @@ UMQTT = [sys.executable, "-m", "umqtt_kit"]
 __all__ = ["java"]
 
 
+@pytest.mark.tier(3)  # a Spark cluster of its own; test_cluster.py has one too
 @pytest.mark.timeout(900)
 def test_the_chain_of_the_compose_file_fills_tables_in_an_object_store(tmp_path: Path, monkeypatch):
     """Planted: the master has another secret; ingest reads another prefix than the copier writes."""
