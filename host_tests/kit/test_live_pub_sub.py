@@ -382,13 +382,6 @@ def test_a_password_file_that_cannot_be_read_is_told(content, named, tmp_path, c
     assert str(file) in error and named in error
 
 
-def test_a_byte_order_mark_is_no_part_of_a_password(guarded, password_file):
-    url, ca = guarded
-    password_file.write_bytes("\ufeff".encode() + PASSWORD.encode() + b"\r\n\xff")
-    options = ["--broker", url, "--ca", str(ca), "--username", "me"]
-    assert run(["pub", "t", "x", *options, "--password-file", str(password_file)]) == 0
-
-
 def test_a_password_is_asked_for_on_a_terminal_and_not_shown(guarded):
     """Planted: the password is shown; the prompt does not say which broker gets it."""
     url, ca = guarded
@@ -544,15 +537,6 @@ def test_a_broker_that_closes_the_connection_at_each_publish_is_told_in_a_line(c
         link.publish("fleet/pump-7/cmd", b"x", 1)
         link.wait_for(lambda: any("may have no right to that topic" in text for text in told), WAIT_LIMIT_S)
     assert any("may have no right to that topic" in text for text in told), told
-
-
-@pytest.mark.parametrize(("username", "hint"), [("site:pump", "'site' must be a virtual host"), ("pump", "")])
-def test_a_refused_user_of_a_virtual_host_is_told_that_it_may_be_another(username, hint, monkeypatch, capsys):
-    monkeypatch.setenv("UMQTT_PASSWORD", PASSWORD)
-    listener, number = _answering(b"\x20\x02\x00\x04")
-    with listener:
-        error = refused(["pub", "a", "b", "--broker", f"mqtt://127.0.0.1:{number}", "--username", username], 4, capsys)
-    assert hint in error and ("virtual host" in error) == bool(hint)
 
 
 def test_why_a_broker_of_mqtt_5_ends_a_link_is_said(at, topic, capfd):

@@ -3,18 +3,14 @@
 Several brokers, TLS, credentials, alarms, metrics, log, serving.
 """
 
-import contextlib
 import json
 import os
-import pty
 import re
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import termios
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -338,15 +334,6 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
         assert child.wait(WAIT_LIMIT_S) == 0
 
 
-def test_lines_of_the_log_are_json_with_time_level_event_and_collector(mosquitto, tmp_path):
-    with collector_process(mosquitto, tmp_path / "spool") as one:
-        one.wait_for_line("subscribed north")
-        _, _, err = one.terminate()
-    for line in map(json.loads, err.splitlines()):
-        assert {"time", "level", "event", "collector", "message"} <= set(line)
-        assert line["level"] == "info" and line["collector"] == "north"
-
-
 @pytest.mark.parametrize("stream", ["stdout", "stderr", "stdout that was closed"])
 def test_nobody_who_reads_its_output_or_a_full_disk_below_it_is_no_reason_not_to_collect(
     mosquitto, publish, tmp_path, stream
@@ -370,44 +357,6 @@ def test_nobody_who_reads_its_output_or_a_full_disk_below_it_is_no_reason_not_to
         one.kill()
         one.wait()
     assert payloads(root) == [payload for _, payload in MESSAGES]
-
-
-def test_on_a_terminal_a_table_shows_the_state_and_events_stay_above_it(mosquitto, publish, tmp_path):
-    main, side = pty.openpty()
-    termios.tcsetwinsize(side, (24, 120))
-    command = [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{mosquitto}"]
-    command += ["--spool", tmp_path / "spool", "--name", "north"]
-    environment = {**os.environ, "TERM": "xterm"}
-    child = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=side, env=environment)
-    os.close(side)
-    shown: list[bytes] = []
-
-    def drain() -> None:
-        # The other side of a terminal ends with EIO.
-        with contextlib.suppress(OSError):
-            while True:
-                shown.append(os.read(main, 65536))
-
-    reader = threading.Thread(target=drain)
-    reader.start()
-
-    def read_until(wanted: str) -> None:
-        def there() -> bool:
-            text = b"".join(shown).decode(errors="replace")
-            return bool(re.search(wanted, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)))
-
-        eventually(there, f"{wanted!r} on the terminal")
-
-    try:
-        assert child.stdout is not None and child.stdout.readline() == b"subscribed north\n"
-        read_until("subscribed at mqtt://")
-        publish(MESSAGES)
-        read_until(rf"north +collecting +{len(MESSAGES)} ")
-    finally:
-        child.terminate()
-        assert child.wait(WAIT_LIMIT_S) == 0
-    reader.join(WAIT_LIMIT_S)
-    os.close(main)
 
 
 def test_one_that_fails_in_an_unforeseen_way_ends_all_in_order_and_is_told(monkeypatch, tmp_path):
