@@ -6,18 +6,17 @@ prints pytest's arguments: the test files nearest to the change, then the smoke 
 files that differ from BASE, and of files that git does not track yet. Without BASE it is what the upstream branch
 lacks, or what is uncommitted; if there is neither, the last commit.
 
-A test file is near if it imports a changed file in few steps. A test that runs a program as a process, or reads a
-file that is not Python, imports neither: USES names those, by folder.
+A test file is near if it imports a changed file itself. One that imports it in steps, runs a program as a process, or
+reads a file that is not Python, does not: USES names those, by folder.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 
 import costs
@@ -30,7 +29,7 @@ HOST_TESTS = ROOT / "host_tests"
 BUDGET_S = 45.0
 
 # Folders that contain the project's modules.
-_IMPORT_ROOTS = [ROOT, ROOT / "tools", ROOT / "firmware", HOST_TESTS]
+_IMPORT_ROOTS = [ROOT, ROOT / "tools", ROOT / "firmware"]
 
 # Folder below host_tests -> files and folders that its tests use without importing them, and their distance.
 USES = {
@@ -44,8 +43,10 @@ USES = {
     "kit": (["tools/umqtt_kit", "firmware", "boards"], 3),
     "packaging": (["pyproject.toml", "CHANGELOG.md"], 3),
     "spark": (["spark_ingest"], 3),
+    "laws": (["umqtt_robust", "firmware"], 2),
     "transports": (["umqtt_robust"], 2),
     "typechecks": (["umqtt_robust", "firmware"], 2),
+    "unit": (["umqtt_robust", "firmware"], 2),
 }
 
 
@@ -64,88 +65,28 @@ def _git(*arguments: str) -> list[str]:
     return ended.stdout.splitlines() if ended.returncode == 0 else []
 
 
-@cache
-def _helpers() -> dict[str, Path]:
-    """Return the modules that tests import by their bare name."""
-    return {path.stem: path for path in HOST_TESTS.rglob("*.py")}
-
-
-@cache
-def _module(name: str) -> tuple[Path, ...]:
-    """Return the files that an import of this project's module reads; none for a module from elsewhere."""
-    parts = name.split(".")
-    for root in _IMPORT_ROOTS:
-        found = []
-        for n in range(1, len(parts) + 1):
-            place = root.joinpath(*parts[:n])
-            found += [path for path in (place / "__init__.py", place.with_suffix(".py")) if path.exists()]
-        if found:
-            return tuple(found)
-    return (_helpers()[name],) if name in _helpers() else ()
-
-
-@cache
-def imports(path: Path) -> frozenset[Path]:
-    """Return the project's files that a file imports."""
-    found: set[Path] = set()
-    for node in _statements(ast.parse(path.read_bytes())):
-        for name in _imported(node, path):
-            found.update(_module(name))
-    return frozenset(found - {path})
-
-
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and every statement in it; ast.walk() would visit expressions too, which are most of a file."""
-    yield node
-    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
-        for inner in getattr(node, field, ()):
-            yield from _statements(inner)
-
-
-def _imported(node: ast.AST, path: Path) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        module = node.module or ""
-        if node.level:
-            package = path.parents[node.level - 1]
-            root = next((root for root in _IMPORT_ROOTS[1:] if package.is_relative_to(root)), ROOT)
-            module = ".".join([*package.relative_to(root).parts, *([module] if module else [])])
-        yield module
-        yield from (f"{module}.{alias.name}" for alias in node.names)
+def _imported(path: Path) -> re.Pattern[str]:
+    """Return a pattern of a line that imports this module."""
+    module = path.parent if path.stem == "__init__" else path.with_suffix("")
+    package = "" if module.parent in _IMPORT_ROOTS or HOST_TESTS in module.parents else rf"\b{module.parent.name}\b.*"
+    return re.compile(rf"^\s*(?:from|import)\s.*{package}\b{re.escape(module.name)}\b", re.MULTILINE)
 
 
 def distances(changed: Iterable[Path]) -> dict[Path, int]:
-    """Return every test file that depends on the change, with its number of steps from it."""
+    """Return every test file that depends on the change: 0 if it has changed, 1 if it imports it, or as in USES."""
     changed = set(changed)
-    tests = sorted(HOST_TESTS.rglob("test_*.py"))
-    importers: dict[Path, set[Path]] = {}
-    queue = [*tests, *HOST_TESTS.rglob("conftest.py")]
-    seen = set(queue)
-    while queue:
-        path = queue.pop()
-        for target in imports(path):
-            importers.setdefault(target, set()).add(path)
-            if target not in seen:
-                seen.add(target)
-                queue.append(target)
-    for test in tests:
-        for folder in test.parents[: len(test.relative_to(HOST_TESTS).parts) - 1]:
-            if (shared := folder / "conftest.py").exists():
-                importers.setdefault(shared, set()).add(test)
-    steps = dict.fromkeys(changed, 0)
-    waiting = deque(changed)
-    while waiting:
-        path = waiting.popleft()
-        for importer in importers.get(path, ()):
-            if importer not in steps:
-                steps[importer] = steps[path] + 1
-                waiting.append(importer)
-    for test in tests:
+    imported = [_imported(path) for path in changed if path.suffix == ".py"]
+    found = {}
+    for test in sorted(HOST_TESTS.rglob("test_*.py")):
         used, far = USES.get(test.relative_to(HOST_TESTS).parts[0], ([], 0))
-        if any(path.is_relative_to(ROOT / place) for path in changed for place in used):
-            steps[test] = min(steps.get(test, far), far)
-    return {test: steps[test] for test in tests if test in steps}
+        text = test.read_text()
+        if test in changed:
+            found[test] = 0
+        elif test.with_name("conftest.py") in changed or any(pattern.search(text) for pattern in imported):
+            found[test] = 1
+        elif any(path.is_relative_to(ROOT / place) for path in changed for place in used):
+            found[test] = 1 + far
+    return found
 
 
 def smoke_tests() -> list[str]:

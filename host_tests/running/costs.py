@@ -1,6 +1,6 @@
 """The worker seconds of each test file: which files begin first, and what fits into `make check`.
 
-    python host_tests/running/costs.py FILE    copies those of a run of `pytest --junit-xml=FILE` into costs.tsv
+python host_tests/running/costs.py FILE    copies those of a run of `pytest --junit-xml=FILE` into costs.tsv
 """
 
 from __future__ import annotations
