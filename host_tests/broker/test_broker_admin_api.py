@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -683,14 +684,15 @@ def add_sessions(broker: ObservedBroker, count: int) -> None:
     """Let that many clients connect in a mixed order, without a socket, and leave their sessions behind."""
     listener = broker.view.listeners[0]
 
-    def add() -> None:
-        for number in range(count):
+    def add(first: int) -> None:
+        for number in range(first, min(first + 10_000, count)):
             connection = Connection(broker.broker, listener)
             connection.connection_made(Transport())
             connection.data_received(encoder.connect(b"client-%06d" % (number * 7919 % count), clean_session=False))
             connection.connection_lost(None)
 
-    broker.call(add)
+    for first in range(0, count, 10_000):  # each call has the time limit of one
+        broker.call(partial(add, first))
 
 
 def test_the_event_loop_has_turns_while_sessions_are_listed(
