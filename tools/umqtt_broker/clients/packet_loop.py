@@ -31,11 +31,13 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     them. Raises MalformedPacket at the first packet that breaks the protocol.
     """
     session = connection.session
+    if session is None:
+        return _process_connect(connection, data, acknowledgements)
     router = connection.router
     config = connection.context.config
-    publish = connection.publish
+    send = publish = connection.publish
     max_packet_size = config.max_packet_size
-    is_version5 = session is not None and connection.protocol_level == 5
+    is_version5 = connection.protocol_level == 5
     # Flags that no message may have: the retain flag if retained messages are not available (MQTT 5).
     refused_flag = 0
     if is_version5:
@@ -69,24 +71,11 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 length, body = remaining_length(data, at, end)
                 if not body:
                     break
-            if session is None:
-                if first_byte & 0xF0 != CONNECT:
-                    raise MalformedPacket("packet before CONNECT")  # [MQTT-3.1.0-1]
-                if length > MAX_CONNECT_LENGTH:
-                    raise MalformedPacket("packet too large")
-            elif length > max_packet_size:
+            if length > max_packet_size:
                 raise MalformedPacket("packet too large", ReasonCode.PACKET_TOO_LARGE)
             packet_end = body + length
             if packet_end > end:
                 break
-            if session is None:
-                session = connection.on_connect(data[body:packet_end], first_byte & 15)
-                if connection.backpressure is not None:
-                    connection.keep_rest(data[packet_end:], 0)
-                    return True
-                if session is None:
-                    return False
-                return process(connection, data[packet_end:], acknowledgements)
             if first_byte & 0xF0 == PUBLISH:
                 messages += 1
                 qos = first_byte & 6
@@ -98,7 +87,6 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 if payload_at > packet_end:
                     raise MalformedPacket("PUBLISH cut short")
                 topic_name = data[body + 2 : name_end]
-                send = publish
                 received = None
                 if first_byte & 9:
                     if first_byte & refused_flag:
@@ -110,6 +98,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 if is_version5:
                     if payload_at == packet_end:
                         raise MalformedPacket("PUBLISH cut short")
+                    send = publish
                     if data[payload_at]:
                         received = None
                         alias, with_it, payload_at = packets5.decode_publish_properties(
@@ -121,15 +110,14 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                             send = partial(router.publish_with, with_it, publish)
                     else:
                         payload_at += 1
-                payload = data[payload_at:packet_end]
                 if qos == 0:
-                    send(topic_name, payload, 0, first_byte & 1, received)
+                    send(topic_name, data[payload_at:packet_end], 0, first_byte & 1, received)
                 else:
                     packet_id = data[name_end : name_end + 2]
                     if packet_id == b"\0\0":
                         raise MalformedPacket("packet identifier 0", ReasonCode.PROTOCOL_ERROR)  # [MQTT-2.2.1-3]
                     if qos == 2:
-                        reason_code = send(topic_name, payload, 1, first_byte & 1, received)
+                        reason_code = send(topic_name, data[payload_at:packet_end], 1, first_byte & 1, received)
                         if reason_code and is_version5:
                             append(packets5.encode_acknowledgement(PUBACK, packet_id, reason_code))
                         else:
@@ -146,7 +134,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                             # waited for everything recorded before it.
                             check_topic_name(topic_name, config.max_topic_levels)
                         else:
-                            reason_code = send(topic_name, payload, 2, first_byte & 1, received)
+                            reason_code = send(topic_name, data[payload_at:packet_end], 2, first_byte & 1, received)
                             if not is_version5:
                                 reason_code = 0
                             if not reason_code:  # a PUBREC that refuses the message frees the identifier
@@ -177,7 +165,8 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 return True
             at = packet_end
     finally:
-        router.source = None
+        if is_version5:
+            router.source = None
         if messages:
             connection.count_in(messages)
     if at < end:
@@ -185,3 +174,24 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1
         connection.keep_rest(data[at:] if at else data, needed)
     return True
+
+
+def _process_connect(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
+    """Process CONNECT, which must be the first packet, and what follows it. See process()."""
+    end = len(data)
+    length, body = (data[1], 2) if end > 1 else (0, 0)
+    if length > 127:
+        length, body = remaining_length(data, 0, end)
+    if body and data[0] & 0xF0 != CONNECT:
+        raise MalformedPacket("packet before CONNECT")  # [MQTT-3.1.0-1]
+    if length > MAX_CONNECT_LENGTH:
+        raise MalformedPacket("packet too large")
+    packet_end = body + length
+    if not body or packet_end > end:
+        connection.keep_rest(data, packet_end if body else end + 1)
+        return True
+    session = connection.on_connect(data[body:packet_end], data[0] & 15)
+    if connection.backpressure is not None:
+        connection.keep_rest(data[packet_end:], 0)
+        return True
+    return session is not None and process(connection, data[packet_end:], acknowledgements)
