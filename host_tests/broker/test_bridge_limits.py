@@ -1,5 +1,7 @@
 """Limits for clients do not apply to the broker's own end of a bridge, and a bridge takes no client's place."""
 
+from functools import partial
+
 from bridge_parts import BridgedBroker, bridge_config, far_broker
 from broker_peer import BrokerThread, Closed, Peer
 from umqtt_testkit import encoder
@@ -37,7 +39,7 @@ def test_a_bridge_that_connects_again_finds_room_at_the_limit(start_broker) -> N
         broker.wait_connected()
         session = broker.view.session(b"local.bridge")
         assert session is not None and session.connection is not None
-        broker.call(session.connection.abort)
+        broker.call(partial(session.connection.abort, "the test"))
         broker.wait_connected(2)
         assert broker.call(lambda: broker.stats.connections) == 2
 
@@ -62,7 +64,7 @@ def test_the_limit_of_connections_is_as_large_as_before_when_bridges_have_gone()
             for _ in range(3):
                 session = broker.view.session(b"local.bridge")
                 assert session is not None and session.connection is not None
-                broker.call(session.connection.abort)
+                broker.call(partial(session.connection.abort, "the test"))
                 broker.wait_until(lambda: broker.view.session(b"local.bridge").connection is not None)
             with Peer(broker.port) as one, Peer(broker.port) as two:
                 one.connect(b"one")
