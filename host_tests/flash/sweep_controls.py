@@ -3,7 +3,8 @@
 import os
 from struct import pack
 
-from umqtt_robust.flash import _CHANGE, Box, FlashStore, Inbound, _open
+from umqtt_robust.backlog import Inbound
+from umqtt_robust.flash import _CHANGE, Box, FlashStore, _open
 
 
 class SkipsFlush(FlashStore):
@@ -95,8 +96,7 @@ class ForgetsBeforeTheHandler(FlashStore):
 
     def restore(self):
         result = FlashStore.restore(self)
-        inbound = RemovesOnGet(self.inbound._box)
-        inbound._place_of = self.inbound._place_of
+        inbound = RemovesOnGet(self)
         inbound._taken = {}
         self.inbound = inbound
         return result
