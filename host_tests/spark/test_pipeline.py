@@ -132,7 +132,7 @@ def test_a_pipeline_that_starts_slowly_reads_all_of_it_and_lives_on_until_sigter
             publish([*messages[:20], ("fleet/d0/telemetry", record("d0", "2-b", 0))])
             eventually(lambda: is_read(1), "the live reading is in silver, and all of it is read")
             # Java is killed, as the kernel does when memory is short.
-            (killed,) = (pid for pid in java if Path(f"/proc/{pid}/comm").read_text() == "java\n")
+            (killed,) = (pid for pid in java if alive(pid) and Path(f"/proc/{pid}/comm").read_text() == "java\n")
             os.kill(killed, signal.SIGKILL)
             publish([("fleet/d0/telemetry", record("d0", "2-b", 1))])
             eventually_in_spark(lambda: is_read(2), "the pipeline goes on, and all of it is read")
