@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import shutil
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -272,35 +273,48 @@ def test_a_process_that_was_killed_is_followed_by_one_that_knows_what_the_window
     assert_law(tmp_path, 8)
 
 
-@pytest.mark.parametrize("stops", range(1, 6))
-def test_an_update_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch, stops):
+def test_an_update_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     """Planted: gold that is made from its beginning begins again, or counts a piece twice."""
     monkeypatch.setattr(gold_module, "_PIECE_ROWS", 60)
     monkeypatch.setattr(gold_module, "_SAVE_EVERY_ROWS", 120)
-    monkeypatch.setattr(windows, "_MOST_SPANS", 5)
-    writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+    monkeypatch.setattr(windows, "_MOST_ROWS", 20)
+    made = tmp_path / "made"
+    writer = BatchWriter(made, tmp_path / "state", report=lambda _line: None)
     for batch_id, batch in enumerate(fleet(4, 3)):
         writer.write(batch, batch_id, QUERY)
-    commits = [0]
+    write_windows = windows.write_deltalake
 
-    original = windows.write_deltalake
+    def update(folder: Path, stops: int) -> int:
+        """Update gold up to a commit of the windows; return the number of commits."""
+        commits = 0
 
-    def counted(*arguments, **options):
-        original(*arguments, **options)
-        commits[0] += 1
-        if commits[0] == stops:
-            raise Killed
+        def counted(*arguments, **options):
+            nonlocal commits
+            write_windows(*arguments, **options)
+            commits += 1
+            if commits == stops:
+                raise Killed
 
-    with monkeypatch.context() as dying:
-        dying.setattr(windows, "write_deltalake", counted)
-        with pytest.raises(Killed):
-            Gold(tmp_path).update()
-    begun = []
-    monkeypatch.setattr(windows, "begin", lambda *arguments: begun.append(arguments))
-    Gold(tmp_path).update()
-    assert not begun
-    monkeypatch.undo()
-    assert_law(tmp_path, 4)
+        with monkeypatch.context() as dying, suppress(Killed):
+            dying.setattr(windows, "write_deltalake", counted)
+            Gold(folder).update()
+        return commits
+
+    # The names of the files decide which readings are counted together, and thereby the number of commits.
+    whole = shutil.copytree(made, tmp_path / "whole")
+    total = update(whole, 0)
+    print("commits", total)
+    assert total >= 4, "a commit that begins, and several that go on"
+    wanted = assert_law(whole, 4)
+    for stops in range(1, total + 1) if FULL else {1, 2, total // 2, total}:
+        folder = shutil.copytree(made, tmp_path / f"{stops}")
+        assert update(folder, stops) == stops
+        begun: list[tuple] = []
+        with monkeypatch.context() as once:
+            once.setattr(windows, "begin", lambda *arguments, begun=begun: begun.append(arguments))
+            Gold(folder).update()
+        assert not begun
+        assert rows_of(folder) == wanted, f"killed after {stops} of {total} commits"
 
 
 def test_an_update_writes_the_windows_in_which_something_was_taken_and_no_others(tmp_path):
