@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
-
 from ..alerts.journal import Finding, Journal, Opened, Verdict
 from ..alerts.rules import KINDS, Rule, RuleSet
 from ..tables.delta import Delta
@@ -16,6 +14,7 @@ _COLUMNS = ("metric", "above", "below", "change", "by", "empty", "share", "boots
 _WEEKLY = ("own_week", "battery", "missing")
 # Nothing in the state tells of alerts of these kinds once they have ended.
 _ONLY_NOTED = ("gap", "firmware")
+_NOTED = ("kind", "since", "until", "value", "text")
 
 
 class Alerts:
@@ -37,18 +36,11 @@ class Alerts:
 
     def fill(self, db: Database) -> None:
         """Fill the engine's tables of rules and groups."""
-        schema = pa.schema([(name, pa.float64()) for name in ("above", "below", "change", "by", "empty", "share")])
-        for name in ("after_us", "within_us", "boots", "readings", "messages"):
-            schema = schema.append(pa.field(name, pa.int64()))
-        for name in ("expected", "groups", "sites"):
-            schema = schema.append(pa.field(name, pa.list_(pa.string())))
-        for name in ("name", "kind", "metric"):
-            schema = schema.append(pa.field(name, pa.string()))
-        db.insert("rules", pa.Table.from_pylist([_row(rule) for rule in self._set.rules], schema))
-        members = [(device, *at) for device, at in self._set.groups.items()]
+        db.insert("rules", [_row(rule) for rule in self._set.rules])
         names = ("device_id", "device_group", "site")
-        columns = list(zip(*members, strict=True)) if members else [[]] * len(names)
-        db.insert("memberships", pa.table([pa.array(column, pa.string()) for column in columns], list(names)))
+        db.insert(
+            "memberships", [dict(zip(names, (device, *at), strict=True)) for device, at in self._set.groups.items()]
+        )
         self._week_us = None
 
     def find(self, db: Database, as_of_us: int, note: bool) -> None:
@@ -56,23 +48,21 @@ class Alerts:
 
         :param note: note in the journal which of them begin and end.
         """
-        db.connection.execute("DELETE FROM found")
-        columns = "device_id, name, kind, since, until, value, text"
-        db.connection.execute(f"INSERT INTO found SELECT {columns} FROM state_alerts")
+        db.run("find.sql")
         if note:
             verdicts = [*self._of_state(db), *self.of_metrics(db, as_of_us)]
             self._journal.take(verdicts, self._set, as_of_us, self._recipients)
         noted = [
-            (one.device, one.rule, one.kind, one.since, one.until, one.value, one.text)
+            {"device_id": one.device, "name": one.rule, **{name: getattr(one, name) for name in _NOTED}}
             for one in self._journal.alerts(rule.name for rule in self._set.rules)
             if "metric" in KINDS[one.kind] or (one.kind in _ONLY_NOTED and one.until is not None)
         ]
-        for row in noted:
+        if noted:
+            db.insert("noted", noted)
             # A gap that is too old for an alert is still a gap.
             db.connection.execute(
-                """INSERT INTO found SELECT $1, $2, $3, $4, $5, $6, $7
-                WHERE NOT EXISTS (FROM found WHERE device_id = $1 AND name = $2 AND since IS NOT DISTINCT FROM $4)""",
-                row,
+                """INSERT INTO found BY NAME FROM noted n WHERE NOT EXISTS (FROM found f WHERE f.device_id = n.device_id
+                AND f.name = n.name AND f.since IS NOT DISTINCT FROM n.since)"""
             )
 
     def _of_state(self, db: Database) -> Iterator[Verdict]:
@@ -100,7 +90,9 @@ class Alerts:
         db.run("recent.sql")
         firing: dict[str, dict[str, Finding]] = {rule.name: {} for rule in self._rules}
         judged: dict[str, set[str]] = {rule.name: set() for rule in self._rules}
-        query = "SELECT name, device_id, fires, since, value, text FROM metric_alerts"
+        kinds = sorted({rule.kind for rule in self._rules})
+        columns = "name, device_id, fires, since, value, text"
+        query = " UNION ALL ".join(f"SELECT {columns} FROM {kind}" for kind in kinds)
         for name, device_id, fires, *finding in db.rows(query):
             judged[name].add(device_id)
             if fires:

@@ -1,10 +1,12 @@
 """The embedded engine: DuckDB in this process, with a bound on its memory; what is larger goes to files and back."""
 
 import os
+import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -37,10 +39,13 @@ COUNTED = {
     "logs": ["device_id", "boot", "dropped_seq", "received_ts", "collector"],
 }
 """The columns of each table that gold counts."""
-_SCRIPTS = ("state.sql", "inputs.sql", "macros.sql", "tables.sql", "alerts.sql")
+_SCRIPTS = ("state.sql", "inputs.sql", "macros.sql", "tables.sql", "rows.sql", "taken.sql", "alerts.sql")
+_ROWS = {"silver": "readings", "duplicates": "repeats", "quarantine": "refusals", "status": "statuses", "logs": "lines"}
+_SECTION = re.compile(r"^-- (?:WHEN ([\w, ]+)|ALWAYS).*\n", re.MULTILINE)
 # DuckDB reads * ? [ { in the path of a file as a pattern.
 _PATTERN = frozenset("*?[]{}")
 _BATCH_ROWS = 16_384
+_ROWS_FOR_THREADS = 20_000
 
 
 class Database:
@@ -54,7 +59,7 @@ class Database:
         self.connection = duckdb.connect(
             config={
                 "memory_limit": MEMORY,
-                "threads": min(4, os.cpu_count() or 1),
+                "threads": 1,
                 "temp_directory": self._folder.name,
                 "preserve_insertion_order": False,
                 # No extension is loaded, and nothing is fetched from the network.
@@ -62,6 +67,10 @@ class Database:
                 "autoload_known_extensions": False,
             }
         )
+        self._filled: set[str] = set()
+        self._threads = 1
+        for name, columns in COUNTED.items():
+            self.view(name, Path(self._folder.name), [], columns, SCHEMAS[name])
         for name in _SCRIPTS:
             self.run(name)
         self.state = [
@@ -74,9 +83,36 @@ class Database:
         self._folder.cleanup()
 
     def run(self, script: str, **variables: int) -> None:
-        """Run a file of ``sql/``, with values for its variables."""
+        """Run a file of ``sql/``, with values for its variables.
+
+        Statements below a line "-- WHEN tables" are run if one of these tables has a row.
+        """
         self.set(**variables)
-        self.connection.execute(text_of(script))
+        for needs, statements in _sections(text_of(script)):
+            if not needs or any(self.rows(f"SELECT 1 FROM {name} LIMIT 1") for name in needs):
+                for statement in statements:
+                    self.connection.execute(statement)
+
+    def use_threads(self, rows: int) -> None:
+        """Use more than one thread if a piece has many rows: for few, threads cost more than they save."""
+        threads = min(4, os.cpu_count() or 1) if rows >= _ROWS_FOR_THREADS else 1
+        if threads != self._threads:
+            self.connection.execute(f"SET threads = {threads}")
+            self._threads = threads
+
+    def take(self, root: Location, files: Mapping[str, Sequence[str]], where: str = "TRUE") -> None:
+        """Fill the tables of ``rows.sql`` from some files of the tables below gold.
+
+        :param where: a condition on the rows.
+        :raises LogGone: a file has been removed.
+        """
+        filled = {name for name, some in files.items() if some}
+        for name in sorted(filled | self._filled):
+            self.view(name, root / name, files.get(name, []), COUNTED[name], SCHEMAS[name], where)
+            self.connection.execute(f"DELETE FROM {_ROWS[name]}")
+            if name in filled:
+                self.connection.execute(f"INSERT INTO {_ROWS[name]} FROM {_ROWS[name]}_of_piece")
+        self._filled = filled
 
     def set(self, **variables: int | None) -> None:
         """Set variables for ``getvariable``."""
@@ -92,10 +128,11 @@ class Database:
         found = self.connection.sql(query).to_arrow_reader(_BATCH_ROWS)
         return pa.RecordBatchReader.from_batches(schema, (_cast(batch, schema) for batch in found))
 
-    def insert(self, table: str, rows: pa.Table) -> None:
+    def insert(self, table: str, rows: list[dict[str, object]]) -> None:
         """Replace the content of a table."""
         self.connection.execute(f"DELETE FROM {table}")
-        self.connection.register("given", rows)
+        schema = self.connection.sql(f"FROM {table}").to_arrow_table().schema
+        self.connection.register("given", pa.Table.from_pylist(rows, schema))
         self.connection.execute(f"INSERT INTO {table} BY NAME FROM given")
         self.connection.unregister("given")
 
@@ -171,6 +208,14 @@ class Database:
 def text_of(script: str) -> str:
     """Return a file of ``sql/``."""
     return (resources.files("spark_ingest.gold") / "sql" / script).read_text(encoding="utf-8")
+
+
+@cache
+def _sections(text: str) -> list[tuple[list[str], list[duckdb.Statement]]]:
+    """Return the parts of a script: the tables of which one must have a row, and the statements."""
+    first, *rest = _SECTION.split(text)
+    parts = [("", first), *zip(rest[::2], rest[1::2], strict=True)]
+    return [(needs.split(", ") if needs else [], duckdb.extract_statements(words)) for needs, words in parts]
 
 
 def _read(table: Location, paths: Sequence[Location], schema: pa.Schema) -> pa.Table | pa.RecordBatchReader:

@@ -5,8 +5,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from ..location import Location
 from ..tables.changes import files_at, newest
 from ..tables.delta import WRITER, Delta
-from ..tables.schemas import SCHEMAS
-from .database import COUNTED, Database, schema_of
+from .database import Database, schema_of
 from .windows import APPLICATION_ID, timestamp
 
 MINUTE_US = 60_000_000
@@ -24,9 +23,13 @@ class Traffic:
         self._table = table
 
     def write(self, db: Database) -> None:
-        """Write the minutes that are in the state, and drop those that are over."""
-        ((frozen, newest_us),) = db.rows("SELECT frozen, newest_us FROM facts")
-        self._write(db, "minutes", "minute_delays", None if frozen < 0 else (frozen, None))
+        """Write the minutes of the state from the first that the newest piece has, and drop those that are over."""
+        ((frozen, newest_us, first),) = db.rows(
+            "SELECT frozen, newest_us, (SELECT min(minute) FROM traffic_rows) FROM facts"
+        )
+        if frozen < 0 or first is not None:
+            since = frozen if first is None else max(frozen, first)
+            self._write(db, "minutes", "minute_bins", since, None, is_whole=frozen < 0)
         bound = (newest_us or 0) // MINUTE_US - HOT_MINUTES
         if bound > frozen:
             db.connection.execute("UPDATE facts SET frozen = ?", [bound])
@@ -39,34 +42,30 @@ class Traffic:
             f"SELECT minute // {DAY_MINUTES}, min(minute), max(minute) + 1 FROM late GROUP BY ALL ORDER BY ALL"
         )
         for day, first, end in days:
-            self._view(db, day, first * MINUTE_US, end * MINUTE_US)
-            db.run("rows.sql")
+            within = f"epoch_us(received_ts) >= {first * MINUTE_US} AND epoch_us(received_ts) < {end * MINUTE_US}"
+            db.take(self._root, self._files(first * MINUTE_US), within)
             db.connection.execute("CREATE OR REPLACE TEMP TABLE late_minutes AS FROM traffic_of_rows")
-            db.connection.execute("CREATE OR REPLACE TEMP TABLE late_delays AS FROM delays_of_rows")
-            self._write(db, "late_minutes", "late_delays", (first, end))
+            db.connection.execute(
+                """CREATE OR REPLACE TEMP TABLE late_bins AS
+                SELECT minute AS "key", 'delay' AS metric, bin, n FROM delays_of_rows"""
+            )
+            self._write(db, "late_minutes", "late_bins", first, end)
             db.connection.execute(f"DELETE FROM late WHERE minute // {DAY_MINUTES} = ?", [day])
 
-    def _view(self, db: Database, day: int, begin_us: int, end_us: int) -> None:
-        within = f"epoch_us(received_ts) >= {begin_us} AND epoch_us(received_ts) < {end_us}"
+    def _files(self, begin_us: int) -> dict[str, list[str]]:
+        files = {name: files_at(self._root / name, newest(self._root / name)) for name in _SOURCES}
         partition = f"received_date={timestamp(begin_us)[1:11]}/"
-        for name in COUNTED:
-            path = self._root / name
-            files = files_at(path, newest(path)) if name in _SOURCES else []
-            if name == "silver":
-                files = [file for file in files if file.startswith(partition)]
-            db.view(name, path, files, COUNTED[name], SCHEMAS[name], within)
+        return {**files, "silver": [file for file in files["silver"] if file.startswith(partition)]}
 
-    def _write(self, db: Database, minutes: str, delays: str, span: tuple[int, int | None] | None) -> None:
-        db.connection.execute("DELETE FROM minute_bins")
-        db.connection.execute(f"INSERT INTO minute_bins SELECT minute, 'delay', bin, sum(n) FROM {delays} GROUP BY ALL")
-        predicate = None
-        if span is not None:
-            predicate = f"minute >= {timestamp(span[0] * MINUTE_US)}"
-            if span[1] is not None:
-                predicate += f" AND minute < {timestamp(span[1] * MINUTE_US)}"
+    def _write(
+        self, db: Database, minutes: str, bins: str, since: int, end: int | None, *, is_whole: bool = False
+    ) -> None:
+        predicate = f"minute >= {timestamp(since * MINUTE_US)}" if not is_whole else None
+        if end is not None:
+            predicate = f"{predicate} AND minute < {timestamp(end * MINUTE_US)}"
         write_deltalake(
             self._table.delta,
-            db.reader(f"FROM traffic_table('{minutes}')", schema_of("traffic")),
+            db.reader(f"FROM traffic_table('{minutes}', '{bins}', {since})", schema_of("traffic")),
             mode="overwrite",
             predicate=predicate,
             writer_properties=WRITER,

@@ -218,10 +218,9 @@ class Gold:
             db.connection.execute(f"DELETE FROM {name}")
         db.connection.execute("INSERT INTO facts VALUES (NULL, ?, ?)", [-(1 << 40), self._rules.offline_us])
         at = dict.fromkeys(COUNTED, NOWHERE)
-        for name, position in at.items():
-            db.connection.execute("INSERT INTO progress VALUES (?, ?)", [name, position])
-        # Rows that an earlier state has written are written again.
-        db.connection.execute("INSERT INTO pending VALUES ('boots', NULL), ('gaps', NULL)")
+        _note_progress(db, at)
+        # Gaps without a day that an earlier state has written are written again.
+        db.connection.execute("INSERT INTO pending VALUES ('gaps', NULL)")
         self._digests.clear()
         return at
 
@@ -238,13 +237,12 @@ class Gold:
         """Add a piece to the state."""
         if self._is_stopped:
             raise Stopped("gold is not up to date: it was stopped")
-        for name, columns in COUNTED.items():
-            db.view(name, self.root / name, piece.files.get(name, []), columns, SCHEMAS[name])
         db.set(now_us=_now_us())
-        for script in ("rows.sql", "count.sql", "taken.sql", "steps.sql"):
-            db.run(script)
-        for name, position in piece.after.items():
-            db.connection.execute("UPDATE progress SET reached = ? WHERE source = ?", [position, name])
+        db.use_threads(piece.rows)
+        db.take(self.root, piece.files)
+        db.run("count.sql")
+        db.run("steps.sql")
+        _note_progress(db, piece.after)
         self._unsaved_rows += piece.rows
 
     def _take(self, db: Database, counted: Counted, piece: Piece, done: int = 0) -> None:
@@ -279,12 +277,13 @@ class Gold:
         """Make all windows, once everything has been counted up to `before`. So no anchor changes meanwhile."""
         silver = {"silver": counted.before["silver"]}
         db.connection.execute(
-            """CREATE OR REPLACE TEMP TABLE anchors AS
-            SELECT device_id, boot, anchor.us AS anchor_us FROM boots WHERE anchor IS NOT NULL AND readings > ok"""
+            """DELETE FROM anchors;
+            INSERT INTO anchors SELECT device_id, boot, anchor.us FROM boots
+            WHERE anchor IS NOT NULL AND readings > ok"""
         )
         for piece in _pieces(self.root, {"silver": counted.after["silver"]}, silver):
+            db.use_threads(piece.rows)
             db.view("silver", self.root / "silver", piece.files["silver"], COUNTED["silver"], SCHEMAS["silver"])
-            db.run("taken.sql")
             _count_windows(db)
             said = counted._replace(serial=self._counted.serial, after={**counted.after, **piece.after}, groups=-1)
             done = max(counted.groups, 0)
@@ -351,15 +350,15 @@ class Gold:
         A boot is in the partition of the day on which it was last heard. So boots that are over cost nothing, however
         many there are.
         """
-        days = [day for (day,) in db.rows("SELECT day FROM pending WHERE name = ?", name)]
+        days = [day for (day,) in db.rows("SELECT DISTINCT day FROM pending WHERE name = ?", name)]
         if not days:
             return
         # The table that a new state has not written yet is written as a whole.
         known = self._tables[name].delta.transaction_version(APPLICATION_ID)
-        predicate = None if known is None or (days == [None] and name == "boots") else " OR ".join(partitions(days))
-        source = f"SELECT t.* FROM {name}_table t"
+        predicate = None if known is None else " OR ".join(partitions(days))
+        source = f"FROM {name}_table t"
         if predicate is not None:
-            source += f" JOIN pending p ON p.name = '{name}' AND p.day IS NOT DISTINCT FROM t.heard_date"
+            source += f" SEMI JOIN pending p ON p.name = '{name}' AND p.day IS NOT DISTINCT FROM t.heard_date"
         self._overwrite(db, name, f"{source} ORDER BY ALL", predicate)
         db.connection.execute("DELETE FROM pending WHERE name = ?", [name])
 
@@ -368,7 +367,7 @@ class Gold:
         schema = schema_of(name)
         columns = ", ".join(f'"{column}"' for column in schema.names)
         db.connection.execute(f"CREATE OR REPLACE TEMP TABLE written_rows AS SELECT {columns} FROM ({query})")
-        (digest,) = db.rows("SELECT count(*), sum(hash(written_rows)), bit_xor(hash(written_rows)) FROM written_rows")
+        (digest,) = db.rows("SELECT count(*), sum(hash(written_rows)) FROM written_rows")
         if digest != self._digests.get(name):
             self._overwrite(db, name, "FROM written_rows", None)
             self._digests[name] = digest
@@ -399,6 +398,11 @@ def remembered_rules(tables: Location) -> RuleSet:
         if may_pass(error):
             raise
     return DEFAULT_RULES
+
+
+def _note_progress(db: Database, at: Mapping[str, int]) -> None:
+    values = ", ".join(f"('{name}', {position})" for name, position in at.items())
+    db.connection.execute(f"DELETE FROM progress; INSERT INTO progress VALUES {values}")
 
 
 def _count_windows(db: Database) -> None:

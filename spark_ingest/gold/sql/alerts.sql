@@ -6,13 +6,18 @@ FROM rules r CROSS JOIN devices d LEFT JOIN memberships m USING (device_id)
 WHERE (len(r.groups) = 0 OR list_contains(r.groups, coalesce(m.device_group, '')))
   AND (len(r.sites) = 0 OR list_contains(r.sites, coalesce(m.site, '')));
 
+CREATE VIEW silent AS
+SELECT device_id FROM devices
+WHERE getvariable('as_of') - last_us > (SELECT min(after_us) FROM rules WHERE kind = 'offline');
+CREATE VIEW paused AS SELECT device_id FROM awake GROUP BY device_id HAVING count(*) > 1;
 CREATE VIEW offline AS
 SELECT r.device_id, r.name, r.kind, s.since, s.until, (coalesce(s.until, getvariable('as_of')) - s.since) / 1e6 AS "value",
        CASE WHEN s.until IS NULL THEN 'nothing has been heard since' ELSE 'nothing was heard' END AS text
 FROM covered r JOIN (
-    SELECT device_id, last_us AS since, NULL::BIGINT AS until FROM devices
+    SELECT device_id, last_us AS since, NULL::BIGINT AS until FROM devices SEMI JOIN silent USING (device_id)
     UNION ALL SELECT device_id, "last", next FROM (
-        SELECT device_id, "last", lead("first") OVER (PARTITION BY device_id ORDER BY "last") AS next FROM awake)
+        SELECT device_id, "last", lead("first") OVER (PARTITION BY device_id ORDER BY "last") AS next
+        FROM awake SEMI JOIN paused USING (device_id))
     WHERE next IS NOT NULL
     QUALIFY row_number() OVER (PARTITION BY device_id ORDER BY next DESC, "last" DESC) <= 20) s USING (device_id)
 WHERE r.kind = 'offline' AND coalesce(s.until, getvariable('as_of')) - s.since > r.after_us;
@@ -26,14 +31,17 @@ FROM covered r JOIN gaps_table g USING (device_id) WHERE r.kind = 'gap' AND g.op
 
 -- Boots that were not to be expected: neither after one that ended with a goodbye, nor by a reset from a console.
 -- Before a sleep all is delivered, so what comes later was said after a wake, which may have ended in a crash.
+CREATE VIEW often AS   -- few devices have so many boots in the time for which ended alerts stay
+SELECT device_id FROM dated
+WHERE first_heard_us > getvariable('as_of') - getvariable('kept_us')
+                       - (SELECT max(within_us) FROM rules WHERE kind = 'reboot_loop')
+GROUP BY device_id HAVING count(*) >= (SELECT min(boots) FROM rules WHERE kind = 'reboot_loop');
 CREATE VIEW unasked AS
 SELECT device_id, began_us, row_number() OVER (PARTITION BY device_id ORDER BY began_us, boot) AS nth
 FROM (SELECT *, lag(coalesce(slept_us >= greatest(last_us, fw.us), slept_us IS NOT NULL)
                     OR coalesce(ended_us >= first_heard_us, FALSE), 1, FALSE)
                 OVER (PARTITION BY device_id ORDER BY began_us, boot) AS asked
-      FROM numbered SEMI JOIN (   -- few devices have so many boots
-          SELECT device_id FROM boots GROUP BY device_id
-          HAVING count(*) >= (SELECT min(boots) FROM rules WHERE kind = 'reboot_loop')) USING (device_id))
+      FROM numbered SEMI JOIN often USING (device_id))
 WHERE NOT asked AND born.cause IS DISTINCT FROM 'soft';
 CREATE VIEW reboot_loop AS
 SELECT device_id, name, kind, min(us) AS since,
@@ -47,12 +55,16 @@ FROM (SELECT r.name, r.kind, r.within_us, r.boots, b.device_id, b.nth, b.began_u
       WHERE r.kind = 'reboot_loop' AND b.began_us - a.began_us <= r.within_us)
 GROUP BY device_id, name, kind, run;
 
+CREATE VIEW falling AS
+SELECT device_id FROM boots
+WHERE mem_last."value" < mem_first."value" * (SELECT max(share) FROM rules WHERE kind = 'memory_falling');
 CREATE VIEW memory_falling AS
 SELECT r.device_id, r.name, r.kind, b.began_us AS since, CASE WHEN b.nth > 1 THEN b.last_us END AS until,
        b.mem_last."value" AS "value",
        format('mem_free fell from {:.0f} to {:.0f} bytes within a boot', b.mem_first."value", b.mem_last."value") AS text
 FROM covered r JOIN (
-    SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY heard_us DESC, boot DESC) AS nth FROM numbered) b
+    SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY heard_us DESC, boot DESC) AS nth
+    FROM numbered SEMI JOIN falling USING (device_id)) b
 USING (device_id)
 WHERE r.kind = 'memory_falling' AND b.lasted_us >= r.after_us AND b.mem_last."value" < r.share * b.mem_first."value";
 
@@ -65,6 +77,7 @@ SELECT r.device_id, r.name, r.kind, q.first_us AS since,
 FROM covered r JOIN refused q USING (device_id) JOIN devices d USING (device_id)
 WHERE r.kind = 'quarantined' AND q.n >= r.messages;
 
+CREATE VIEW firmware_rules AS FROM rules WHERE kind = 'firmware';
 CREATE VIEW firmware AS
 SELECT r.device_id, r.name, r.kind, b.newest.fw.us AS since, NULL::BIGINT AS until, NULL::DOUBLE AS "value",
        format('runs {}, not {}', b.newest.fw.fw, array_to_string(r.expected, ' or ')) AS text
@@ -154,11 +167,7 @@ FROM covered r JOIN devices d USING (device_id) JOIN (
     GROUP BY ALL) s USING (device_id, metric)
 WHERE r.kind = 'missing' AND d.last_us >= getvariable('as_of') - r.after_us;
 
--- Alerts that follow from the state, open and past ones; and what the rules about metrics find.
-CREATE VIEW state_alerts AS
-SELECT * FROM (FROM offline UNION ALL FROM gap UNION ALL FROM reboot_loop UNION ALL FROM memory_falling
-               UNION ALL FROM quarantined UNION ALL FROM firmware)
+-- Of a kind that follows from the state: open and past alerts.
+CREATE MACRO lately(kind) AS TABLE
+SELECT device_id, name, kind, since, until, "value", text FROM query_table(kind)
 WHERE until IS NULL OR until > getvariable('as_of') - getvariable('kept_us');
-CREATE VIEW metric_alerts AS
-FROM threshold UNION ALL BY NAME FROM group_median UNION ALL BY NAME FROM rate UNION ALL BY NAME FROM own_week
-UNION ALL BY NAME FROM battery UNION ALL BY NAME FROM missing;

@@ -1,4 +1,6 @@
 -- Add the rows of a piece (rows.sql) to the state.
+-- What follows "WHEN tables" is run if one of these has a row, up to the next such line or "ALWAYS": most of an update
+-- of few rows is the planning of its statements.
 
 -- Everything that came, in parts of at most ten seconds: from whom, and whether it shows that the device lives.
 CREATE OR REPLACE TEMP TABLE signs AS
@@ -15,12 +17,13 @@ UPDATE facts SET newest_us = greatest(newest_us, (SELECT max(last_us) FROM signs
 CREATE OR REPLACE TEMP TABLE earlier_collectors AS
 SELECT collector, min(first_us) AS first_us FROM signs GROUP BY collector
 HAVING min(first_us) < coalesce((SELECT c.first_us FROM collectors c WHERE c.collector = signs.collector), 4611686018427387904);
-INSERT INTO changed SELECT device_id, boot FROM boots
+-- WHEN earlier_collectors
+INSERT INTO changed SELECT device_id, boot FROM boots ANTI JOIN changed USING (device_id, boot)
 WHERE head.collector IN (SELECT collector FROM earlier_collectors) AND readings > 0;
 DELETE FROM collectors WHERE collector IN (SELECT collector FROM earlier_collectors);
 INSERT INTO collectors FROM earlier_collectors;
 
--- Boots
+-- ALWAYS: boots
 CREATE OR REPLACE TEMP TABLE fresh_boots AS
 SELECT device_id, boot, count(*) AS readings, count(*) FILTER (clock_ok) AS ok, min(us) AS first_us, max(us) AS last_us,
        min({'seq': seq, 'collector': collector, 'began_us': us - up_us}) AS head,
@@ -42,6 +45,8 @@ WHEN MATCHED THEN UPDATE SET
     up_us = greatest(b.up_us, f.up_us), mem_first = least(b.mem_first, f.mem_first),
     mem_last = greatest(b.mem_last, f.mem_last)
 WHEN NOT MATCHED THEN INSERT BY NAME;
+INSERT INTO changed SELECT device_id, boot FROM fresh_boots ANTI JOIN changed USING (device_id, boot);
+-- WHEN statuses
 CREATE OR REPLACE TEMP TABLE said AS
 SELECT device_id, boot, 0 AS readings, 0 AS ok,
        min({'us': us, 'place': place, 'cause': cause, 'reason': reason}) FILTER ("online") AS born,
@@ -56,7 +61,9 @@ WHEN MATCHED THEN UPDATE SET
     ended_us = greatest(b.ended_us, f.ended_us)
 WHEN NOT MATCHED THEN INSERT BY NAME;
 
--- Ranges of seq
+INSERT INTO changed SELECT device_id, boot FROM said ANTI JOIN changed USING (device_id, boot);
+
+-- ALWAYS: ranges of seq
 CREATE OR REPLACE TEMP TABLE fresh_runs AS
 SELECT device_id, boot, min(seq) AS "first", max(seq) AS "last", arg_min(us, seq) AS since
 FROM (SELECT device_id, boot, seq, us, seq - row_number() OVER (PARTITION BY device_id, boot ORDER BY seq) AS island
@@ -66,24 +73,13 @@ CREATE OR REPLACE TEMP TABLE more AS FROM runs SEMI JOIN fresh_runs USING (devic
 UNION ALL BY NAME FROM fresh_runs;
 DELETE FROM runs USING fresh_runs f WHERE runs.device_id = f.device_id AND runs.boot = f.boot;
 INSERT INTO runs BY NAME FROM joined('more', 1);
-CREATE OR REPLACE TEMP TABLE named AS
-SELECT 'announced' AS kind, device_id, boot, range."first" AS "first", range."last" AS "last"
-FROM (SELECT device_id, boot, unnest(dropped_seq) AS range FROM lines WHERE boot IS NOT NULL)
-UNION ALL SELECT 'unread', device_id, boot, seq, seq FROM refusals
-WHERE device_id IS NOT NULL AND boot IS NOT NULL AND seq IS NOT NULL AND NOT kept;
-INSERT INTO changed
-SELECT DISTINCT device_id, boot FROM (SELECT device_id, boot FROM fresh_boots
-    UNION ALL SELECT device_id, boot FROM said UNION ALL SELECT device_id, boot FROM named);
 
 -- Devices
 CREATE OR REPLACE TEMP TABLE fresh_devices AS
-SELECT device_id, max(last_us) AS last_us, max(reading_us) AS reading_us, sum(duplicates)::BIGINT AS duplicates,
-       sum(quarantined)::BIGINT AS quarantined, sum(announced)::BIGINT AS announced, sum(unread)::BIGINT AS unread,
-       max(status) AS status, max(mem_free) AS mem_free, max(rssi) AS rssi, max(temp_c) AS temp_c,
-       max(supply_v) AS supply_v
+SELECT device_id, max(last_us) AS last_us, max(reading_us) AS reading_us, 0 AS duplicates, 0 AS quarantined, 0 AS announced,
+       0 AS unread, max(mem_free) AS mem_free, max(rssi) AS rssi, max(temp_c) AS temp_c, max(supply_v) AS supply_v
 FROM (
-    SELECT device_id, max(last_us) FILTER (alive) AS last_us, 0 AS duplicates, 0 AS quarantined, 0 AS announced,
-           0 AS unread FROM signs WHERE device_id IS NOT NULL GROUP BY device_id
+    SELECT device_id, max(last_us) FILTER (alive) AS last_us FROM signs WHERE device_id IS NOT NULL GROUP BY device_id
     UNION ALL BY NAME
     SELECT device_id, max(us) AS reading_us,
            max({'us': us, 'seq': seq, 'value': mem_free}) FILTER (mem_free IS NOT NULL) AS mem_free,
@@ -91,25 +87,34 @@ FROM (
            max({'us': us, 'seq': seq, 'value': temp_c}) FILTER (temp_c IS NOT NULL) AS temp_c,
            max({'us': us, 'seq': seq, 'value': supply_v}) FILTER (supply_v IS NOT NULL) AS supply_v
     FROM readings GROUP BY device_id
-    UNION ALL BY NAME SELECT device_id, count(*) AS duplicates FROM repeats GROUP BY device_id
-    UNION ALL BY NAME
-    SELECT device_id, count(*) AS quarantined FROM refusals WHERE device_id IS NOT NULL GROUP BY device_id
-    UNION ALL BY NAME
-    SELECT device_id, max({'us': us, 'place': place, 'online': "online", 'reason': reason}) AS status
-    FROM statuses GROUP BY device_id
-    UNION ALL BY NAME
-    SELECT device_id, count(*) FILTER (kind = 'announced') AS announced, count(*) FILTER (kind = 'unread') AS unread
-    FROM named GROUP BY device_id
 ) GROUP BY device_id;
 MERGE INTO devices d USING fresh_devices f ON d.device_id = f.device_id
 WHEN MATCHED THEN UPDATE SET
     last_us = greatest(d.last_us, f.last_us), reading_us = greatest(d.reading_us, f.reading_us),
-    duplicates = d.duplicates + f.duplicates, quarantined = d.quarantined + f.quarantined,
-    announced = d.announced + f.announced, unread = d.unread + f.unread, status = greatest(d.status, f.status),
     mem_free = greatest(d.mem_free, f.mem_free), rssi = greatest(d.rssi, f.rssi),
     temp_c = greatest(d.temp_c, f.temp_c), supply_v = greatest(d.supply_v, f.supply_v)
 WHEN NOT MATCHED THEN INSERT BY NAME;
+-- WHEN repeats
+UPDATE devices SET duplicates = duplicates + f.n
+FROM (SELECT device_id, count(*) AS n FROM repeats GROUP BY device_id) f WHERE devices.device_id = f.device_id;
+-- WHEN statuses
+UPDATE devices SET status = greatest(status, f.newest)
+FROM (SELECT device_id, max({'us': us, 'place': place, 'online': "online", 'reason': reason}) AS newest
+      FROM statuses GROUP BY device_id) f WHERE devices.device_id = f.device_id;
+-- WHEN refusals
+UPDATE devices SET quarantined = quarantined + f.n
+FROM (SELECT device_id, count(*) AS n FROM refusals GROUP BY device_id) f WHERE devices.device_id = f.device_id;
 
+-- WHEN lines, refusals: ranges of seq that were named
+CREATE OR REPLACE TEMP TABLE named AS
+SELECT 'announced' AS kind, device_id, boot, range."first" AS "first", range."last" AS "last"
+FROM (SELECT device_id, boot, unnest(dropped_seq) AS range FROM lines WHERE boot IS NOT NULL)
+UNION ALL SELECT 'unread', device_id, boot, seq, seq FROM refusals
+WHERE device_id IS NOT NULL AND boot IS NOT NULL AND seq IS NOT NULL AND NOT kept;
+INSERT INTO changed SELECT DISTINCT device_id, boot FROM named ANTI JOIN changed USING (device_id, boot);
+UPDATE devices SET announced = devices.announced + f.announced, unread = devices.unread + f.unread
+FROM (SELECT device_id, count(*) FILTER (kind = 'announced') AS announced, count(*) FILTER (kind = 'unread') AS unread
+      FROM named GROUP BY device_id) f WHERE devices.device_id = f.device_id;
 -- If a device has named too many ranges of a kind, those of each boot become one.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT kind, n.device_id, greatest(CASE kind WHEN 'announced' THEN any_value(d.announced) ELSE any_value(d.unread) END)
@@ -118,7 +123,9 @@ FROM named n JOIN devices d USING (device_id) GROUP BY kind, n.device_id;
 CREATE OR REPLACE TEMP TABLE all_named AS
 SELECT t.kind || chr(0) || e.device_id AS device_id, boot, "first", "last", NULL::BIGINT AS since, over
 FROM (FROM explained UNION ALL BY NAME FROM named) e JOIN touched t USING (kind, device_id);
-INSERT INTO changed SELECT DISTINCT split_part(device_id, chr(0), 2), boot FROM all_named WHERE over;
+INSERT INTO changed
+SELECT DISTINCT split_part(a.device_id, chr(0), 2), boot FROM all_named a WHERE over AND NOT EXISTS (
+    FROM changed c WHERE c.device_id = split_part(a.device_id, chr(0), 2) AND c.boot = a.boot);
 DELETE FROM explained USING touched t WHERE explained.kind = t.kind AND explained.device_id = t.device_id;
 CREATE OR REPLACE TEMP TABLE more AS
 SELECT device_id, boot, "first", "last", since FROM all_named WHERE NOT over
@@ -126,12 +133,13 @@ UNION ALL SELECT device_id, boot, min("first"), max("last"), NULL FROM all_named
 INSERT INTO explained SELECT split_part(device_id, chr(0), 1), split_part(device_id, chr(0), 2), boot, "first", "last"
 FROM joined('more', 1);
 
--- When devices were heard, and when something of theirs was quarantined
+-- ALWAYS: when devices were heard
 CREATE OR REPLACE TEMP TABLE more AS
 SELECT device_id, '' AS boot, first_us AS "first", last_us AS "last", 0 AS since FROM signs WHERE alive
 UNION ALL SELECT device_id, boot, "first", "last", 0 FROM awake SEMI JOIN (FROM signs WHERE alive) USING (device_id);
 DELETE FROM awake WHERE device_id IN (SELECT device_id FROM signs WHERE alive);
 INSERT INTO awake FROM joined('more', (SELECT silence_us FROM facts));
+-- WHEN refusals: and when something of theirs was quarantined
 CREATE OR REPLACE TEMP TABLE both_refused AS
 SELECT device_id, us AS first_us, us AS last_us, 1 AS n,
        {'us': us, 'place': place, 'topic': topic, 'reason': reason} AS newest
@@ -146,14 +154,14 @@ SELECT device_id, min(first_us), max(last_us), sum(n), max(newest) FROM (
                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > 86400000000 AS begins FROM both_refused))
 GROUP BY device_id, island;
 
--- Histograms and delays
+-- ALWAYS: histograms and delays
 CREATE OR REPLACE TEMP TABLE fresh_bins AS
-SELECT device_id, metric, to_bin("value") AS bin, count(*) AS n FROM (
-    SELECT device_id, 'delay' AS metric, (raw_us - ts_us) / 1000 AS "value" FROM readings WHERE clock_ok
-    UNION ALL SELECT device_id, 'mem_free', mem_free FROM readings UNION ALL SELECT device_id, 'rssi', rssi FROM readings
-    UNION ALL SELECT device_id, 'temp_c', temp_c FROM readings
-    UNION ALL SELECT device_id, 'supply_v', supply_v FROM readings)
-WHERE "value" IS NOT NULL GROUP BY ALL;
+SELECT device_id, one.metric AS metric, to_bin(one."value") AS bin, count(*) AS n FROM (
+    SELECT device_id, unnest([{'metric': 'delay', 'value': CASE WHEN clock_ok THEN (raw_us - ts_us) / 1000 END},
+                              {'metric': 'mem_free', 'value': mem_free}, {'metric': 'rssi', 'value': rssi},
+                              {'metric': 'temp_c', 'value': temp_c}, {'metric': 'supply_v', 'value': supply_v}]) AS one
+    FROM readings)
+WHERE one."value" IS NOT NULL GROUP BY ALL;
 MERGE INTO bins b USING fresh_bins f ON b.device_id = f.device_id AND b.metric = f.metric AND b.bin = f.bin
 WHEN MATCHED THEN UPDATE SET n = b.n + f.n WHEN NOT MATCHED THEN INSERT BY NAME;
 CREATE OR REPLACE TEMP TABLE both_delays AS
@@ -171,6 +179,6 @@ INSERT INTO minute_delays FROM delays_of_rows WHERE minute >= (SELECT frozen FRO
 INSERT INTO late SELECT DISTINCT minute FROM traffic_rows WHERE minute < (SELECT frozen FROM facts);
 
 -- Boots whose readings without a clock of their own are dated by an anchor
-CREATE OR REPLACE TEMP TABLE anchors AS
-SELECT device_id, boot, anchor.us AS anchor_us FROM boots SEMI JOIN fresh_boots USING (device_id, boot)
+DELETE FROM anchors;
+INSERT INTO anchors SELECT device_id, boot, anchor.us AS anchor_us FROM boots SEMI JOIN fresh_boots USING (device_id, boot)
 WHERE anchor IS NOT NULL AND readings > ok;

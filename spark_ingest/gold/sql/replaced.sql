@@ -1,6 +1,6 @@
 -- Count the windows in table replaced from the whole of silver (view all_silver), instead of from the piece.
-CREATE OR REPLACE TEMP TABLE anchors AS
-SELECT device_id, boot, anchor.us AS anchor_us FROM boots SEMI JOIN replaced USING (device_id)
+DELETE FROM anchors;
+INSERT INTO anchors SELECT device_id, boot, anchor.us AS anchor_us FROM boots SEMI JOIN replaced USING (device_id)
 WHERE anchor IS NOT NULL AND readings > ok;
 CREATE OR REPLACE TEMP VIEW taken_anew AS
 SELECT * FROM (

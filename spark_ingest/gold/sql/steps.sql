@@ -1,4 +1,5 @@
 -- For rules of the kind rate: the extremes of their metrics.
+-- WHEN rate_rules
 CREATE OR REPLACE TEMP TABLE both_steps AS
 SELECT r.name AS rule, t.device_id, t.event_us // (greatest(r.within_us // 60, 1)) AS part,
        min({'value': t.metrics[r.metric], 'us': t.event_us}) AS low,

@@ -1,19 +1,13 @@
 -- The gold tables as views of the state. Columns as in spark_ingest/tables/schemas.py; *_us become timestamps there.
 
--- Devices whose readings come, live, a constant whole number of hours after they were taken: their clocks are wrong.
-CREATE VIEW clocks AS
-SELECT device_id, round(min(least_us) / 3600e6)::BIGINT * 3600000000 AS behind_us
-FROM delays GROUP BY device_id
-HAVING count(*) >= 3 AND round(min(least_us) / 3600e6) BETWEEN 1 AND 26
-   AND min(least_us) >= round(min(least_us) / 3600e6) * 3600e6 - 300e6
-   AND max(most_us) <= round(min(least_us) / 3600e6) * 3600e6 + 300e6;
-
-CREATE VIEW numbered AS   -- boots, with when they began by their own time, and when they were first and last heard
-SELECT b.*, least(first_us, born.us) AS first_heard_us, coalesce(last_us, born.us) AS heard_us,
-       least(first_us, born.us, coalesce(anchor.us, first_ok_us) + coalesce(c.behind_us, 0)) AS began_us,
-       greatest(last_us - first_us, up_us, last_ok_us - first_ok_us) AS lasted_us
-FROM boots b LEFT JOIN clocks c USING (device_id)
+CREATE VIEW dated AS   -- boots, with when they were first and last heard
+SELECT *, least(first_us, born.us) AS first_heard_us, coalesce(last_us, born.us) AS heard_us FROM boots
 WHERE (readings > 0 AND head.seq >= 0) OR (readings = 0 AND born IS NOT NULL);
+CREATE VIEW numbered AS   -- and with when they began by their own time
+SELECT b.*, least(first_heard_us, coalesce(anchor.us, first_ok_us) + coalesce(c.behind_us, 0)) AS began_us,
+       greatest(last_us - first_us, up_us, last_ok_us - first_ok_us) AS lasted_us
+FROM dated b LEFT JOIN clocks c USING (device_id);
+CREATE VIEW changed_bins AS SELECT device_id AS "key", metric, bin, n FROM bins SEMI JOIN changed USING (device_id);
 
 CREATE VIEW boots_table AS
 SELECT b.device_id, b.boot, try_cast(regexp_extract(b.boot, '^([0-9]{1,18})(-|$)', 1) AS BIGINT) AS boot_number,
@@ -23,7 +17,7 @@ SELECT b.device_id, b.boot, try_cast(regexp_extract(b.boot, '^([0-9]{1,18})(-|$)
        CASE WHEN readings = 0 THEN NULL WHEN ok = readings THEN 'ts' WHEN anchor IS NOT NULL THEN 'anchor'
             ELSE 'received' END AS clock,
        heard_us // 86400000000 AS heard_date
-FROM numbered b
+FROM dated b
 LEFT JOIN (SELECT device_id, boot, max("last") AS highest FROM runs GROUP BY ALL) r USING (device_id, boot)
 LEFT JOIN (SELECT device_id, boot, most(sum(length_of("first", "last"))) AS missing FROM gaps WHERE state = 'missing'
            GROUP BY ALL) g USING (device_id, boot);
@@ -33,12 +27,12 @@ LEFT JOIN (SELECT device_id, boot, most(sum(length_of("first", "last"))) AS miss
 CREATE VIEW early AS
 SELECT b.device_id, b.boot FROM boots b JOIN collectors c ON b.head.collector = c.collector
 WHERE b.readings > 0 AND coalesce(b.anchor.us, b.head.began_us, -1) < c.first_us;
--- What silver lacks of the boots that have changed: the spaces between runs, split where their state changes.
+-- What silver lacks of the boots that have changed and may lack something (table holed): the spaces between runs, split where their state changes.
 CREATE VIEW spaces AS
 SELECT r.device_id, r.boot,
        coalesce(lag("last") OVER (PARTITION BY r.device_id, r.boot ORDER BY "first") + 1, 0) AS "first",
        "first" - 1 AS "last", since, lag("last") OVER (PARTITION BY r.device_id, r.boot ORDER BY "first") IS NULL AS lowest
-FROM runs r SEMI JOIN changed USING (device_id, boot);
+FROM runs r SEMI JOIN holed USING (device_id, boot);
 CREATE VIEW cuts AS
 SELECT s.device_id, s.boot, s."last", s.since, s.lowest, unnest(list_distinct(list_concat([s."first"], coalesce(c.cuts, [])))) AS cut
 FROM (FROM spaces WHERE "first" <= "last") s LEFT JOIN (
@@ -69,7 +63,7 @@ SELECT g.*, b.heard_us // 86400000000 AS day FROM (
     GROUP BY device_id, boot, gap, state, part
     UNION ALL   -- dropped beyond the highest seq that came
     SELECT e.device_id, e.boot, greatest(e."first", coalesce(r.highest, -1) + 1), e."last", NULL, 'dropped'
-    FROM explained e SEMI JOIN changed USING (device_id, boot)
+    FROM explained e SEMI JOIN holed USING (device_id, boot)
     LEFT JOIN (SELECT device_id, boot, max("last") AS highest FROM runs GROUP BY ALL) r USING (device_id, boot)
     WHERE e.kind = 'announced' AND e."last" > coalesce(r.highest, -1)
 ) g LEFT JOIN (SELECT device_id, boot, coalesce(last_us, born.us) AS heard_us FROM boots) b USING (device_id, boot);
@@ -104,10 +98,11 @@ LEFT JOIN (   -- readings, also those that are in no boot
     SELECT device_id, sum(readings)::BIGINT AS readings, sum(ok)::BIGINT AS ok,
            max(coalesce(last_ok_us, last_us)) AS last_event_us, bool_or(coalesce(head.seq < 0, FALSE)) AS unnumbered
     FROM boots GROUP BY device_id) e USING (device_id)
-LEFT JOIN (
-    SELECT device_id, max({'us': heard_us, 'boot': boot, 'fw': fw.fw}) AS newest, count(*) AS boots, count(*) FILTER (again AND began_us > getvariable('as_of') - 86400000000) AS reboots
-    FROM (SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY began_us, boot) > 1 AS again FROM numbered)
-    GROUP BY device_id) b USING (device_id)
+LEFT JOIN (   -- the first boot is no reboot
+    SELECT device_id, max({'us': heard_us, 'boot': boot, 'fw': fw.fw}) AS newest, count(*) AS boots,
+           count(*) FILTER (began_us > getvariable('as_of') - 86400000000)
+           - (min(began_us) > getvariable('as_of') - 86400000000)::BIGINT AS reboots
+    FROM numbered GROUP BY device_id) b USING (device_id)
 CROSS JOIN LATERAL (SELECT b.device_id IS NOT NULL OR NOT coalesce(e.unnumbered, FALSE) AS known) k
 LEFT JOIN (
     SELECT device_id, most(sum(length_of("first", "last")) FILTER (state = 'missing')) AS missing,
@@ -125,12 +120,13 @@ LEFT JOIN (
            bool_or(kind = 'quarantined') AS quarantined, bool_or(kind = 'memory_falling') AS memory
     FROM found WHERE until IS NULL GROUP BY device_id) o USING (device_id);
 
--- Traffic by minute, from tables of the columns of `minutes` and `minute_delays`.
-CREATE MACRO traffic_table(counted) AS TABLE
+-- Traffic by minute since a minute, from tables of the columns of `minutes` and of `minute_bins`.
+CREATE VIEW minute_bins AS SELECT minute AS "key", 'delay' AS metric, bin, n FROM minute_delays;
+CREATE MACRO traffic_table(counted, bins, since) AS TABLE
 SELECT minute * 60000000 AS minute, m.readings, m.duplicates, m.quarantined, m.bytes, m.devices,
        p50 AS delay_p50_ms, p95 AS delay_p95_ms
 FROM (SELECT minute, sum(readings)::BIGINT AS readings, sum(duplicates)::BIGINT AS duplicates,
              sum(quarantined)::BIGINT AS quarantined, sum(bytes)::BIGINT AS bytes,
              count(DISTINCT device_id) FILTER (readings > 0) AS devices
-      FROM query_table(counted) GROUP BY minute) m
-LEFT JOIN (SELECT "key" AS minute, p50, p95 FROM percentiles_of('minute_bins')) USING (minute);
+      FROM query_table(counted) WHERE minute >= since GROUP BY minute) m
+LEFT JOIN (SELECT "key" AS minute, p50, p95 FROM percentiles_of(bins) WHERE "key" >= since) USING (minute);
