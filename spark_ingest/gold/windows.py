@@ -24,7 +24,8 @@ _EPOCH = date(1970, 1, 1)
 _COMPLETE = -1
 # A group is what one commit writes: at most so many spans of time, for so many late devices.
 _MOST_SPANS, _FEW_DEVICES = 48, 200
-_MOST_ROWS = 2_000_000
+# The writer holds the rows of a commit, encoded, until each of its files is complete: about 200 bytes a row.
+_MOST_ROWS = 400_000
 # Rows are sorted by device, so a reader of one device skips most row groups.
 _WRITER = WriterProperties(
     compression="ZSTD",
