@@ -359,7 +359,7 @@ class Gold:
         source = f"FROM {name}_table t"
         if predicate is not None:
             source += f" SEMI JOIN pending p ON p.name = '{name}' AND p.day IS NOT DISTINCT FROM t.heard_date"
-        self._overwrite(db, name, f"{source} ORDER BY ALL", predicate)
+        self._overwrite(db, name, f"{source} ORDER BY t.device_id, t.boot", predicate)
         db.connection.execute("DELETE FROM pending WHERE name = ?", [name])
 
     def _write_whole(self, db: Database, name: str, query: str) -> None:
