@@ -83,10 +83,10 @@ class Alerts:
         week_us = as_of_us // HOUR_US * HOUR_US
         db.set(as_of=as_of_us, look_us=look_us, week_us=week_us)
         if any(rule.kind in _WEEKLY for rule in self._rules) and week_us != self._week_us:
-            windows.view(db, self._table, "week", week_us - WEEK_US - behind_us, week_us)
+            windows.view(db, self._table, "week", [(week_us - WEEK_US - behind_us, week_us)])
             db.run("week.sql")
             self._week_us = week_us
-        windows.view(db, self._table, "hours", as_of_us - look_us - behind_us, as_of_us + HOUR_US)
+        windows.view(db, self._table, "hours", [(as_of_us - look_us - behind_us, as_of_us + HOUR_US)])
         db.run("recent.sql")
         firing: dict[str, dict[str, Finding]] = {rule.name: {} for rule in self._rules}
         judged: dict[str, set[str]] = {rule.name: set() for rule in self._rules}

@@ -121,11 +121,6 @@ def begin(table: Delta, said: Counted, was: int) -> None:
     write_deltalake(table.upon(APPLICATION_ID, was), empty, mode="overwrite", commit_properties=said.properties())
 
 
-def view(db: Database, table: Delta, name: str, begin_us: int, end_us: int) -> None:
-    """Make a view of the windows of some time, by hours."""
-    _view(db, table, name, [(begin_us, end_us)])
-
-
 def _numbers(numbers: Mapping[str, int | None]) -> dict[str, int]:
     return {name: NOWHERE if number is None else number for name, number in numbers.items()}
 
@@ -175,7 +170,7 @@ def _write(db: Database, table: Delta, group: _Group, was: int, said: Counted) -
     where = group.where("window_us", str)
     # A span of a few devices may cover windows that belong to another group.
     mine = "ANTI JOIN wide USING (window_us)" if group.devices else ""
-    _view(db, table, "written", group.spans)
+    view(db, table, "written", group.spans)
     db.connection.execute(
         f"""CREATE OR REPLACE TEMP TABLE held AS
         SELECT device_id, epoch_us(window_start) AS window_us, metric, n, "min" AS low, "max" AS high, "sum" AS total,
@@ -212,8 +207,8 @@ def _write(db: Database, table: Delta, group: _Group, was: int, said: Counted) -
         write_deltalake(delta, rows, mode="append", writer_properties=_WRITER, commit_properties=properties)
 
 
-def _view(db: Database, table: Delta, name: str, spans: list[tuple[int, int]]) -> None:
-    """Make a view of the files of the table that may have windows in these spans."""
+def view(db: Database, table: Delta, name: str, spans: list[tuple[int, int]]) -> None:
+    """Make a view of the files of the table that may have windows in these spans of time."""
     delta = table.delta
     hours = {hour for begin, end in spans for hour in range(begin // HOUR_US, (end - 1) // HOUR_US + 1)}
     actions = delta.get_add_actions(flatten=True)

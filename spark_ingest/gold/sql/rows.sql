@@ -20,10 +20,8 @@ SELECT device_id, collector, heard(received_ts) AS us, payload_crc >> 32 AS byte
 CREATE TEMP VIEW lines_of_piece AS
 SELECT device_id, boot, collector, heard(received_ts) AS us, dropped_seq FROM logs;
 
-CREATE TEMP TABLE readings AS FROM readings_of_piece;
-CREATE TEMP TABLE statuses AS FROM statuses_of_piece;
-CREATE TEMP TABLE refusals AS FROM refusals_of_piece;
-CREATE TEMP TABLE repeats AS FROM repeats_of_piece;
+CREATE TEMP TABLE readings AS FROM readings_of_piece; CREATE TEMP TABLE statuses AS FROM statuses_of_piece;
+CREATE TEMP TABLE refusals AS FROM refusals_of_piece; CREATE TEMP TABLE repeats AS FROM repeats_of_piece;
 CREATE TEMP TABLE lines AS FROM lines_of_piece;
 
 -- Traffic by minute, in the columns of the tables minutes and minute_delays.
