@@ -86,7 +86,7 @@ def networks(settings):
 
 def _path_of_app():
     for folder in sys.path:
-        for name in ("/app/settings.mpy", "/app/settings.py"):
+        for name in ("/app/replace.mpy", "/app/replace.py"):
             try:
                 os.stat(folder + name)
                 return folder + "/app"
