@@ -19,7 +19,7 @@ EXCEPTIONS = {
     ("spark_ingest/pipeline/process.py", "_active_spark_context"): ENDING_SPARK,
     ("spark_ingest/pipeline/process.py", "_jvm"): ENDING_SPARK,
     ("spark_ingest/pipeline/process.py", "_instantiatedSession"): ENDING_SPARK,
-    ("spark_ingest/pipeline/session.py", "_accumulatorServer"): "its thread reports the end of Java with a traceback",
+    ("spark_ingest/pipeline/run/session.py", "_accumulatorServer"): "it reports the end of Java with a traceback",
 }
 
 

@@ -115,7 +115,7 @@ PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
 def _session() -> Iterator[SparkSession]:
     from spark_ingest import MqttDataSource
     from spark_ingest.pipeline.process import stop_session
-    from spark_ingest.pipeline.session import start_session
+    from spark_ingest.pipeline.run.session import start_session
 
     # Spark's workers import the bench's own source from there.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

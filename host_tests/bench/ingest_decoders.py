@@ -12,9 +12,9 @@ from bench_rows import Row
 from ingest_plan import DECODE_DEFAULT, DECODE_MAPPED, OWN_FORMAT, Scale, row
 
 from spark_ingest.decoders.rules import Rules, load
-from spark_ingest.pipeline.dedup import Seen
-from spark_ingest.pipeline.messages import part
-from spark_ingest.pipeline.silver import judge
+from spark_ingest.pipeline.decode.messages import part
+from spark_ingest.pipeline.deduplicate.dedup import Seen
+from spark_ingest.pipeline.deduplicate.silver import judge
 from spark_ingest.source.rows import ARROW_SCHEMA
 from spark_ingest.tables.parquet import Parquet
 from spark_ingest.tables.schemas import SILVER_SCHEMA

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.data_files import write_files
+from spark_ingest.pipeline.write.data_files import write_files
 from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 

@@ -29,11 +29,11 @@ from ingest_plan import (
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_ingest.pipeline import tasks
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.dedup import Filtered, Seen
-from spark_ingest.pipeline.session import began_too_slowly
-from spark_ingest.pipeline.stream import MicroBatches, _Steps
+from spark_ingest.pipeline.deduplicate.dedup import Filtered, Seen
+from spark_ingest.pipeline.run.session import began_too_slowly
+from spark_ingest.pipeline.write import tasks
+from spark_ingest.pipeline.write.batch import BatchWriter
+from spark_ingest.pipeline.write.stream import MicroBatches, _Steps
 from spark_ingest.source.data_source import RangesDataSource
 from spark_ingest.source.options import Options
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA

@@ -17,7 +17,7 @@ from example_programs import EXAMPLES
 from proof.needs import needs_java
 from test_batch import BATCHES, QUERY, workload
 
-from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 pytestmark = [
     pytest.mark.tier(3),

@@ -25,7 +25,7 @@ from umqtt_kit.ota.release import check_version
 import spark_ingest
 from spark_ingest.collector.journal import TerminalJournal
 from spark_ingest.escape import remark
-from spark_ingest.pipeline.record import BadRecord, parse
+from spark_ingest.pipeline.decode.record import BadRecord, parse
 from spark_ingest.spool.messages import Message
 from spark_ingest.spool.properties import Properties
 

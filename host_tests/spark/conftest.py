@@ -16,7 +16,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
 from spark_ingest.pipeline.process import stop_session
-from spark_ingest.pipeline.session import start_session
+from spark_ingest.pipeline.run.session import start_session
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from spark_ingest.pipeline import command
-from spark_ingest.pipeline import pipeline as pipeline_module
-from spark_ingest.pipeline.batch import Reports, run_here
-from spark_ingest.pipeline.job import Job
-from spark_ingest.pipeline.stream import MicroBatches
+from spark_ingest.pipeline.run import command
+from spark_ingest.pipeline.run import pipeline as pipeline_module
+from spark_ingest.pipeline.write.batch import Reports, run_here
+from spark_ingest.pipeline.write.job import Job
+from spark_ingest.pipeline.write.stream import MicroBatches
 from spark_ingest.source.data_source import messages_in
 from spark_ingest.source.rows import ARROW_SCHEMA
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from spark_ingest.pipeline.command import main
+from spark_ingest.pipeline.run.command import main
 
 _stage, _left = sys.argv[1], int(sys.argv[2])
 

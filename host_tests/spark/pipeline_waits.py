@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_helpers import eventually_in_spark
 
-from spark_ingest.pipeline.command import main
+from spark_ingest.pipeline.run.command import main
 
 _stage, _file = sys.argv[1], Path(sys.argv[2])
 

@@ -13,7 +13,7 @@ from spark_helpers import alive, eventually_in_spark
 from umqtt_testkit.waiting import eventually
 
 from spark_ingest.pipeline.process import stop_session
-from spark_ingest.pipeline.session import start_session
+from spark_ingest.pipeline.run.session import start_session
 from spark_ingest.source.data_source import MqttDataSource, MqttStreamReader
 from spark_ingest.source.options import Options
 

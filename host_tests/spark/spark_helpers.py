@@ -14,7 +14,7 @@ import pyarrow as pa
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
 
-from spark_ingest.pipeline.data_files import write_files
+from spark_ingest.pipeline.write.data_files import write_files
 from spark_ingest.spool.writer import Spool
 from spark_ingest.tables.table import Table
 

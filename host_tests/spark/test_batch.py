@@ -15,11 +15,11 @@ from spark_helpers import record
 from test_record import messages
 
 from spark_ingest.errors import UsageError
-from spark_ingest.pipeline import tasks
-from spark_ingest.pipeline.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
-from spark_ingest.pipeline.claim import claim
-from spark_ingest.pipeline.dedup import Seen
-from spark_ingest.pipeline.progress import Progress
+from spark_ingest.pipeline.deduplicate.dedup import Seen
+from spark_ingest.pipeline.deduplicate.progress import Progress
+from spark_ingest.pipeline.run.claim import claim
+from spark_ingest.pipeline.write import tasks
+from spark_ingest.pipeline.write.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
 from spark_ingest.tables import identities, summary
 
 QUERY = "0b7e"

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from spark_ingest.pipeline.clock import AHEAD_US, BEHIND_US, event_times
+from spark_ingest.pipeline.deduplicate.clock import AHEAD_US, BEHIND_US, event_times
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 NOW = 1_795_000_000_000_000

@@ -15,9 +15,9 @@ from spark_ingest.durable import read_checked, replace_checked
 from spark_ingest.errors import FileDamaged, IngestError, SpoolDamaged, UsageError
 from spark_ingest.gold import Gold
 from spark_ingest.gold.database import Database
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter, _settled_buckets
+from spark_ingest.pipeline.deduplicate.progress import Progress
 from spark_ingest.pipeline.process import require_checkpoint
-from spark_ingest.pipeline.progress import Progress
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter, _settled_buckets
 from spark_ingest.spool.blocks import known_runs
 from spark_ingest.spool.writer import Spool
 from spark_ingest.tables import summary

@@ -4,8 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ingest.pipeline.dedup import STATE_SCHEMA, Seen
-from spark_ingest.pipeline.progress import Progress
+from spark_ingest.pipeline.deduplicate.dedup import STATE_SCHEMA, Seen
+from spark_ingest.pipeline.deduplicate.progress import Progress
 
 IDENTITY = st.tuples(st.sampled_from(["a", "b", "a\x01"]), st.sampled_from(["1-x", "2-y"]), st.integers(0, 30))
 FAR_IDENTITY = st.tuples(st.just("a"), st.just("1-x"), st.sampled_from([0, 1, 5, 2**40, 2**63 - 2, 2**63 - 1]))

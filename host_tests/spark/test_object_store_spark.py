@@ -10,7 +10,7 @@ from spark_helpers import fill, record
 from umqtt_kit import __main__ as umqtt
 
 from spark_ingest.location import located
-from spark_ingest.pipeline import pipeline as pipeline_module
+from spark_ingest.pipeline.run import pipeline as pipeline_module
 from spark_ingest.tables import summary
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))

@@ -28,8 +28,8 @@ from umqtt_testkit.waiting import eventually
 
 from spark_ingest.errors import SparkEnded
 from spark_ingest.lock import FolderLock
-from spark_ingest.pipeline import pipeline as pipeline_module
 from spark_ingest.pipeline import process
+from spark_ingest.pipeline.run import pipeline as pipeline_module
 from spark_ingest.tables import identities, summary
 
 # Enough corrupt messages that every group of a hundred has some.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS, TOPIC, record, topic_of
 
 from spark_ingest.decoders.fast_decode import SEQ_END, TS_END
-from spark_ingest.pipeline.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
+from spark_ingest.pipeline.decode.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
 from spark_ingest.source.rows import ARROW_SCHEMA
 
 RECEIVED = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC)

@@ -20,7 +20,7 @@ from test_offsets import numbered
 from umqtt_testkit import encoder
 
 from spark_ingest.errors import DataLoss, UsageError
-from spark_ingest.pipeline.session import began_too_slowly
+from spark_ingest.pipeline.run.session import began_too_slowly
 from spark_ingest.source import data_source
 from spark_ingest.source.data_source import MqttStreamReader, RangesStreamReader, messages_in
 from spark_ingest.source.offsets import SpoolTree, bytes_between

@@ -13,8 +13,7 @@ from spark_helpers import collector_process, fill, record
 from story_tables import story
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
-from spark_ingest.pipeline import session, transform
-from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.pipeline.change.rebuild import rebuild
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +88,8 @@ def test_the_job_adds_columns_and_leaves_rows_out_once_a_reading_and_again_at_a_
         return sorted(tuple(row.values()) for row in found.select(["device_id", "seq", "temp_f", "site"]).to_pylist())
 
     assert rows() == sorted(wanted)
-    monkeypatch.setattr(session, "start_session", lambda *_: spark)
-    monkeypatch.setattr(transform, "stop_session", lambda _session: None)
+    monkeypatch.setattr("spark_ingest.pipeline.change.rebuild.start_session", lambda *_: spark)
+    monkeypatch.setattr("spark_ingest.pipeline.change.rebuild.stop_session", lambda _session: None)
     rebuild(tmp_path / "tables", config=config)
     assert rows() == sorted(wanted)
 

@@ -9,7 +9,7 @@ from spark_helpers import SPARK_LIMIT_S, Process
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
-from spark_ingest.pipeline.spark_home import archive_options, archive_path, spark_home
+from spark_ingest.pipeline.run.spark_home import archive_options, archive_path, spark_home
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 

@@ -8,7 +8,7 @@ from own_session import run_pipeline, tasks_here
 from proof.needs import needs_java
 from spark_helpers import fill, record
 
-from spark_ingest.pipeline import tasks
+from spark_ingest.pipeline.write import tasks
 from spark_ingest.tables import summary
 
 pytestmark = needs_java

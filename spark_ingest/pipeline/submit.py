@@ -11,6 +11,6 @@ from pathlib import Path
 # spark_ingest.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from spark_ingest.pipeline.command import main  # noqa: E402
+from spark_ingest.pipeline.run.command import main  # noqa: E402
 
 sys.exit(main())

@@ -43,7 +43,7 @@ _SETTINGS = {
 }
 _NOT_IN_URLS = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 WRITER_ID = "umqtt/writer"
-"""Delta application id on an object store that tells who may append; see :mod:`spark_ingest.pipeline.claim`."""
+"""Delta application id on an object store that tells who may append; see :mod:`spark_ingest.pipeline.run.claim`."""
 REMOVED = "umqtt/removed/"
 """Prefix of a Delta application id of bronze, which ends with the UUID of a spool.
 

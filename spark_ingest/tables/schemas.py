@@ -43,7 +43,7 @@ READING_SCHEMA = pa.schema(
         ("retain", pa.bool_()),
     ]
 )
-"""What :func:`spark_ingest.pipeline.record.decode` returns for a valid record."""
+"""What :func:`spark_ingest.pipeline.decode.record.decode` returns for a valid record."""
 
 SILVER_SCHEMA = pa.schema(
     [

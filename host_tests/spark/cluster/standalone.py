@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_helpers import Process, children
 from umqtt_testkit.waiting import eventually
 
-from spark_ingest.pipeline.spark_home import archive_options, spark_home
+from spark_ingest.pipeline.run.spark_home import archive_options, spark_home
 
 _CLASS = "org.apache.spark.deploy"
 # Many Java processes share few cores: a short start is worth more than peak speed.

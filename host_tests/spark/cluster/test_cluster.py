@@ -24,7 +24,7 @@ from umqtt_testkit.waiting import eventually
 import spark_ingest
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
-from spark_ingest.pipeline.spark_home import archive_options, spark_home
+from spark_ingest.pipeline.run.spark_home import archive_options, spark_home
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.copier import Copier
 from spark_ingest.tables import identities, summary

@@ -28,10 +28,10 @@ from sparkplug_payloads import DOUBLE, UINT64, double, metric, payload, tagged
 from spark_ingest.decoders.rules import NO_RULES, Rules
 from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
 from spark_ingest.location import Location, located, open_table
-from spark_ingest.pipeline import data_files, tasks
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, STAGES, BatchWriter, Reports, Totals
-from spark_ingest.pipeline.claim import claim
-from spark_ingest.pipeline.job import Job
+from spark_ingest.pipeline.run.claim import claim
+from spark_ingest.pipeline.write import data_files, tasks
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, STAGES, BatchWriter, Reports, Totals
+from spark_ingest.pipeline.write.job import Job
 from spark_ingest.source.rows import ARROW_SCHEMA
 from spark_ingest.tables import summary
 from spark_ingest.tables.upkeep import retain

@@ -19,9 +19,9 @@ from sparkplug_payloads import DOUBLE, UINT64, double, metric, payload, tagged
 
 from spark_ingest.decoders.rules import Rules, load
 from spark_ingest.location import open_table
-from spark_ingest.pipeline import tasks
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter, Reports
-from spark_ingest.pipeline.job import Job
+from spark_ingest.pipeline.write import tasks
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter, Reports
+from spark_ingest.pipeline.write.job import Job
 from spark_ingest.source.rows import ARROW_SCHEMA
 
 FULL = "UMQTT_FULL_SWEEPS" in os.environ

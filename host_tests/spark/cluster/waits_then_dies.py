@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spark_helpers import eventually_in_spark
 
-from spark_ingest.pipeline.command import main
+from spark_ingest.pipeline.run.command import main
 
 _file = Path(sys.argv[1])
 _times = 0

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from spark_helpers import RECEIVED_MS
 
 from spark_ingest.gold import STAGES, Gold
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
-from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.pipeline.change.rebuild import rebuild
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.source.rows import ARROW_SCHEMA
 
 QUERY = "0b7e"

@@ -9,8 +9,8 @@ from pathlib import Path
 from test_batch import QUERY, workload
 
 from spark_ingest.location import located
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.claim import claim
+from spark_ingest.pipeline.run.claim import claim
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 tables, checkpoint, seed = located(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 (checkpoint / "umqtt").mkdir(exist_ok=True)

@@ -31,10 +31,10 @@ from spark_ingest.alerts.messages import shown
 from spark_ingest.alerts.rules import DEFAULT_RULES, rule_set
 from spark_ingest.durable import replace_file
 from spark_ingest.errors import UsageError
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.delete_device import delete_device
-from spark_ingest.pipeline.upkeep import FIGURES, Upkeep
+from spark_ingest.pipeline.change.delete_device import delete_device
+from spark_ingest.pipeline.run.config import PipelineConfig
+from spark_ingest.pipeline.run.upkeep import FIGURES, Upkeep
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 RULES = rule_set(Path("alerts.toml"), [{"name": name, "kind": "offline"} for name in ("x", "y")], {})
 NAMES = [rule.name for rule in RULES.rules]

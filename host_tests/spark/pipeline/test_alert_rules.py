@@ -18,10 +18,10 @@ from spark_ingest.errors import UsageError
 from spark_ingest.gold import Gold
 from spark_ingest.gold.alerts import Alerts
 from spark_ingest.gold.database import Database
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.command import main
-from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.upkeep import Upkeep
+from spark_ingest.pipeline.run.command import main
+from spark_ingest.pipeline.run.config import PipelineConfig
+from spark_ingest.pipeline.run.upkeep import Upkeep
+from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS
 

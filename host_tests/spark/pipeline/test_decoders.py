@@ -20,11 +20,11 @@ from umqtt_kit.commands.tables import tables as tables_command
 from spark_ingest.decoders.rules import Rules, _remembered, load
 from spark_ingest.errors import UsageError
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.command import main as ingest
-from spark_ingest.pipeline.delete_device import delete_device
-from spark_ingest.pipeline.messages import devices_of, part
-from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.pipeline.change.delete_device import delete_device
+from spark_ingest.pipeline.change.rebuild import rebuild
+from spark_ingest.pipeline.decode.messages import devices_of, part
+from spark_ingest.pipeline.run.command import main as ingest
+from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.tables.schemas import SCHEMAS
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "ingest"
@@ -484,7 +484,7 @@ def test_the_decoder_and_its_test_in_the_docs_are_the_example_and_pass(monkeypat
 def test_the_commands_hand_the_file_on(tmp_path, monkeypatch, capsys):
     """Planted: an option is parsed and forgotten, or an unreadable file starts Spark."""
     given: dict = {}
-    monkeypatch.setattr("spark_ingest.pipeline.command._run", lambda options, *_: given.update(options) or {})
+    monkeypatch.setattr("spark_ingest.pipeline.run.command._run", lambda options, *_: given.update(options) or {})
     fixed = ["--spool", "s", "--tables", "t", "--checkpoint", "c", "--config"]
     assert ingest([*fixed, str(EXAMPLE / "ingest.toml"), "--trust-ids"]) == 0
     assert given["rules"] == Rules(True, load(EXAMPLE / "ingest.toml"))

@@ -10,7 +10,7 @@ from spark_helpers import RECEIVED_MS
 
 from spark_ingest.gold import Gold
 from spark_ingest.gold import update as gold_module
-from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 HOUR = 3600 * SECOND
 

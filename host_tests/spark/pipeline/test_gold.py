@@ -31,9 +31,9 @@ from spark_ingest.alerts.rules import rule_set
 from spark_ingest.errors import IngestError
 from spark_ingest.gold import Gold, database, traffic, windows
 from spark_ingest.gold import update as gold_module
-from spark_ingest.pipeline import upkeep as pipeline_upkeep
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.config import PipelineConfig
+from spark_ingest.pipeline.run import upkeep as pipeline_upkeep
+from spark_ingest.pipeline.run.config import PipelineConfig
+from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.tables import changes, upkeep
 
 

@@ -18,7 +18,7 @@ from spark_ingest.alerts.rules import rule_set
 from spark_ingest.gold import STAGES, Gold, database
 from spark_ingest.gold import update as gold_module
 from spark_ingest.gold.database import Database
-from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 DAY_MS = 86_400_000
 HOUR_US = 3_600_000_000

@@ -8,9 +8,9 @@ from spark_helpers import RECEIVED_MS
 
 from spark_ingest.gold import Gold
 from spark_ingest.gold.database import Database
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.upkeep import Upkeep
+from spark_ingest.pipeline.run.config import PipelineConfig
+from spark_ingest.pipeline.run.upkeep import Upkeep
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 LONG_S = 60.0
 

@@ -13,7 +13,7 @@ from spark_helpers import RECEIVED_MS, publish_packet
 from spark_ingest.alerts.messages import title_and_body
 from spark_ingest.alerts.rules import rule_set
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.report.build import write_report
 from spark_ingest.source.rows import read_range
 from spark_ingest.spool.blocks import Position

@@ -25,9 +25,9 @@ from spark_ingest.errors import UsageError
 from spark_ingest.gold import Gold
 from spark_ingest.location import OPTIONS, located, open_table
 from spark_ingest.lock import FolderLock
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.delete_device import delete_device
-from spark_ingest.pipeline.rebuild import rebuild, recount
+from spark_ingest.pipeline.change.delete_device import delete_device
+from spark_ingest.pipeline.change.rebuild import rebuild, recount
+from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.sql import FOLDERS
 from spark_ingest.tables.schemas import SCHEMAS
 from spark_ingest.tables.upkeep import compact, retain, vacuum

@@ -12,8 +12,8 @@ from proof import memory
 from test_decoders import rules, sent
 from test_sparkplug import RULE, history
 
-from spark_ingest.pipeline import messages
-from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.decode import messages
+from spark_ingest.pipeline.decode.messages import part
 
 _SMALLEST = 4
 

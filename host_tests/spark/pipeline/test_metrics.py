@@ -19,11 +19,11 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.collector import metrics as collector_metrics
 from spark_ingest.metrics import MAX_CONNECTIONS, MetricsServer
-from spark_ingest.pipeline.batch import Totals
-from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.metrics import BY_RULE, COUNTERS, GAUGES, PREFIX, STUCK_MS, Figures, health
-from spark_ingest.pipeline.pipeline import Pipeline
-from spark_ingest.pipeline.upkeep import Upkeep
+from spark_ingest.pipeline.run.config import PipelineConfig
+from spark_ingest.pipeline.run.metrics import BY_RULE, COUNTERS, GAUGES, PREFIX, STUCK_MS, Figures, health
+from spark_ingest.pipeline.run.pipeline import Pipeline
+from spark_ingest.pipeline.run.upkeep import Upkeep
+from spark_ingest.pipeline.write.batch import Totals
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = {f"{PREFIX}{name}_total" for name in COUNTERS} | {PREFIX + name for name in (*GAUGES, BY_RULE)}
@@ -97,7 +97,7 @@ def test_messages_wait_since_the_newest_micro_batch_that_ended_or_since_they_cam
     """
     pipeline, at = running(tmp_path), [0]
     pipeline._spools = object()
-    monkeypatch.setattr("spark_ingest.pipeline.pipeline.time.time_ns", lambda: at[0] * 1_000_000)
+    monkeypatch.setattr("spark_ingest.pipeline.run.pipeline.time.time_ns", lambda: at[0] * 1_000_000)
     for at[0], (batch_id, lag) in enumerate(batches, 1):
         behind = {"north": {"lagBytes": lag}}
         monkeypatch.setattr("spark_ingest.source.offsets.lag_behind", lambda *_, behind=behind: behind)

@@ -11,8 +11,8 @@ from test_systems import messages_of, payload_of
 
 from spark_ingest.decoders.rules import Rules, load
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.decode.messages import part
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 JSON = {"topic": "x/{device}", "format": "json"}
 NUMBER = {"topic": "x/{device}/{metric}", "format": "number"}

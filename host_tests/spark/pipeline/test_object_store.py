@@ -33,9 +33,9 @@ from spark_ingest.errors import TablesTaken, UsageError
 from spark_ingest.gold import Gold
 from spark_ingest.gold.database import Database
 from spark_ingest.location import Location, StorePath, located, may_pass, open_table, reason
-from spark_ingest.pipeline.batch import STAGES, BatchWriter
-from spark_ingest.pipeline.claim import claim, tables_at_rest
 from spark_ingest.pipeline.process import require_writable
+from spark_ingest.pipeline.run.claim import claim, tables_at_rest
+from spark_ingest.pipeline.write.batch import STAGES, BatchWriter
 from spark_ingest.tables import delta as delta_module
 from spark_ingest.tables import summary
 from spark_ingest.tables.schemas import SCHEMAS

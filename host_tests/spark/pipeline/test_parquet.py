@@ -14,11 +14,11 @@ from test_record import messages
 
 from spark_ingest import durable
 from spark_ingest.errors import UsageError
-from spark_ingest.pipeline import data_files
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
-from spark_ingest.pipeline.delete_device import delete_device
+from spark_ingest.pipeline.change.delete_device import delete_device
+from spark_ingest.pipeline.change.rebuild import rebuild, recount
 from spark_ingest.pipeline.process import require_format
-from spark_ingest.pipeline.rebuild import rebuild, recount
+from spark_ingest.pipeline.write import data_files
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.tables import parquet, summary
 from spark_ingest.tables.parquet import MARK, Parquet
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS

@@ -9,7 +9,7 @@ from spark_helpers import RECEIVED_MS
 from test_decoders import rules, sent
 from test_series import decoder
 
-from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.decode.messages import part
 
 SENML = decoder(topic="s/{device}", format="senml")
 INFLUX = decoder(topic="i/{device}", format="influx")

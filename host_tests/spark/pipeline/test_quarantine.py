@@ -10,8 +10,8 @@ from spark_helpers import RECEIVED_MS
 
 from spark_ingest.decoders.rules import Rules
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.delete_device import delete_device
+from spark_ingest.pipeline.change.delete_device import delete_device
+from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.tables.schemas import SCHEMAS
 
 DAY = 86_400 * SECOND

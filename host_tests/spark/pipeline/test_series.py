@@ -9,8 +9,8 @@ from spark_helpers import RECEIVED_MS
 from test_decoders import read, reasons, rules, sent
 
 from spark_ingest.decoders.names import escaped, split_path
-from spark_ingest.pipeline import shared_names
-from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.decode import shared_names
+from spark_ingest.pipeline.decode.messages import part
 
 
 def decoder(**keys: object) -> str:
@@ -283,7 +283,7 @@ def test_the_fast_reader_of_objects_says_exactly_what_the_slow_one_says(tmp_path
     fast = part(sent(*(("f/d", one) for one in payloads)), how)
     match = how.match("f/d")
     assert match is not None and match.fast is not None and sum(match.fast(one) is not None for one in payloads) > 5
-    monkeypatch.setattr("spark_ingest.pipeline.foreign._Reader._read_fast", lambda _self, _match, rows: rows)
+    monkeypatch.setattr("spark_ingest.pipeline.decode.foreign._Reader._read_fast", lambda _self, _match, rows: rows)
     slow = part(sent(*(("f/d", one) for one in payloads)), how)
     for name in ("readings", "unnumbered", "quarantined"):
         ours, theirs = (getattr(one, name).to_pylist() for one in (fast, slow))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS, record
 from test_dedup import IDENTITY, readings
 
-from spark_ingest.pipeline.batch import STAGES, BatchWriter
-from spark_ingest.pipeline.dedup import Limits, Seen
-from spark_ingest.pipeline.messages import part
-from spark_ingest.pipeline.progress import Progress
+from spark_ingest.pipeline.decode.messages import part
+from spark_ingest.pipeline.deduplicate.dedup import Limits, Seen
+from spark_ingest.pipeline.deduplicate.progress import Progress
+from spark_ingest.pipeline.write.batch import STAGES, BatchWriter
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 TINY = Limits(boots=2, gaps=2, gaps_of_a_boot=1, idle_days=0.001)

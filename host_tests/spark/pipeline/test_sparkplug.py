@@ -30,9 +30,9 @@ from spark_ingest.decoders import sparkplug
 from spark_ingest.decoders.reading import BadRecord
 from spark_ingest.decoders.sparkplug import Births
 from spark_ingest.errors import UsageError
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.messages import devices_of, part
-from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.pipeline.change.rebuild import rebuild
+from spark_ingest.pipeline.decode.messages import devices_of, part
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 RULE = '[[decoder]]\ntopic = "spBv1.0/#"\nformat = "sparkplug"\n'
 
@@ -244,7 +244,7 @@ def test_what_comes_again_after_too_many_messages_is_quarantined():
 @pytest.mark.parametrize("seed", range(10 if "UMQTT_FULL_SWEEPS" in os.environ else 1))
 def test_whatever_is_broken_off_and_repeated_the_tables_are_those_of_one_reading(tmp_path, monkeypatch, seed):
     """Planted: births as they are after the repeated micro-batch; a rebuild that forgets them after a piece."""
-    monkeypatch.setattr("spark_ingest.pipeline.rebuild._CHUNK_ROWS", 90)
+    monkeypatch.setattr("spark_ingest.pipeline.change.rebuild._CHUNK_ROWS", 90)
     rng = random.Random(seed)
     messages, how = history(rng, 400), rules(tmp_path, RULE)
     cuts = [0, *sorted(rng.sample(range(1, 400), 4)), 400]

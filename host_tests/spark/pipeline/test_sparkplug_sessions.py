@@ -19,8 +19,8 @@ from test_sparkplug import RULE, birth, device, node, sent
 from spark_ingest.decoders.reading import Reading
 from spark_ingest.decoders.sparkplug import Births
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.decode.messages import part
+from spark_ingest.pipeline.write.batch import BatchWriter
 
 LIBRARIES = Path(__file__).resolve().parents[1] / "sparkplug"
 

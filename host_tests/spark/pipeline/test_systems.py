@@ -10,7 +10,7 @@ from spark_helpers import RECEIVED_MS
 
 from spark_ingest.decoders.rules import SYSTEMS, Rules, load
 from spark_ingest.decoders.sparkplug import Births
-from spark_ingest.pipeline.messages import Parts, part
+from spark_ingest.pipeline.decode.messages import Parts, part
 
 MESSAGES = Path(__file__).resolve().parents[1] / "systems"
 

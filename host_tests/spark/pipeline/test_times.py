@@ -6,8 +6,8 @@ import pytest
 from test_decoders import rules, sent
 from test_series import decoder
 
-from spark_ingest.pipeline.messages import part
-from spark_ingest.pipeline.silver import unnumbered_rows
+from spark_ingest.pipeline.decode.messages import part
+from spark_ingest.pipeline.deduplicate.silver import unnumbered_rows
 
 AT = 1_795_000_000_123
 

@@ -29,11 +29,11 @@ from spark_ingest.errors import UsageError
 from spark_ingest.escape import remark
 from spark_ingest.gold import Gold
 from spark_ingest.lock import FolderLock
-from spark_ingest.pipeline.batch import BatchWriter
-from spark_ingest.pipeline.config import PipelineConfig
+from spark_ingest.pipeline.change.rebuild import days_of, rebuild
 from spark_ingest.pipeline.process import require_checkpoint, require_whole
-from spark_ingest.pipeline.rebuild import days_of, rebuild
-from spark_ingest.pipeline.upkeep import Upkeep
+from spark_ingest.pipeline.run.config import PipelineConfig
+from spark_ingest.pipeline.run.upkeep import Upkeep
+from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.tables.changes import NOWHERE, LogGone, files_at, newest, position, steps
 from spark_ingest.tables.delta import Delta, transactions
 from spark_ingest.tables.schemas import SCHEMAS
@@ -268,7 +268,7 @@ def test_a_micro_batch_that_only_bronze_had_is_in_silver_once_after_a_rebuild_an
 
 
 def test_a_rebuild_that_was_broken_off_is_repeated_before_a_pipeline_runs(tables, monkeypatch):
-    monkeypatch.setattr("spark_ingest.pipeline.rebuild.judge", lambda *_arguments, **_options: 1 / 0)
+    monkeypatch.setattr("spark_ingest.pipeline.change.rebuild.judge", lambda *_arguments, **_options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         rebuild(tables)
     with pytest.raises(UsageError, match="was interrupted: run umqtt tables rebuild"):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.data_files import write_files
+from spark_ingest.pipeline.write.data_files import write_files
 from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 

@@ -23,8 +23,8 @@ from typing import Any, Self
 import pyarrow as pa
 from spark_helpers import SPARK_LIMIT_S, children, publish_packet
 
-from spark_ingest.pipeline import messages
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.decode import messages
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.spool.writer import Spool
 from spark_ingest.tables.schemas import BRONZE_SCHEMA
 
@@ -188,7 +188,7 @@ def _main(what: str, kind: str, megabytes: int, folder: Path, mistake: str = "")
     elif what == "pipeline":
         # In another process, since this one's memory is measured.
         subprocess.run([sys.executable, "-m", "proof.memory", "fill", kind, str(megabytes), str(folder)], check=True)
-        from spark_ingest.pipeline import command
+        from spark_ingest.pipeline.run import command
 
         options = ["--spool", "spool", "--tables", "tables", "--checkpoint", "checkpoint"]
         options = [word if word.startswith("--") else str(folder / word) for word in options]

@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from spark_ingest.gold import database
 from spark_ingest.gold import update as gold
-from spark_ingest.pipeline import batch, foreign, messages, progress, record, silver, tasks
-from spark_ingest.pipeline.births import BirthFiles
-from spark_ingest.pipeline.dedup import Seen
-from spark_ingest.pipeline.progress import Progress
+from spark_ingest.pipeline.decode import foreign, messages, record
+from spark_ingest.pipeline.decode.births import BirthFiles
+from spark_ingest.pipeline.deduplicate import progress, silver
+from spark_ingest.pipeline.deduplicate.dedup import Seen
+from spark_ingest.pipeline.deduplicate.progress import Progress
+from spark_ingest.pipeline.write import batch, tasks
 from spark_ingest.tables.delta import Delta
 
 # Collector
@@ -170,10 +172,12 @@ import os, signal, sys
 import pyarrow as pa
 from spark_ingest.gold import database
 from spark_ingest.gold import update as gold
-from spark_ingest.pipeline import batch, foreign, messages, progress, record, silver, tasks
-from spark_ingest.pipeline.births import BirthFiles
-from spark_ingest.pipeline.dedup import Seen
-from spark_ingest.pipeline.progress import Progress
+from spark_ingest.pipeline.decode import foreign, messages, record
+from spark_ingest.pipeline.deduplicate import progress, silver
+from spark_ingest.pipeline.write import batch, tasks
+from spark_ingest.pipeline.decode.births import BirthFiles
+from spark_ingest.pipeline.deduplicate.dedup import Seen
+from spark_ingest.pipeline.deduplicate.progress import Progress
 from spark_ingest.tables.delta import Delta
 {mistake}
 os.environ |= {workers!r}
@@ -188,7 +192,7 @@ def on_stage(stage):
         left -= 1
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
-from spark_ingest.pipeline.command import main
+from spark_ingest.pipeline.run.command import main
 sys.exit(main(on_stage=on_stage))
 """
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spark_ingest.gold import Gold
-from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.pipeline.change.rebuild import rebuild
 from spark_ingest.tables.schemas import SCHEMAS
 
 from .fleet import ELSEWHERE, Published

@@ -16,7 +16,7 @@ from object_store import ObjectStore
 from spark_helpers import eventually_in_spark
 
 from spark_ingest.gold import STAGES
-from spark_ingest.pipeline import batch
+from spark_ingest.pipeline.write import batch
 
 from . import kinds as payloads
 from .chain import SPARK_KINDS, Chain

@@ -8,7 +8,7 @@ import threading
 
 from rich.console import Console
 
-from spark_ingest.pipeline import panel as live_module
+from spark_ingest.pipeline.run import panel as live_module
 
 live_module.LOOK_S = 0.02
 live_module.PANELS_PER_SECOND = 50.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from gold_tables import HOUR, MINUTE, US, write_rows
 
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.source.rows import ARROW_SCHEMA
 
 START = 1_794_981_600 * US

@@ -22,12 +22,12 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
-from spark_ingest.pipeline.panel import Rate, line
+from spark_ingest.pipeline.run.panel import Rate, line
 
 _PROGRAM = Path(__file__).with_name("live_on_a_pty.py")
 _STEPS = "10"
 # The pipeline, which ends with exit code `code`.
-_RUN = "import sys; from spark_ingest.pipeline.command import main; sys.exit(main(sys.argv[1:]) != {code})"
+_RUN = "import sys; from spark_ingest.pipeline.run.command import main; sys.exit(main(sys.argv[1:]) != {code})"
 
 
 class Screen:

@@ -26,7 +26,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from spark_ingest import MqttDataSource
-from spark_ingest.pipeline.session import start_session
+from spark_ingest.pipeline.run.session import start_session
 folder, url = Path(sys.argv[1]), sys.argv[2]
 (folder / "scratch").mkdir(exist_ok=True)
 spark = start_session(folder / "scratch")

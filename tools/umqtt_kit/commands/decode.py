@@ -19,7 +19,7 @@ from umqtt_kit.spools import read, views_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_ingest.pipeline.explain import Explained
+    from spark_ingest.pipeline.run.explain import Explained
 
 
 @click.command()
@@ -48,7 +48,7 @@ def decode(
       umqtt decode --config ingest.toml --spool spool --refused
     """
     from spark_ingest.decoders.rules import Rules, load
-    from spark_ingest.pipeline.explain import Explainer
+    from spark_ingest.pipeline.run.explain import Explainer
 
     if (spool is None) != (topic is not None and payload is not None):
         raise click.UsageError("give TOPIC and PAYLOAD, or --spool")

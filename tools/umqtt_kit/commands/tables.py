@@ -182,8 +182,8 @@ def retain(folder: Location, days: int) -> Mapping[str, Mapping[str, int]]:
     Example:
       umqtt tables retain --days 90 --tables tables
     """
-    from spark_ingest.pipeline.claim import tables_at_rest
     from spark_ingest.pipeline.process import require_whole
+    from spark_ingest.pipeline.run.claim import tables_at_rest
     from spark_ingest.tables.upkeep import retain as remove_old
 
     with tables_at_rest(folder, "umqtt tables retain"):
@@ -210,9 +210,9 @@ def forget(device: str, yes: bool, folder: Location, config: Path | None) -> Map
       umqtt tables forget pump-7 --tables tables
       umqtt tables vacuum --keep-hours 1 --tables tables
     """
-    from spark_ingest.pipeline.claim import tables_at_rest
-    from spark_ingest.pipeline.delete_device import delete_device
+    from spark_ingest.pipeline.change.delete_device import delete_device
     from spark_ingest.pipeline.process import UNFINISHED
+    from spark_ingest.pipeline.run.claim import tables_at_rest
 
     if not yes and sys.stdin.isatty():
         click.confirm(f"Remove every row of {printable(device)} from {folder}?", abort=True, err=True)
@@ -237,9 +237,9 @@ def rebuild(folder: Location, gold_only: bool, config: Path | None) -> Mapping[s
     Example:
       umqtt tables rebuild --tables tables
     """
-    from spark_ingest.pipeline.claim import tables_at_rest
-    from spark_ingest.pipeline.rebuild import rebuild as make_anew
-    from spark_ingest.pipeline.rebuild import recount
+    from spark_ingest.pipeline.change.rebuild import rebuild as make_anew
+    from spark_ingest.pipeline.change.rebuild import recount
+    from spark_ingest.pipeline.run.claim import tables_at_rest
 
     with tables_at_rest(folder, "umqtt tables rebuild"):
         if gold_only:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 
-from ..tables.schemas import DUPLICATES_SCHEMA, PLACE_COLUMNS, SILVER_SCHEMA
-from ..tables.table import Table
+from ...tables.schemas import DUPLICATES_SCHEMA, PLACE_COLUMNS, SILVER_SCHEMA
+from ...tables.table import Table
 from .clock import event_times
 from .dedup import Filtered, Seen
 

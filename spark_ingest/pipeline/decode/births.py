@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ..decoders.sparkplug import Births
-from ..durable import read_checked, replace_checked
-from ..errors import FileDamaged
+from ...decoders.sparkplug import Births
+from ...durable import read_checked, replace_checked
+from ...errors import FileDamaged
 
 _NAME = re.compile(r"births-(\d+)\.json")
 

@@ -6,24 +6,20 @@ A row that is left out still counts as seen: it is in bronze, and not read again
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..errors import UsageError
-from ..tables.schemas import SILVER_SCHEMA
-from .process import cause, stop_session
+from ...errors import UsageError
+from ...tables.schemas import SILVER_SCHEMA
+from ..process import cause
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Transform = Callable[["DataFrame"], "DataFrame"]
-Change = Callable[[pa.Table], pa.Table]
-"""A function from new rows of silver to those that are written."""
 
 
 def load(path: Path) -> Transform:
@@ -75,28 +71,6 @@ def columns_of(session: "SparkSession", transform: Transform) -> pa.Schema:
                 f"the transform makes the column {field.name} {returned.field(field.name).type}: it is {field.type}"
             )
     return pa.schema([*SILVER_SCHEMA, *(field for field in returned if field.name not in SILVER_SCHEMA.names)])
-
-
-@contextmanager
-def transforming(path: Path | None) -> Iterator[Change]:
-    """Yield a function that applies a job to rows of silver, with a Spark of its own; without a job, it changes none.
-
-    :param path: the job's file.
-    :raises UsageError: as :func:`load` and :func:`columns_of`.
-    """
-    if path is None:
-        yield lambda rows: rows
-        return
-    from .session import start_session
-
-    transform = load(path)
-    with TemporaryDirectory(prefix="umqtt-transform-") as scratch:
-        session = start_session(Path(scratch))
-        try:
-            schema = columns_of(session, transform)
-            yield lambda rows: transform(session.createDataFrame(rows)).toArrow().select(schema.names).cast(schema)
-        finally:
-            stop_session(session)
 
 
 def _is_same(one: pa.DataType, other: pa.DataType) -> bool:

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from deltalake.exceptions import CommitFailedError
 
-from ..durable import read_checked_json, replace_checked
-from ..errors import FileDamaged, UsageError
-from ..location import Location
-from ..lock import FolderLock
-from ..tables.delta import WRITER_ID, Delta, commit_claim
-from ..tables.table import Table
-from ..tables.upkeep import existing
+from ...durable import read_checked_json, replace_checked
+from ...errors import FileDamaged, UsageError
+from ...location import Location
+from ...lock import FolderLock
+from ...tables.delta import WRITER_ID, Delta, commit_claim
+from ...tables.table import Table
+from ...tables.upkeep import existing
 
 CLAIMED = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 """The tables to which a pipeline appends."""

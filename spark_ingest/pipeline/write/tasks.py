@@ -25,17 +25,17 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from ..errors import FileDamaged
-from ..location import Location
-from ..tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS, READING_SCHEMA
-from ..tables.table import Table
-from .births import BirthFiles
+from ...errors import FileDamaged
+from ...location import Location
+from ...tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS, READING_SCHEMA
+from ...tables.table import Table
+from ..decode.births import BirthFiles
+from ..decode.messages import MESSAGE_COLUMNS, divide_ordered, part
+from ..deduplicate.dedup import Seen
+from ..deduplicate.progress import Progress
+from ..deduplicate.silver import judge, seen_in_tables, stored_identities
 from .data_files import FileWriter
-from .dedup import Seen
 from .job import Job, Report, forget_tables, table_of, writer_of, writing
-from .messages import MESSAGE_COLUMNS, divide_ordered, part
-from .progress import Progress
-from .silver import judge, seen_in_tables, stored_identities
 
 SHUFFLE_SCHEMA = pa.schema(
     [

@@ -5,8 +5,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import IngestError
-from .process import stop_session
+from ...errors import IngestError
+from ..process import stop_session
 from .session import start_session
 from .spark_home import archive_path, cache_folder, spark_home
 
@@ -24,8 +24,8 @@ def make_archive() -> Path:
     :raises MissingDependency: there is no Java, or it is too old.
     :raises IngestError: Java wrote no archive, or the cache cannot be written.
     """
-    from ..source.data_source import MqttDataSource
-    from ..spool.writer import Spool
+    from ...source.data_source import MqttDataSource
+    from ...spool.writer import Spool
 
     with tempfile.TemporaryDirectory(prefix="umqtt-archive-") as name:
         folder = Path(name)

@@ -24,19 +24,19 @@ import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 from pyspark.taskcontext import TaskContext
 
-from ..errors import StoreAway
-from ..source.data_source import messages_in
-from ..tables.schemas import EXTRA, METRICS, SILVER_SCHEMA, TIMESTAMP
+from ...errors import StoreAway
+from ...source.data_source import messages_in
+from ...tables.schemas import EXTRA, METRICS, SILVER_SCHEMA, TIMESTAMP
+from ..process import own_error
 from . import tasks
 from .job import Job
-from .process import own_error
 from .tasks import SHUFFLE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-    from ..source.options import Options
+    from ...source.options import Options
     from .transform import Transform
 
 _SPARK_TYPES = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from ..escape import printable, remark
+from ...escape import printable, remark
 
 _MOST_WARNINGS = 100
 _warned: set[tuple[str, str, str]] = set()

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from deltalake.exceptions import DeltaError
 
-from ..alerts.delivery import Delivery
-from ..errors import IngestError
-from ..escape import remark
-from ..gold import Gold
-from ..location import may_pass
-from ..tables.upkeep import SmallFiles, vacuum_hourly
+from ...alerts.delivery import Delivery
+from ...errors import IngestError
+from ...escape import remark
+from ...gold import Gold
+from ...location import may_pass
+from ...tables.upkeep import SmallFiles, vacuum_hourly
+from ..process import first_line, panics_as_errors, write_failure
 from .config import PipelineConfig
-from .process import first_line, panics_as_errors, write_failure
 
 # Gold pauses five times as long as an update took: under load, gold falls behind before silver is delayed.
 _SHARE = 1 / 5

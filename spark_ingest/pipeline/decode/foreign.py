@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
 
-from ..decoders.fast_decode import LONGEST_NAME, TS_END
-from ..decoders.json import shown
-from ..decoders.reading import UNMATCHED, BadRecord, Reading, Result, Results, Status, guarded, raised, run, text_of
-from ..decoders.record import Record, a_name, checked, extra_fields
-from ..decoders.rules import Match, Rules
-from ..decoders.sparkplug import Births, read_alone
-from ..escape import printable
-from ..tables.schemas import READING_SCHEMA, STATUS_SCHEMA
-from ..tables.table import places
+from ...decoders.fast_decode import LONGEST_NAME, TS_END
+from ...decoders.json import shown
+from ...decoders.reading import UNMATCHED, BadRecord, Reading, Result, Results, Status, guarded, raised, run, text_of
+from ...decoders.record import Record, a_name, checked, extra_fields
+from ...decoders.rules import Match, Rules
+from ...decoders.sparkplug import Births, read_alone
+from ...escape import printable
+from ...tables.schemas import READING_SCHEMA, STATUS_SCHEMA
+from ...tables.table import places
 from .record import Owner, quarantine, readings_table, without_garbage_collection
 from .shared_names import warn_of_shared_names
 

@@ -49,15 +49,13 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..durable import replace_file
-from ..errors import IngestError, SparkEnded, StoreAway, UsageError
-from ..escape import remark
-from ..location import StorePath, may_pass
-from ..lock import FolderLock
-from ..spool.copied import spools_at
-from .claim import claim, pipeline_lock
-from .config import PipelineConfig
-from .process import (
+from ...durable import replace_file
+from ...errors import IngestError, SparkEnded, StoreAway, UsageError
+from ...escape import remark
+from ...location import StorePath, may_pass
+from ...lock import FolderLock
+from ...spool.copied import spools_at
+from ..process import (
     READ_UP_TO,
     StopBetweenBatches,
     explained,
@@ -72,6 +70,8 @@ from .process import (
     stop_session,
     write_failure,
 )
+from .claim import claim, pipeline_lock
+from .config import PipelineConfig
 from .session import began_too_slowly, is_cluster, start_session
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ..spool.access import Spools
-    from ..tables.table import Table
-    from .batch import BatchWriter
-    from .stream import MicroBatches
+    from ...spool.access import Spools
+    from ...tables.table import Table
+    from ..write.batch import BatchWriter
+    from ..write.stream import MicroBatches
     from .upkeep import Upkeep
 
 _POLL_S = 0.25
@@ -97,7 +97,7 @@ _STORE_DELAYS_S = (1.0, 2.0, 5.0, 10.0)
 class Pipeline:
     """One streaming query, its upkeep and its status.
 
-    :param on_stage: see :class:`spark_ingest.pipeline.batch.BatchWriter`.
+    :param on_stage: see :class:`spark_ingest.pipeline.write.batch.BatchWriter`.
     """
 
     def __init__(self, config: PipelineConfig, *, on_stage: Callable[[str], None] = lambda _stage: None) -> None:
@@ -223,8 +223,8 @@ class Pipeline:
     def _run_query(self, session: "SparkSession", on_ready: Callable[[], None]) -> None:
         from deltalake.exceptions import DeltaError
 
-        from ..source.data_source import RangesDataSource
-        from ..source.options import Options
+        from ...source.data_source import RangesDataSource
+        from ...source.options import Options
         from .upkeep import Upkeep
 
         config = self.config
@@ -279,10 +279,10 @@ class Pipeline:
         return query
 
     def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "tuple[BatchWriter, MicroBatches]":
-        from ..source.options import Options
-        from .batch import BatchWriter
-        from .stream import MicroBatches
-        from .transform import columns_of, load
+        from ...source.options import Options
+        from ..write.batch import BatchWriter
+        from ..write.stream import MicroBatches
+        from ..write.transform import columns_of, load
 
         config = self.config
 
@@ -342,7 +342,7 @@ class Pipeline:
 
     def _observe(self, query: "StreamingQuery") -> None:
         """Update the status with the figures of the newest micro-batch and the lag."""
-        from ..source.offsets import lag_behind
+        from ...source.offsets import lag_behind
 
         progress = query.lastProgress
         if progress is None:
@@ -376,7 +376,7 @@ class Pipeline:
 
         :raises TablesTaken: another pipeline has.
         """
-        from ..tables.delta import Delta
+        from ...tables.delta import Delta
 
         silver = self._writer.tables["silver"] if self._writer is not None else None
         if isinstance(silver, Delta) and silver.writer is not None and time.monotonic() >= self._next_look:

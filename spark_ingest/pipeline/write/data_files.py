@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..durable import sync_data, sync_directory
-from ..location import Location, StorePath
-from ..tables.table import DataFile
+from ...durable import sync_data, sync_directory
+from ...location import Location, StorePath
+from ...tables.table import DataFile
 
 _LONGEST_BOUND = 256
 # These grow from row to row, so their differences take a third less time and bytes than their values.

@@ -11,9 +11,11 @@ Bronze is read to its end before any row is removed. An interrupted rebuild leav
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from itertools import chain, groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +24,25 @@ import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from ..decoders.rules import Rules, load, transform_of
-from ..decoders.sparkplug import Births
-from ..errors import IngestError, UsageError
-from ..gold import COUNTED, Gold, remembered_rules
-from ..location import Location, is_table, open_table, remove_tree
-from ..tables.delta import WRITER, Delta, noted_rules, transactions
-from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
-from ..tables.upkeep import require_delta
-from .batch import conflicting_rows
-from .dedup import Seen
-from .messages import MESSAGE_COLUMNS, part
-from .process import first_line, require_whole, unfinished
-from .silver import judge
-from .transform import Change, transforming
+from ...decoders.rules import Rules, load, transform_of
+from ...decoders.sparkplug import Births
+from ...errors import IngestError, UsageError
+from ...gold import COUNTED, Gold, remembered_rules
+from ...location import Location, is_table, open_table, remove_tree
+from ...tables.delta import WRITER, Delta, noted_rules, transactions
+from ...tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
+from ...tables.upkeep import require_delta
+from ..decode.messages import MESSAGE_COLUMNS, part
+from ..deduplicate.dedup import Seen
+from ..deduplicate.silver import judge
+from ..process import first_line, require_whole, stop_session, unfinished
+from ..run.session import start_session
+from ..write.batch import conflicting_rows
+from ..write.transform import columns_of
+from ..write.transform import load as load_transform
+
+Change = Callable[[pa.Table], pa.Table]
+"""A function from new rows of silver to those that are written."""
 
 _REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
 _PIECE = ["collector", "spool", "segment", "received_date"]
@@ -60,7 +67,7 @@ def rebuild(
     require_whole(tables, but_for="rebuild")
     _require_readable(tables / "bronze", MESSAGE_COLUMNS)
     rules = rules_of(tables, config)
-    with transforming(transform_of(config) if config else None) as change, unfinished(tables, "rebuild"):
+    with _transforming(transform_of(config) if config else None) as change, unfinished(tables, "rebuild"):
         rows = _rebuild(tables, rules, change, report)
         count_gold(tables)
     return rows
@@ -270,3 +277,23 @@ def days_of(pieces: Sequence[tuple[int, int, int, date]]) -> list[date]:
 
 def _equal(column: pa.ChunkedArray, value: date) -> pa.ChunkedArray:
     return pc.call_function("equal", [column, pa.scalar(value)])
+
+
+@contextmanager
+def _transforming(path: Path | None) -> Iterator[Change]:
+    """Yield a function that applies a job to rows of silver, with a Spark of its own; without a job, it changes none.
+
+    :param path: the job's file.
+    :raises UsageError: the job is none: see :mod:`transform`.
+    """
+    if path is None:
+        yield lambda rows: rows
+        return
+    transform = load_transform(path)
+    with TemporaryDirectory(prefix="umqtt-transform-") as scratch:
+        session = start_session(Path(scratch))
+        try:
+            schema = columns_of(session, transform)
+            yield lambda rows: transform(session.createDataFrame(rows)).toArrow().select(schema.names).cast(schema)
+        finally:
+            stop_session(session)

@@ -11,10 +11,10 @@ import click
 
 from umqtt_cli.numbers import Bytes, Finite
 
-from ..address import Address
-from ..errors import IngestError, MissingDependency
-from ..escape import remark
-from ..location import PathOption, TablesOption
+from ...address import Address
+from ...errors import IngestError, MissingDependency
+from ...escape import remark
+from ...location import PathOption, TablesOption
 
 _FOLDER = PathOption(file_okay=False)
 _FILE = PathOption(dir_okay=False)
@@ -100,9 +100,9 @@ def ingest(
         raise click.UsageError("--alerts needs gold, which finds them: leave out --no-gold and --format parquet")
     try:
         _require_pyspark()
-        from ..alerts.config import AlertConfig
-        from ..alerts.config import load as load_alerts
-        from ..decoders.rules import Rules, load, transform_of
+        from ...alerts.config import AlertConfig
+        from ...alerts.config import load as load_alerts
+        from ...decoders.rules import Rules, load, transform_of
 
         given |= {"settings": _settings(conf), "rules": Rules(trust_ids, load(config) if config else "")}
         given["transform"] = transform_of(config) if config else None
@@ -127,7 +127,7 @@ class _Stages(NamedTuple):
 def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] | None = None) -> int:
     """Run ``python -m spark_ingest.pipeline`` and return the exit code.
 
-    :param on_stage: see :class:`spark_ingest.pipeline.pipeline.Pipeline`.
+    :param on_stage: see :class:`spark_ingest.pipeline.run.pipeline.Pipeline`.
     """
     try:
         program = "python -m spark_ingest.pipeline"
@@ -147,9 +147,9 @@ def _run(
     # Imported here so that --help need not wait for it.
     from rich.console import Console
 
-    from ..java import require_java
-    from ..metrics import MetricsServer
-    from ..status import StatusFile
+    from ...java import require_java
+    from ...metrics import MetricsServer
+    from ...status import StatusFile
     from .config import PipelineConfig
     from .metrics import Figures, health
     from .panel import Live

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ..decoders.rules import Match, Rules
-from ..decoders.sparkplug import Births
-from ..tables.schemas import BRONZE_SCHEMA
-from .messages import MESSAGE_COLUMNS, part
-from .silver import unnumbered_rows
+from ...decoders.rules import Match, Rules
+from ...decoders.sparkplug import Births
+from ...tables.schemas import BRONZE_SCHEMA
+from ..decode.messages import MESSAGE_COLUMNS, part
+from ..deduplicate.silver import unnumbered_rows
 
 _SCHEMA = pa.schema([BRONZE_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
 

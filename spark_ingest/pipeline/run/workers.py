@@ -7,7 +7,7 @@ import gc
 
 from pyspark import daemon
 
-from . import stream  # noqa: F401 - for the workers
+from ..write import stream  # noqa: F401 - for the workers
 
 if __name__ == "__main__":
     # Workers share what exists by now, and never look through it for garbage.

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..decoders.fast_decode import SEQ_END
-from ..decoders.json import json_object, json_text
-from ..decoders.reading import BadRecord
-from ..decoders.record import extra_fields
-from ..decoders.rules import NO_RULES, Rules
-from ..decoders.sparkplug import Births, node_of, read_alone
-from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, READING_SCHEMA, STATUS_SCHEMA
+from ...decoders.fast_decode import SEQ_END
+from ...decoders.json import json_object, json_text
+from ...decoders.reading import BadRecord
+from ...decoders.record import extra_fields
+from ...decoders.rules import NO_RULES, Rules
+from ...decoders.sparkplug import Births, node_of, read_alone
+from ...tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, READING_SCHEMA, STATUS_SCHEMA
 from .foreign import decode_foreign, owner_of_foreign
 from .record import (
     Decoded,

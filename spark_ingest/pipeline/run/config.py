@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..alerts.config import AlertConfig
-from ..decoders.rules import NO_RULES, Rules
-from ..location import Location
+from ...alerts.config import AlertConfig
+from ...decoders.rules import NO_RULES, Rules
+from ...location import Location
 
 
 @dataclass(frozen=True)

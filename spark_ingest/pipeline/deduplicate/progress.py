@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..durable import read_checked, replace_checked
+from ...durable import read_checked, replace_checked
 from .dedup import Limits, Seen
 
 _NAME = re.compile(r"(progress|changes)-(-?\d+)\.arrow")

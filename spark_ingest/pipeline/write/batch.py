@@ -23,22 +23,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
-from ..decoders.rules import NO_RULES, Rules
-from ..durable import read_checked, replace_checked
-from ..errors import FileDamaged, IngestError
-from ..escape import remark
-from ..location import Location
-from ..tables.delta import Delta, note_rules
-from ..tables.parquet import Parquet
-from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
-from ..tables.table import DataFile, Table
+from ...decoders.rules import NO_RULES, Rules
+from ...durable import read_checked, replace_checked
+from ...errors import FileDamaged, IngestError
+from ...escape import remark
+from ...location import Location
+from ...tables.delta import Delta, note_rules
+from ...tables.parquet import Parquet
+from ...tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
+from ...tables.table import DataFile, Table
+from ..decode.messages import MESSAGE_COLUMNS, owner_of
+from ..decode.record import owners_of, quarantine
+from ..deduplicate.dedup import Limits
+from ..deduplicate.silver import CONFLICT
 from . import tasks
 from .data_files import write_files
-from .dedup import Limits
 from .job import FORMATS, STATE_FILE, Job
-from .messages import MESSAGE_COLUMNS, owner_of
-from .record import owners_of, quarantine
-from .silver import CONFLICT
 from .tasks import rebuilt_line
 
 __all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "conflicting_rows", "run_here"]

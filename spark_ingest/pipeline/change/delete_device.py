@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 from deltalake import DeltaTable, write_deltalake
 
-from ..alerts.journal import Journal
-from ..decoders.rules import Rules
-from ..errors import UsageError
-from ..location import Location
-from ..tables.delta import WRITER
-from ..tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS
-from ..tables.upkeep import deleted, existing
-from .messages import devices_of
-from .process import unfinished
+from ...alerts.journal import Journal
+from ...decoders.rules import Rules
+from ...errors import UsageError
+from ...location import Location
+from ...tables.delta import WRITER
+from ...tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS
+from ...tables.upkeep import deleted, existing
+from ..decode.messages import devices_of
+from ..process import unfinished
 from .rebuild import count_gold, rules_of
 
 _BY_DEVICE = ("silver", "duplicates", "status", "logs")

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
-from ..java import require_java
-from .process import cause
+from ...errors import UsageError
+from ...java import require_java
+from ..process import cause
 from .spark_home import archive_options, spark_home
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def start_session(
     if here:
         chosen["spark.sql.shuffle.partitions"] = str(cores)
         # On other machines, this package may come by --py-files, which Spark unpacks only after this module has begun.
-        chosen["spark.python.daemon.module"] = "spark_ingest.pipeline.workers"
+        chosen["spark.python.daemon.module"] = "spark_ingest.pipeline.run.workers"
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

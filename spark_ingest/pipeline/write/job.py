@@ -10,17 +10,17 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from ..decoders.rules import NO_RULES, Rules
-from ..durable import read_checked
-from ..errors import FileDamaged, StoreAway, UsageError
-from ..location import StorePath, located, may_pass, open_table
-from ..tables.delta import Delta
-from ..tables.parquet import Parquet
-from ..tables.schemas import PARTITIONED_BY, SCHEMAS
-from ..tables.table import Table
+from ...decoders.rules import NO_RULES, Rules
+from ...durable import read_checked
+from ...errors import FileDamaged, StoreAway, UsageError
+from ...location import StorePath, located, may_pass, open_table
+from ...tables.delta import Delta
+from ...tables.parquet import Parquet
+from ...tables.schemas import PARTITIONED_BY, SCHEMAS
+from ...tables.table import Table
+from ..deduplicate.dedup import Limits
+from ..process import write_failure
 from .data_files import FileWriter
-from .dedup import Limits
-from .process import write_failure
 
 FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
 """The values of --format."""

@@ -1,0 +1,1 @@
+"""Changes of tables while no pipeline runs: ``rebuild`` them from bronze, ``delete_device`` from all of them."""

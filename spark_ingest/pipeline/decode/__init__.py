@@ -1,0 +1,10 @@
+"""From messages to rows: which table a message belongs to, and what is in it.
+
+================  ==============================================================================================
+``messages``      divides a micro-batch's messages by topic
+``record``        telemetry records, the format of this project's devices
+``foreign``       messages that a rule of ingest.toml reads
+``shared_names``  tells of rules that may write one metric of a device
+``births``        what Sparkplug's births said, in immutable files per micro-batch
+================  ==============================================================================================
+"""
