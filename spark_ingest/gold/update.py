@@ -359,7 +359,9 @@ class Gold:
         source = f"FROM {name}_table t"
         if predicate is not None:
             source += f" SEMI JOIN pending p ON p.name = '{name}' AND p.day IS NOT DISTINCT FROM t.heard_date"
-        self._overwrite(db, name, f"{source} ORDER BY t.device_id, t.boot", predicate)
+        # Sorting 100,000 rows by all their columns would take a third of writing them.
+        order = "t.device_id, t.boot, t.first" if name == "gaps" else "t.device_id, t.boot"
+        self._overwrite(db, name, f"{source} ORDER BY {order}", predicate)
         db.connection.execute("DELETE FROM pending WHERE name = ?", [name])
 
     def _write_whole(self, db: Database, name: str, query: str) -> None:
