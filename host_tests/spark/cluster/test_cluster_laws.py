@@ -422,7 +422,7 @@ def test_the_number_of_buckets_of_a_checkpoint_stays(tmp_path):
     said: list[str] = []
     BatchWriter(tmp_path, tmp_path / "state", buckets=3)
     again = BatchWriter(tmp_path, tmp_path / "state", buckets=9, report=said.append)
-    assert again._buckets == 3 and "has 3 buckets and keeps them" in said[0]
+    assert again.buckets == 3 and "has 3 buckets and keeps them" in said[0]
 
 
 def test_a_device_s_bucket_never_changes_and_buckets_are_even():

@@ -113,6 +113,7 @@ class BatchWriter:
     :param run: runs the micro-batch's tasks and returns their reports.
     :param report: called with one line for a person.
     :param silver_schema: the columns of silver, if a transform has added some.
+    :ivar buckets: the number that the checkpoint has settled.
     :raises UsageError: the tables cannot be written.
     """
 
@@ -147,7 +148,7 @@ class BatchWriter:
         if isinstance(bronze := self.tables["bronze"], Delta):
             note_rules(bronze, trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
         self._state = state.absolute()
-        self._buckets, self._state_id = _settled_buckets(self._state, buckets, report)
+        self.buckets, self._state_id = _settled_buckets(self._state, buckets, report)
         self._table_ids = {name: table.identity for name, table in self.tables.items()}
         self._format = format
         self._rules = rules
@@ -156,11 +157,6 @@ class BatchWriter:
         self._run = run
         self._report = report
         self._has_transform = silver_schema is not None
-
-    @property
-    def buckets(self) -> int:
-        """The number of buckets, which the checkpoint has settled."""
-        return self._buckets
 
     def write(self, messages: Any, batch_id: int, query_id: str) -> None:
         """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.
@@ -172,7 +168,7 @@ class BatchWriter:
             state=str(self._state),
             query_id=query_id,
             batch_id=batch_id,
-            buckets=self._buckets,
+            buckets=self.buckets,
             limits=self._limits,
             silver_committed=self.tables["silver"].has(f"{query_id}/silver", batch_id),
             table_ids=self._table_ids,
