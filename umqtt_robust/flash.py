@@ -258,8 +258,8 @@ class FlashStore(Box):
     a file needs no block of its own: 120 suits any port, 504 a port whose program size is 256 (rp2). index: how many
     messages have their place in the index in RAM, None: as many as the free heap allows. on_progress(): called now and
     then while the store is opened, for instance to feed a watchdog. torn: number of damaged files that were found and
-    ignored. If the folder holds more than `slots` messages, they go out first; until then, `slots` is larger by their
-    number. Its methods raise StoreError.
+    ignored. inbound: whether messages that arrive at QoS 2 are kept. If the folder holds more than `slots` messages,
+    they go out first; until then, `slots` is larger by their number. Its methods raise StoreError.
     """
 
     def __init__(self, path, slots=32, chunk=120, index=None, on_progress=None, inbound=True):
