@@ -260,17 +260,18 @@ def _shuffled(rows: Sequence[tuple]) -> pa.RecordBatch:
 def _taken(job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> dict[int, list[_Row]]:
     """Return the rows of each bucket that a task takes: of its own, or of all or none; in the order of messages."""
     buckets: dict[int, list[_Row]] = {task: []}
+    takes_none = False
+    # All of `batches` must be read: Spark ends a worker whose task has left something, and forks another.
     for batch in batches:
         places = batch.select(["bucket", *_Row._fields[:-1]]).to_pylist()
         for place, data in zip(places, batch["data"], strict=True):
             bucket, row = place.pop("bucket"), _Row(**place, data=data.as_buffer())
             if row.kind == _IN_ONE_TASK:
-                if task:
-                    return {}
+                takes_none = task > 0
                 buckets = {bucket: [] for bucket in range(job.buckets)} | buckets
             else:
                 buckets.setdefault(bucket, []).append(row)
-    return {bucket: sorted(rows, key=lambda row: row[:3]) for bucket, rows in buckets.items()}
+    return {} if takes_none else {bucket: sorted(rows, key=lambda row: row[:3]) for bucket, rows in buckets.items()}
 
 
 def _parts_of(rows: Sequence[_Row]) -> Iterator[dict[str, pa.Table]]:
