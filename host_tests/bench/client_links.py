@@ -20,7 +20,7 @@ class Blackholes:
     """Blackhole runs, made beside other measurements: they last until the clients notice, and use hardly any CPU."""
 
     def __init__(self, lab: Lab, pool: ThreadPoolExecutor, *, with_peers: bool) -> None:
-        peers = [peer for peer in (PAHO[0], MQTT_AS[0]) if lab.has(peer)] if with_peers else []
+        peers = [peer for peer in (PAHO, MQTT_AS) if lab.has(peer)] if with_peers else []
         self._runs: dict[tuple[str, bool], Future[float]] = {
             (contender.name, publishing): pool.submit(_blackhole, lab, contender, publishing)
             for contender in (OURS, *peers)
@@ -31,7 +31,7 @@ class Blackholes:
         """Wait for all runs and yield their rows."""
         for publishing in (False, True):
             ours = self._runs[OURS.name, publishing].result()
-            for peer in (PAHO[0].name, MQTT_AS[0].name):
+            for peer in (PAHO.name, MQTT_AS.name):
                 run = self._runs.get((peer, publishing))
                 yield Row(
                     f"{BLACKHOLES}, {'publishing' if publishing else 'idle'}",

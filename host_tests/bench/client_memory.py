@@ -72,12 +72,12 @@ def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
     title = "smallest heap: 256 B at QoS 1 both ways"
     ours = smallest_heap(lab, OURS, library, step)
     goal = Goal(24576, MOST_OF_OURS)
-    yield Row(title, ours, of_peer(SIMPLE[0]), SIMPLE[0].name, goal, "bytes")
+    yield Row(title, ours, of_peer(SIMPLE), SIMPLE.name, goal, "bytes")
     if not quick:
-        mqtt_as = of_peer(MQTT_AS[0])
-        yield Row(title, ours, mqtt_as, MQTT_AS[0].name, goal, "bytes")
+        mqtt_as = of_peer(MQTT_AS)
+        yield Row(title, ours, mqtt_as, MQTT_AS.name, goal, "bytes")
         ours = smallest_heap(lab, OURS_ASYNCIO, library, step)
-        yield Row(f"{title}, with asyncio", ours, mqtt_as, MQTT_AS[0].name, Goal(1, MOST_RATIO), "bytes")
+        yield Row(f"{title}, with asyncio", ours, mqtt_as, MQTT_AS.name, Goal(1, MOST_RATIO), "bytes")
 
 
 def smallest_heap(lab: Lab, contender: Contender, search: Path, step: int) -> int:
@@ -119,12 +119,12 @@ def least(runs: Callable[[int], bool], low: int, high: int, step: int) -> int:
 def allocation_rows(lab: Lab) -> Iterator[Row]:
     """Yield the bytes allocated per operation, and per message of a continuous stream."""
     found: dict[str, dict[str, float]] = {}
-    for contender in (OURS, SIMPLE[0], MQTT_AS[0]):
+    for contender in (OURS, SIMPLE, MQTT_AS):
         if lab.has(contender):
             with lab.start(contender, "allocation", port=lab.broker_port) as program:
                 found[contender.name] = program.next()
     for key, title, most in _OPERATIONS:
-        for peer in (SIMPLE[0].name, MQTT_AS[0].name):
+        for peer in (SIMPLE.name, MQTT_AS.name):
             theirs = found.get(peer, {}).get(key)
             goal = None if most is None else Goal(most, MOST_OF_OURS)
             yield Row(title, found[OURS.name][key], theirs, peer, goal, "bytes")

@@ -15,9 +15,9 @@ import pytest
 from bench_rows import Row
 from broker_lab import Lab, Running
 from broker_plan import (
-    AEDES,
     CASES,
     CPU,
+    FLASHMQ,
     RATE,
     Case,
     faults,
@@ -152,4 +152,4 @@ def test_each_row_is_a_line_of_json_with_the_promised_keys_and_what_is_missing_i
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert {row["case"] for row in found} >= {f"QoS 1 window 100: {RATE}", f"QoS 1 window 100: {CPU}"}
     assert all(row.keys() == Row("", None).as_dict().keys() and row["ours"] > 0 for row in found)
-    assert f"{AEDES} is not measured" in ended.stderr
+    assert f"{FLASHMQ} is not measured" in ended.stderr

@@ -6,13 +6,9 @@ import json
 import sys
 from time import ticks_diff, ticks_us
 
+from mqtt_as import MQTTClient, config
+
 given = json.loads(sys.argv[1])
-if given.get("nodelay"):
-    import nodelay
-
-    nodelay.install()
-from mqtt_as import MQTTClient, config  # noqa: E402 - after its socket module was replaced
-
 TOPIC = b"bench/%d" % (ticks_us() % 1000000)
 got = 0
 

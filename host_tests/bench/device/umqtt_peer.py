@@ -1,4 +1,4 @@
-"""umqtt.simple or umqtt.robust (given["module"]) under the bench, on MicroPython. argv as in ours.py."""
+"""umqtt.simple, or the drop-in for it (given["module"]), under the bench, on MicroPython. argv as in ours.py."""
 
 import gc
 import json
@@ -6,10 +6,6 @@ import sys
 from time import ticks_diff, ticks_us
 
 given = json.loads(sys.argv[1])
-if given.get("nodelay"):
-    import nodelay
-
-    nodelay.install()
 MQTTClient = __import__(given["module"], None, None, ("MQTTClient",)).MQTTClient
 TOPIC = b"bench/%d" % (ticks_us() % 1000000)
 
