@@ -6,9 +6,19 @@ import os
 import select
 import socket
 import ssl
+import struct
 import tempfile
 import time
 import traceback
+
+try:
+    import fcntl
+    import termios
+except ImportError:
+    fcntl = None  # Windows does not tell what it has sent
+
+_NEVER = 0x1FFFFFFF  # as in _platform
+_LOOK = 1000  # ms between two looks at a queue
 
 
 def const(value):
@@ -79,10 +89,21 @@ class Socket(socket.socket):
             return None
 
 
+    def queue(self):
+        """Returns (written bytes that the other end's system has confirmed, bytes that it has not), None if unknown."""
+        try:
+            info = self.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+            waiting = fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, bytes(4))
+            return struct.unpack_from("=Q", info, 120)[0], struct.unpack("=i", waiting)[0]  # tcpi_bytes_acked
+        except (AttributeError, OSError, struct.error):
+            return None
+
+
 class _SecureSocket(ssl.SSLSocket):
     """A Socket over TLS. wants: the only event to poll for, POLLIN or POLLOUT; 0: the events that the caller names."""
 
     wants = 0
+    queue = Socket.queue
 
     def readinto(self, buf):
         self.wants = 0
@@ -174,6 +195,67 @@ class poll:
             return [(self._secure, select.POLLIN)]  # decrypted already: the kernel knows nothing of it
         self._poll.modify(self._secure, self._secure.wants or self._events)
         return self._poll.poll(ms)
+
+
+class Progress:
+    """Restarts the clock of what a client waits for, while that lies in the system's queue and the queue moves.
+
+    A computer takes megabytes at once, however slow the line is, and the answer to a packet cannot come before all that
+    was written earlier has left. A queue that does not move restarts no clock, so a dead link is noticed in time.
+    """
+
+    def __init__(self, client):
+        self._client = client
+        self._socket = None  # the one that the rest is about
+        # What is awaited: (its clock as set at the last look, the place in the stream where it ends, None: unknown).
+        self._awaited = {}
+        self._confirmed = self._looked_at = 0
+        client.timers.append(self.look)
+
+    def look(self):
+        """Looks at the queue, at most once a second. Returns ms until the next look."""
+        client = self._client
+        subscriptions = client.subscriptions
+        if not (client.in_flight or client.ping or subscriptions.requests):
+            return _NEVER
+        since = client.now - self._looked_at & 0x3FFFFFFF
+        if client.socket is not self._socket:
+            self._socket = client.socket
+            self._awaited = {}
+            self._confirmed = 0
+        elif since < _LOOK:
+            return _LOOK - since
+        self._looked_at = client.now
+        queue = getattr(client.socket, "queue", None)
+        found = queue and queue()
+        if not found:
+            return _NEVER
+        moved = found[0] > self._confirmed
+        self._confirmed, waiting = found
+        self._end = None if client.out.end else self._confirmed + waiting
+        self._restart = client.now if moved else None
+        self._last, self._awaited = self._awaited, {}
+        outbox = client.outbox
+        for slot in outbox.in_flight():
+            key = outbox.ids[slot], outbox.flags[slot]  # another one for PUBREL
+            outbox.sent_at[slot] = self._clock(key, outbox.sent_at[slot])
+        if subscriptions.requests:
+            subscriptions.asked_at = self._clock("requests", subscriptions.asked_at)
+        if client.ping:
+            client.ping_at = self._clock("ping", client.ping_at)
+        if moved and (client.ping or client.out.end):
+            client.out.written_at = client.now  # the broker gets bytes
+        return _LOOK if waiting else _NEVER
+
+    def _clock(self, key, clock):
+        # Returns when the clock of `key` begins, which was at `clock`.
+        seen, end = self._last.get(key, (None, None))
+        if seen != clock or end is None:  # sent since the last look, or not written yet then
+            end = self._end
+        if self._restart is not None and (end is None or end > self._confirmed):
+            clock = self._restart
+        self._awaited[key] = clock, end
+        return clock
 
 
 async def rest(tasks, ms):

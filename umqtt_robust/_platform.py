@@ -18,10 +18,14 @@ try:
     except ImportError:
         # A board without a network: the program brings its own transport.
         Socket = getaddrinfo = None
+    Progress = None  # a board's system takes a few KB, and does not tell what it has sent
 except ImportError:
-    from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_diff, ticks_ms
+    from ._host import Progress, Socket, collect, const, getaddrinfo, poll, print_exception, ticks_diff, ticks_ms
 
-__all__ = ("Socket", "collect", "const", "getaddrinfo", "load", "poll", "print_exception", "ticks_diff", "ticks_ms")
+__all__ = (
+    "Progress", "Socket", "collect", "const", "getaddrinfo", "load", "poll", "print_exception", "ticks_diff",
+    "ticks_ms",
+)  # fmt: skip
 
 TICKS_MASK = const(0x3FFFFFFF)  # times are taken modulo 2**30 ms
 NEVER = const(0x1FFFFFFF)  # ms: the largest result of ticks_diff()

@@ -3,7 +3,7 @@
 import os
 from time import sleep
 
-from ._platform import NEVER, TICKS_MASK, collect, const, load, ticks_diff
+from ._platform import NEVER, TICKS_MASK, Progress, collect, const, load, ticks_diff
 from .base_errors import LinkLost, MQTTError
 from .session import Session
 from .states import CLOSED, UP
@@ -117,6 +117,8 @@ class Client(Session):
             load("resume")  # when a link needs it, the heap may be full
         if self.manual_ack:
             load("manual_ack")  # likewise
+        if Progress:
+            Progress(self)
         self._begin(self._back_off())
         collect()  # small objects then fill the gaps that this has left, and large ones find room behind them
 

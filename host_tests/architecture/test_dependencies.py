@@ -109,6 +109,8 @@ DEVICE_MODULES = frozenset(
 EXCEPTIONS = {
     ("host_tests/umqtt_testkit/flash.py", "vfs"): "runs on MicroPython too, and says so on CPython",
     ("umqtt_robust/_host.py", "ssl"): "CPython's half of _platform, not installed on boards",
+    ("umqtt_robust/_host.py", "fcntl"): "likewise: to ask what a socket has sent",
+    ("umqtt_robust/_host.py", "termios"): "likewise",
     ("umqtt_robust/_host.py", "tempfile"): "likewise: ssl reads a client's key from a file only",
     ("umqtt_robust/_host.py", "traceback"): "likewise: MicroPython has sys.print_exception()",
     ("firmware/postmortem.py", "traceback"): "used where sys.print_exception is missing: under CPython",

@@ -1,7 +1,9 @@
 """Large messages arrive even if they take longer than every deadline, and a link that stops meanwhile is found."""
 
+import sys
+
 from timing import STARTS, elapsed, run_until
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import equal, skip
 from world import Broker, World, publish
 
 HEAP = "4M"
@@ -94,3 +96,115 @@ def test_a_link_that_stops_in_the_middle_of_a_large_message_is_found():
                 world.wire.full = world.wire.mute = True
                 took = run_until(world, lambda world=world: not world.client.connected, 60000)
                 assert took <= within, (took, keep_alive, up)
+
+
+class QueuedWorld(World):
+    """A world whose system takes all bytes at once, as a computer does, and sends them at 1,000 bytes a second."""
+
+    def __init__(self, start=0, **options):
+        if sys.implementation.name == "micropython":
+            skip("a board's system takes a few KB, and does not tell what it has sent")
+        self.stopped = self.hung = False
+        World.__init__(self, [Broker()], start, **options)
+        assert self.run(lambda: self.client.connected)
+
+    def _make(self, host, port, path):
+        wire = World._make(self, host, port, path)
+        write, read = wire.write, wire.read
+        queued = bytearray()
+        state = {"confirmed": 0, "at": self.clock.ticks_ms()}
+
+        def drain():
+            n = 0 if self.stopped else min(elapsed(self, state["at"]), len(queued))
+            state["at"] = self.clock.ticks_ms()
+            state["confirmed"] += n
+            if n and not self.hung:
+                write(bytes(queued), 0, n)
+            del queued[:n]
+
+        def take(buf, offset, size):
+            drain()
+            queued.extend(buf[offset : offset + size])
+            return size
+
+        def look():
+            drain()
+            return state["confirmed"], len(queued)
+
+        def receive(buf, offset):
+            drain()
+            return read(buf, offset)
+
+        wire.write, wire.read, wire.queue = take, receive, look
+        return wire
+
+
+def test_what_takes_longer_than_every_deadline_in_the_systems_queue_is_delivered_once():
+    # Planted: an acknowledgement is awaited from the moment on when the system has taken the message.
+    for start in STARTS:
+        for qos in (1, 2):
+            for keep_alive in (10, 60, 0):
+                world = QueuedWorld(start, keep_alive=keep_alive)
+                world.client.subscribe(b"down/#", 1)
+                world.client.publish(b"up/large", bytes(40000), qos)
+                world.client.subscribe(b"more/#", 1)
+                world.client.publish(b"up/small", b"x", 1)
+                client = world.client
+                assert world.run(lambda client=client: not client.pending and client.subscribed), (qos, keep_alive)
+                equal((len(world.taken()), world.of_kind("disconnect")), (2, []), (qos, keep_alive))
+
+
+def test_messages_above_the_rate_of_the_line_are_delivered_once():
+    # Planted: a message that leaves the queue late has the time of those before it.
+    for qos in (1, 2):
+        world = QueuedWorld(keep_alive=60)
+        for _ in range(20):
+            world.client.publish(b"up/large", bytes(8000), qos)
+            world.settle(3000)
+        assert world.run(lambda world=world: not world.client.pending)
+        equal((len(world.taken()), world.of_kind("disconnect")), (20, []), qos)
+
+
+def test_a_link_that_stops_with_bytes_in_the_systems_queue_is_found_in_time():
+    # Planted: bytes in the queue extend the deadlines even if none of them leaves it.
+    for start in STARTS:
+        for keep_alive, within in ((10, 11200), (60, 41200), (0, 31200)):
+            world = QueuedWorld(start, keep_alive=keep_alive)
+            world.client.publish(b"up/large", bytes(100000), 1)
+            world.settle(45000)
+            assert world.client.connected
+            world.stopped = True
+            took = run_until(world, lambda world=world: not world.client.connected, 60000)
+            assert took <= within, (took, keep_alive)
+
+
+def test_a_broker_that_hangs_is_found_in_time_though_its_system_takes_bytes():
+    # Planted: bytes that leave the queue count as bytes that arrive.
+    for start in STARTS:
+        for keep_alive, within in ((10, 11200), (60, 41200), (0, 31200)):
+            world = QueuedWorld(start, keep_alive=keep_alive)
+            world.hung = True
+            since = world.clock.ticks_ms()
+            world.client.publish(b"up/small", b"x", 1)
+            while world.client.connected:
+                world.client.publish(b"up/0", bytes(50))
+                world.client.tick()
+                world.clock.advance(100)
+                assert elapsed(world, since) <= within, keep_alive
+
+
+def test_a_lost_acknowledgement_is_noticed_in_a_steady_flow_through_the_systems_queue():
+    # Planted: every byte that leaves the queue is progress of every message.
+    world = QueuedWorld(keep_alive=60)
+    world.client.publish(b"up/large", bytes(8000), 1)
+    world.brokers[0].acknowledge = False
+    world.client.publish(b"up/lost", b"x", 1)
+    since = world.clock.ticks_ms()
+    while world.client.connected:
+        if len(world.taken()) == 2:
+            world.brokers[0].acknowledge = True
+        world.client.publish(b"up/0", bytes(300))
+        world.client.tick()
+        world.clock.advance(300)
+        assert elapsed(world, since) <= 43000
+    assert elapsed(world, since) >= 37000

@@ -1,4 +1,4 @@
-"""Names and their addresses on CPython; host_tests/laws/test_ports.py covers those of every port."""
+"""Names, their addresses and sockets on CPython; host_tests/laws/test_ports.py covers those of every port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from umqtt_testkit.peer import ScriptedPeer
 from umqtt_testkit.portable import Clock
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-from umqtt_robust import Client
+from umqtt_robust import Client, _host
 
 
 @pytest.fixture
@@ -58,3 +58,28 @@ def test_a_name_that_cannot_be_a_name_is_an_error_of_the_network(host: str) -> N
     drive(client, lambda: errors)
     assert isinstance(errors[0], OSError)
     assert host in str(errors[0])
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="this system does not tell what it has sent")
+def test_a_socket_tells_what_the_other_end_has_confirmed() -> None:
+    # The laws use it in virtual time: host_tests/laws/test_slow_links.py.
+    with socket.socket() as server, _host.Socket() as sock:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        sock.connect(server.getsockname())
+        peer, _ = server.accept()
+        with peer:
+            begin, waiting = sock.queue()
+            assert waiting == 0
+            sock.setblocking(False)
+            size = sock.write(bytes(40000), 0, 40000)
+            read = 0
+            while read < size:
+                before, waiting = sock.queue()
+                assert before - begin <= size - waiting  # asked one after the other
+                read += len(peer.recv(1024))
+            until = time.monotonic() + WAIT_LIMIT_S
+            while sock.queue() != (begin + size, 0):
+                assert time.monotonic() < until
+    assert sock.queue() is None
