@@ -43,38 +43,16 @@ def ticks_diff(later, earlier):
     return later - earlier
 
 
-_tried = {}  # address that did not answer: when it was tried last, in s of time.monotonic()
-
-
 def getaddrinfo(host, port, family, kind):
-    """Looks up a name like socket.getaddrinfo(). Addresses that did not answer last time come last.
-
-    Raises OSError for every name that cannot be looked up.
-    """
+    """Looks up a name like socket.getaddrinfo(). Raises OSError for every name that cannot be looked up."""
     try:
-        found = socket.getaddrinfo(host, port, family, kind)
+        return socket.getaddrinfo(host, port, family, kind)
     except UnicodeError as error:  # a label that is empty or too long
         raise OSError("%s cannot be looked up: %s" % (host, error)) from error
-    return sorted(found, key=lambda entry: _tried.get(entry[-1], 0))
 
 
 class Socket(socket.socket):
     """A socket with MicroPython's stream methods, which return None where CPython's raise BlockingIOError."""
-
-    _address = None
-
-    def connect(self, address):
-        self._address = address
-        super().connect(address)
-
-    def close(self):
-        if self._address and self.fileno() >= 0:
-            try:
-                self.getpeername()
-                _tried.pop(self._address, None)
-            except OSError:
-                _tried[self._address] = time.monotonic()
-        super().close()
 
     def readinto(self, buf):
         try:
@@ -87,7 +65,6 @@ class Socket(socket.socket):
             return self.send(memoryview(buf)[offset : offset + size])
         except BlockingIOError:
             return None
-
 
     def queue(self):
         """Returns (written bytes that the other end's system has confirmed, bytes that it has not), None if unknown."""

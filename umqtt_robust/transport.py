@@ -21,6 +21,8 @@ _SOCK_STREAM = const(1)  # on every port
 
 # (host, port): the address where a broker accepted a client last, and whether an attempt with it has begun since.
 good_addresses = {}
+# (host, port): the last one of several addresses that was tried after a look-up, until a broker accepts a client.
+_tried_last = {}
 
 
 class TCP:
@@ -28,7 +30,8 @@ class TCP:
 
     Only the look-up of the name can block: the ports have no other way. So the address that was good last is tried
     first. If that fails, the next attempt looks the name up, and the one after it tries the old address again: while
-    the network is away, at most every other attempt blocks.
+    the network is away, at most every other attempt blocks. An address is good if a broker accepts the client there:
+    one that takes the connection and then stays silent is followed by the next one, as is one that refuses it.
     """
 
     def __init__(self, host, port):
@@ -36,7 +39,11 @@ class TCP:
         entry, tried = good_addresses.get(name, (None, True))
         if entry:
             good_addresses[name] = entry, not tried
-        self._addresses = getaddrinfo(host, port, 0, _SOCK_STREAM) if tried else [entry]
+        self._addresses = found = getaddrinfo(host, port, 0, _SOCK_STREAM) if tried else [entry]
+        self._several = len(found) > 1
+        for i in range(len(found)):
+            if found[i][-1] == _tried_last.get(name):
+                self._addresses = found[i + 1 :] + found[: i + 1]
         self._connected = False
         self.socket = None
         self._next(OSError(errno.ECONNABORTED))
@@ -47,6 +54,8 @@ class TCP:
         if not self._addresses:
             raise failure
         self._entry = entry = self._addresses.pop(0)
+        if self._several:
+            _tried_last[self._name] = entry[-1]
         try:
             self.socket = sock = Socket(entry[0], _SOCK_STREAM)
             sock.setblocking(False)
@@ -76,6 +85,7 @@ class TCP:
 
     def accepted(self):
         good_addresses[self._name] = self._entry, False
+        _tried_last.pop(self._name, None)
 
     def read(self, buf, offset):
         return self.socket.readinto(memoryview(buf)[offset:] if offset else buf)

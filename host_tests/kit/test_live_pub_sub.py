@@ -260,8 +260,10 @@ def _served(answer: Callable[[socket.socket], object]) -> tuple[socket.socket, i
             WAIT_LIMIT_S,
             "is not available",
         ),
+        (lambda connection: connection.recv(100) and connection.sendall(b"\x20\x02\x00\x89"), 60, "busy (0x89)"),
+        (lambda connection: connection.recv(100) and connection.sendall(b"\x20\x02\x00\x06"), 60, "reason (6)"),
     ],
-    ids=["http", "closed", "silent", "refused"],
+    ids=["http", "closed", "silent", "refused", "busy", "unknown"],
 )
 def test_what_is_no_broker_is_exit_code_4_and_told_by_how_it_answers(answer, within_s, said, capsys):
     listener, number = _served(answer)
@@ -270,6 +272,20 @@ def test_what_is_no_broker_is_exit_code_4_and_told_by_how_it_answers(answer, wit
         for command in (["pub", "a", "b"], ["sub", "a"]):
             error = refused([*command, "--broker", url, "--connect-timeout", str(within_s)], 4, capsys)
             assert said in error and url in error
+
+
+@pytest.mark.parametrize("answer", [lambda connection: None, lambda connection: connection.recv(200)])
+def test_the_next_address_of_a_name_is_tried_before_it_gives_up(at, topic, answer, monkeypatch, capsys):
+    # Planted: one attempt, so only the first address that accepts the connection.
+    listener, number = _served(lambda connection: connection.recv(100) and answer(connection))
+    found = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+        for port in (number, int(at.rpartition(":")[2]))
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: list(found))
+    with listener:
+        assert run(["pub", topic, "x", "--broker", "mqtt://two.example", "--connect-timeout", "1"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_port_where_nobody_listens_and_a_name_nobody_has_are_exit_code_4(capsys):
@@ -498,10 +514,10 @@ def _answering(connack: bytes, puback: bytes = b"") -> tuple[socket.socket, int]
         (b"\x20\x03\x00\x87\x00", b"", "this user may not connect"),
         (b"\x20\x03\x00\x84\x00", b"", "does not speak that version"),
         (b"\x20\x02\x00\x01", b"", "does not speak that version"),
-        (b"\x20\x08\x00\x89\x05\x1f\x00\x02\x1b[", b"", "server busy (\\x1b[)"),
-        (b"\x20\x07\x00\x9d\x04\x1c\x00\x01b", b"", "server moved, which is b"),
+        (b"\x20\x08\x00\x89\x05\x1f\x00\x02\x1b[", b"", "server busy: \\x1b[ (0x89)"),
+        (b"\x20\x07\x00\x9d\x04\x1c\x00\x01b", b"", "server moved: b (0x9d)"),
         (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\x87", "1 of 1 messages will not be delivered"),
-        (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\xab", "reason code 0xAB"),
+        (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\xab", "unknown reason (0xab)"),
     ],
     ids=["user", "version", "old", "text", "moved", "message", "unknown"],
 )  # fmt: skip
@@ -545,4 +561,4 @@ def test_why_a_broker_of_mqtt_5_ends_a_link_is_said(at, topic, capfd):
     with listening(topic, "-V", "5", "--session", topic) as process, other:
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert b"the broker ended the connection: session taken over; connecting again" in line
+        assert b"the broker ended the connection: session taken over (0x8e); connecting again" in line

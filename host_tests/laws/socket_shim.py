@@ -63,8 +63,10 @@ PORTS = (
 class Net:
     """The network: one host whose addresses answer or not.
 
-    addresses: one of "ok", "refused", "unreachable", "silent" or "no such family" (the system makes no socket for it)
-    for each address of the host. lookup_error: raised by getaddrinfo. lookups: how often getaddrinfo was called.
+    addresses: one of "ok", "refused", "unreachable", "silent", "no such family" (the system makes no socket for it),
+    "mute" (it accepts the connection and says nothing) or "closes" for each address of the host.
+    lookup_error: raised by getaddrinfo. lookups: how often getaddrinfo was called.
+    turns: by how many places the list of addresses turns at each look-up.
     """
 
     def __init__(self, port, world):
@@ -73,6 +75,7 @@ class Net:
         self.addresses = ["ok"]
         self.lookup_error = None
         self.lookups = 0
+        self.turns = 0
         self.sockets = []
 
     def getaddrinfo(self, host, port, family=0, kind=0):
@@ -80,6 +83,7 @@ class Net:
         if self.lookup_error:
             raise self.lookup_error
         broker = self.world.brokers[int(host[4:])]
+        self.addresses = self.addresses[self.turns :] + self.addresses[: self.turns]
         return [(10 if one == "no such family" else 2, 1, 0, "", (one, broker)) for one in self.addresses]
 
     def socket(self, family=2, kind=1):
@@ -135,6 +139,8 @@ class ShimSocket:
                     self.state = "up"
                     self.wire = Wire(self.broker, **self.net.world.next_cut())
                     self.net.world.wires.append(self.wire)
+                    self.wire.mute = self.how in ("mute", "closes")
+                    self.wire.fin = self.how == "closes"
 
     def _name_the_error(self):
         assert not self.closed, "used after close()"

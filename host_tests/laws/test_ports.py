@@ -107,6 +107,45 @@ def test_the_next_address_of_a_name_is_tried():
     on_every_port(test)
 
 
+def test_an_address_without_a_connack_is_followed_by_the_next_one():
+    # Planted: an address is good once it accepts the connection, or the order of the next look-up begins at its front.
+    def test(make_world, port):
+        for addresses in (
+            ["mute", "ok"],
+            ["closes", "ok"],
+            ["silent", "ok"],
+            ["closes", "refused", "mute", "unreachable", "ok"],
+            ["ok", "mute", "closes"],
+        ):
+            bad = [one for one in addresses if one in ("mute", "closes", "silent")]
+            for turns in (0, 1) if len(bad) == 1 else (0,):
+                world = make_world(clean_session=True)
+                net = world.net
+                net.addresses = addresses[:]
+                if addresses[0] == "ok":
+                    assert world.run(lambda world=world: world.client.connected)
+                    # The good one fails once, and the name is looked up.
+                    world.unreachable = True
+                    world.wire.break_now()
+                    assert world.run(lambda world=world: world.of_kind("error"), 60000)
+                    world.unreachable = False
+                    world.events.clear()
+                net.turns = turns
+                tried = len(net.sockets)
+                assert world.run(lambda world=world: world.client.connected, 120000), (addresses, turns)
+                assert len(world.of_kind("error")) <= len(bad), (addresses, turns)
+                # From now on it is the first.
+                sockets = len(net.sockets)
+                assert sockets - tried <= len(addresses)
+                world.wire.break_now()
+                world.settle()
+                assert world.run(lambda world=world: world.client.connected, 5000)
+                equal(len(net.sockets), sockets + 1)
+                equal(net.open_sockets(), 1)
+
+    on_every_port(test)
+
+
 def test_every_failure_to_connect_is_reported_and_tried_again_and_leaves_no_socket():
     # Planted: the socket of an address that failed stays open.
     def test(make_world, port):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from umqtt_testkit.peer import ScriptedPeer
@@ -13,6 +15,7 @@ from umqtt_testkit.portable import Clock
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from umqtt_robust import Client, _host
+from umqtt_robust.tls import TLS
 
 
 @pytest.fixture
@@ -49,6 +52,39 @@ def test_after_an_address_that_does_not_answer_the_next_one_is_tried(monkeypatch
         drive(client, lambda: client.connected)
         client.disconnect()
         drive(client, lambda: client.closed)
+
+
+@pytest.fixture
+def closing_address() -> Iterator[tuple[str, int]]:
+    """Provide an address that accepts a connection, and closes it at the first bytes."""
+
+    def play() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1024)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=play, daemon=True)
+        thread.start()
+        yield server.getsockname()
+        thread.join(WAIT_LIMIT_S)
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
+def test_after_an_address_that_closes_the_connection_the_next_one_is_tried(
+    monkeypatch, closing_address, mosquitto, certificates: Path, scheme: str
+) -> None:
+    secure = (f"certfile {certificates / 'broker.pem'}", f"keyfile {certificates / 'broker.key'}")
+    addresses = [closing_address, ("127.0.0.1", mosquitto(*(secure if scheme == "mqtts" else ())))]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: list(found))
+    transports = {"mqtts": TLS(str(certificates / "ca.pem"))} if scheme == "mqtts" else None
+    errors: list[BaseException] = []
+    client = Client(b"c", f"{scheme}://localhost", transports=transports, on_error=errors.append, random=lambda n: 0)
+    drive(client, lambda: client.connected)
+    assert len(errors) == 1
+    client.disconnect()
+    drive(client, lambda: client.closed)
 
 
 @pytest.mark.parametrize("host", ["a..example", "a" * 64 + ".example"])

@@ -238,6 +238,7 @@ class Link:
         self.why_dropped = ""
         self._failed: Exception | None = None
         self.client = self._make(session, rx_size)
+        self._others = sum(map(_other_addresses, access.addresses))
 
     def __enter__(self) -> Self:
         try:
@@ -365,7 +366,8 @@ class Link:
 
     def _connect(self) -> None:
         timeout_s = self._access.timeout_s
-        self.wait_for(lambda: self.client.connected or not self._untried, timeout_s * self._untried)
+        limit_s = timeout_s * (self._untried + self._others)
+        self.wait_for(lambda: self.client.connected or not self._untried, limit_s)
         if not self.client.connected:
             problem = self._problem or TimeoutError()
             said = explain(problem, timeout_s) + _about_virtual_host(problem, self._access.username)
@@ -402,7 +404,10 @@ class Link:
             self.why_dropped = f"the broker refuses it: {_reason(*problem.args[2:])}"
         elif not self._was_connected:
             self._problem = self._problem or problem
-            self._untried = max(self._untried - 1, 0)
+            if self._others and not isinstance(problem, Refused):
+                self._others -= 1
+            else:
+                self._untried = max(self._untried - 1, 0)
         else:
             self._tell_lost(problem)
 
@@ -538,14 +543,21 @@ def _about_virtual_host(problem: BaseException, username: str | None) -> str:
     return f"; for RabbitMQ, {printable(virtual_host)!r} must be a virtual host in which the user has permissions"
 
 
-def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
-    """Return the meaning of a reason code of MQTT 5, with the broker's reason string and server reference, if any."""
-    from umqtt_cli.reason_codes import REASONS
+def _reason(code: int, *told: bytes) -> str:
+    """Return a return code or reason code in words and as a number, with what else the broker says of it."""
+    from umqtt_cli.reason_codes import describe
 
-    said = REASONS.get(code, f"reason code 0x{code:02X}")
-    if text:
-        said += f" ({printable(text)})"
-    return f"{said}, which is {printable(reference)}" if reference else said
+    return printable(describe(code, *told))
+
+
+def _other_addresses(url: str) -> int:
+    """Return how many addresses the host of a URL has beyond one. The client tries the next one at each attempt."""
+    from umqtt_robust.servers import parse_url
+
+    try:
+        return len(socket.getaddrinfo(*parse_url(url)[1:3], type=socket.SOCK_STREAM)) - 1
+    except OSError:
+        return 0
 
 
 def _password(username: str | None, file: Path | None, broker: str, environment: Mapping[str, str]) -> str | None:
