@@ -22,6 +22,7 @@ from .client import Client
 from .errors import Downgraded, Refused
 from .groups import Group, scan
 from .packets import DISCONNECT, PUBACK, PUBLISH, RESERVE, SUBACK, decode_length
+from .refusal import no_broker
 from .states import AWAIT_CONNACK, CLOSED, LINK, LINK_5, PING_SENT, UP
 
 
@@ -235,6 +236,8 @@ class BulkClient(Client):
         key = self.state << 8 | head
         if not publishes and key not in LINK and key not in LINK_5:
             # Refused before it is complete: garbage may announce 256 MB that never arrive.
+            if self.state == AWAIT_CONNACK:
+                raise no_broker(bytes(buf[i:n]))
             raise ProtocolError("unexpected packet %d" % (head >> 4))
         got = decode_length(buf, i + 1, n)
         if got is None:

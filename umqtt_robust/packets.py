@@ -38,6 +38,8 @@ _FRONT = const(256)  # bytes of the send buffer, see _front
 
 def string(text):
     """Encodes a string, or a binary field of CONNECT, with its length before it (1.5.3)."""
+    if isinstance(text, str):  # a user name or password that the program has set as an attribute
+        text = text.encode()
     return bytes((len(text) >> 8, len(text) & 255)) + text
 
 

@@ -1,7 +1,7 @@
 """What follows when the broker refuses the client or a subscription."""
 
 from ._platform import NEVER
-from .errors import Refused
+from .errors import ProtocolError, Refused
 from .subscriptions import LEAVING
 
 
@@ -17,6 +17,15 @@ def connect(session, return_code):
     elif return_code in (2, 4, 5):
         session.retry_delay = NEVER  # the client takes its longest wait
     raise Refused("connect", return_code)
+
+
+def no_broker(answer):
+    """Returns a ProtocolError for the first bytes of an answer to CONNECT that can be no CONNACK: it names the peer."""
+    if answer[:5] == b"HTTP/"[: len(answer)]:
+        return ProtocolError("this is a web server: a login page of the network?")
+    if answer[:2] == b"\x15\x03":
+        return ProtocolError("this port speaks TLS: mqtts://?")
+    return ProtocolError("this is no MQTT broker: it says %r" % answer[:32])
 
 
 def subscribe(session, topic_filter, return_code, told):

@@ -465,6 +465,8 @@ class Session:
         """
         if n > self._left:  # not the same bytes again
             self.heard_at = self.now
+        if self.state == AWAIT_CONNACK and n and buf[0] != CONNACK:
+            raise load("refusal").no_broker(bytes(buf[:n]))
         if buf is not self._rx:
             self._rx = buf
             self._view = memoryview(buf)

@@ -251,7 +251,7 @@ def _served(answer: Callable[[socket.socket], object]) -> tuple[socket.socket, i
         (
             lambda connection: connection.recv(100) and connection.sendall(_WEB_PAGE),
             WAIT_LIMIT_S,
-            "does not speak MQTT",
+            "does not speak MQTT: this is a web server: a login page of the network?",
         ),
         (lambda connection: connection.recv(100), 60, "closed without an answer"),
         (lambda connection: connection.recv(100) and connection.recv(100), 0.3, "no answer within 0.3 s"),

@@ -147,6 +147,37 @@ def test_connack_with_reserved_values():
         assert not world.client.connected
 
 
+def test_an_answer_that_can_be_no_connack_is_named_at_its_first_bytes():
+    # Planted: what does not begin like a CONNACK is awaited as a packet of the length that its second byte gives.
+    for answer, said in (
+        (b"HTTP/1.1 302 Found\r\nLocation: http://login.hotel.example/\r\n\r\n", "web server: a login page"),
+        (b"HTTP/1.0 400 Bad", "web server: a login page"),
+        (b"H", "web server: a login page"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH-2.0-OpenSSH"),
+        (b"\xff\xff\xff\xff", "no MQTT broker"),
+        (publish(b"t", b"x"), "no MQTT broker"),
+    ):
+        world = World()
+        world.brokers[0].answer = False
+        run_until(world, lambda world=world: world.wires, 2000)
+        world.wire.send(answer)
+        world.client.tick()
+        error = world.of_kind("error")[0]
+        assert type(error).__name__ == "ProtocolError" and said in error.args[0], (answer, error)
+
+
+def test_a_user_name_and_a_password_that_a_program_sets_later_may_be_str():
+    # Planted: they are encoded at the start only; CPython's connect() then raises TypeError out of tick().
+    world = World([Broker(return_code=5)], username=b"u", password=b"p")
+    assert world.run(lambda: world.of_kind("error"))
+    world.client.username, world.client.password = "\xfcser", "\u20acpass"
+    world.brokers[0].return_code = 0
+    comes_back(world)
+    connect = [body for head, body in world.brokers[0].seen if head == 0x10][-1]
+    assert connect.endswith(b"\0\5" + "\xfcser".encode() + b"\0\7" + "\u20acpass".encode()), connect
+
+
 def test_non_ascii_str_payload():
     # Planted: str is sent as ASCII.
     world = connected()

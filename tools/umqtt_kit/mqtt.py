@@ -512,7 +512,7 @@ def explain(problem: BaseException, timeout_s: float) -> str:
     if isinstance(problem, MessageTooLarge):
         return f"a message was too large and is left out: {problem.args[1]} bytes on {problem.args[0]!r}"
     if isinstance(problem, ProtocolError):
-        return "what answers there does not speak MQTT — correct the port"
+        return f"what answers there does not speak MQTT: {problem} — correct the port"
     if isinstance(problem, socket.gaierror):
         return "there is no computer of that name — correct the address"
     if isinstance(problem, ConnectionRefusedError):
