@@ -4,20 +4,22 @@ from .errors import InvalidArgument
 
 
 def parse_url(url):
-    """Returns (scheme, host, port, path) of a URL such as mqtts://[::1]:8883. Raises InvalidArgument."""
+    """Returns (scheme, host, port, path) of a URL like mqtts://[::1]:8883, or one of http. Raises InvalidArgument."""
     if not isinstance(url, str):
         raise InvalidArgument("a broker is a str like mqtt://host:1883, not " + repr(url))
     scheme, _, rest = url.partition("://")
-    port = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}.get(scheme)
+    port = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443, "http": 80, "https": 443}.get(scheme)
     address, _, path = rest.partition("/")
     host, _, number = address.partition(":")
     if address[:1] == "[":
         host, closed, number = address[1:].partition("]")
         number = number[1:] if closed and number[:1] in ("", ":") else "?"
     if number and port:
-        port = int(number) if number.isdigit() else 0
-    if not port or port > 65535 or not host or "@" in host:
-        raise InvalidArgument("a broker is like mqtt://host:1883, without credentials, not " + url)
+        port = 0 if number.strip("0123456789") else int(number)
+    if "@" in address:  # the message must not repeat it
+        raise InvalidArgument("a URL holds no user name and no password")
+    if not port or port > 65535 or not host:
+        raise InvalidArgument("a broker is like mqtt://host:1883, not " + url)
     return scheme, host, port, "/" + path
 
 

@@ -221,13 +221,17 @@ def _address_problem(address):
 
 
 def _is_host_and_port(text):
-    host, port = text, ""
-    if ":" in text and not text.endswith("]"):
-        host, _, port = text.rpartition(":")
-        # isdigit() of CPython accepts the digits of every script.
-        if port.strip("0123456789") or not 0 < int(port or 0) < 65536:
+    # No more than umqtt_robust.servers.parse_url() takes, which is not loaded for this.
+    host, mark, rest = text.partition(":")
+    rest = mark + rest
+    if text[:1] == "[":
+        host, mark, rest = text[1:].partition("]")
+        if not mark:
             return False
-    if [character for character in host if not "!" <= character <= "~" or character in "/?#"]:
+    # isdigit() of CPython accepts the digits of every script.
+    if rest and (rest[0] != ":" or rest[1:].strip("0123456789") or not 0 < int(rest[1:] or 0) < 65536):
+        return False
+    if [character for character in host if not "!" <= character <= "~" or character in "/?#[]"]:
         return False
     # The limits of DNS (RFC 1035, 2.3.4); an IPv6 address has no dots.
     return len(host) < 254 and not [label for label in host.rstrip(".").split(".") if not 0 < len(label) < 64]
@@ -289,7 +293,10 @@ def _ipv4(text):
 
 
 def _ntp_host_problem(value):
-    if value is None or value == "" or _is_text(value, 255) and _is_host_and_port(value):
+    if value is None or value == "":
+        return None
+    # An IPv6 address has no brackets here, and no port.
+    if _is_text(value, 255) and _is_host_and_port("[%s]" % value if value.count(":") > 1 else value):
         return None
     return 'must be null, "" (off), host or host:port'
 

@@ -5,7 +5,8 @@ is checked like the broker's: with the authority in secrets.json.
 """
 
 from app.commands import CommandError
-from umqtt_robust.errors import MQTTError
+from umqtt_robust.errors import InvalidArgument, MQTTError
+from umqtt_robust.servers import parse_url
 
 _LONGEST_HEAD = 2048
 _PIECE = 256
@@ -13,30 +14,28 @@ _PIECE = 256
 
 def parse(url, transports):
     """Return (factory of the transport, host, port, path of the folder) for a URL. Raises CommandError."""
-    scheme, mark, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    host, _, port = host.partition(":")
-    port = port or ("443" if scheme == "https" else "80")
-    well = mark and scheme in ("http", "https") and host and "@" not in host
-    if not well or port.strip("0123456789") or not 0 < int(port) < 65536:
+    try:
+        scheme, host, port, path = parse_url(url)
+    except InvalidArgument:
+        scheme = ""
+    if scheme not in ("http", "https"):
         raise CommandError("url must be like http://host:port/folder/")
-    path = "/" + path
     if path[-1] != "/":
         path += "/"
     if scheme == "https":
         factory = transports.get("mqtts")
         if not factory:
             raise CommandError("https needs tls.ca in secrets.json")
-        return factory, host, int(port), path
+        return factory, host, port, path
     factory = transports.get("mqtt")
     if factory:
-        return factory, host, int(port), path
+        return factory, host, port, path
     try:
         from umqtt_robust import TCP  # the library as it is deployed: one module
     except ImportError:
         from umqtt_robust.transport import TCP
 
-    return lambda host, port, path: TCP(host, port), host, int(port), path
+    return lambda host, port, path: TCP(host, port), host, port, path
 
 
 class Http:
@@ -55,9 +54,10 @@ class Http:
 
     def open(self, sha256, offset):
         self.close()
+        host = "[%s]" % self._host if ":" in self._host else self._host
         self._out = (
             "GET %s%s HTTP/1.0\r\nHost: %s:%d\r\nConnection: close\r\n%s\r\n"
-            % (self._folder, sha256, self._host, self._port, "Range: bytes=%d-\r\n" % offset if offset else "")
+            % (self._folder, sha256, host, self._port, "Range: bytes=%d-\r\n" % offset if offset else "")
         ).encode()
         self._offset = offset
         self._head = b""

@@ -11,7 +11,6 @@ from cable import Answer, Cable, broker, deployed
 from kit_command import umqtt_here
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.device import Board
-from umqtt_kit.doctor.checks import split_address
 from umqtt_testkit.waiting import eventually
 
 
@@ -90,10 +89,15 @@ def test_a_port_that_does_not_answer_ends_it_with_3(cable: Cable, tmp_path: Path
 
 def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Cable, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("umqtt_kit.doctor.checks._JOIN_WITHIN_MS", 300)
-    with broker(tmp_path) as port, socket.socket() as refused:
+    with (
+        broker(tmp_path) as port,
+        socket.socket() as refused,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as server6,
+    ):
         refused.bind(("127.0.0.1", 0))  # not listening: connections are refused
         closed = f"mqtt://127.0.0.1:{refused.getsockname()[1]}"
-        settings = {"brokers": [f"mqtt://127.0.0.1:{port}", closed], "wifi": ["workshop"]}
+        open6 = f"mqtt://[::1]:{server6.getsockname()[1]}"
+        settings = {"brokers": [f"mqtt://127.0.0.1:{port}", closed, open6], "wifi": ["workshop"]}
         secrets = {"wifi": {"workshop": "right-password"}}
         files = {"settings.json": json.dumps(settings).encode(), "secrets.json": json.dumps(secrets).encode()}
         with cable.board(files=files) as board:
@@ -104,6 +108,7 @@ def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Ca
             assert found["wifi"]["state"] == "ok"
             assert found[f"mqtt://127.0.0.1:{port} from the board"]["state"] == "ok"
             assert "no connection" in found[f"{closed} from the board"]["text"]
+            assert found[f"{open6} from the board"]["state"] == "ok"
             assert found["broker from here"]["state"] == "ok"
 
             board.hooks(networks={"workshop": "another-password"})
@@ -290,17 +295,3 @@ def test_the_files_of_another_board_are_a_failure_and_refused_by_deploy(cable: C
         assert answer.code == 5
         assert "ESP32_GENERIC_S3 has the chip ESP32-S3" in found["application"]["text"]
         assert "--board RPI_PICO_W" in found["application"]["remedy"]
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("mqtt://host", ("mqtt", "host", None)),
-        ("mqtts://host:8884", ("mqtts", "host", 8884)),
-        ("mqtt://[::1]:1883", ("mqtt", "::1", 1883)),
-        ("mqtt://[::1]", ("mqtt", "::1", None)),
-        ("ws://host/path", ("ws", "host", None)),
-    ],
-)
-def test_an_address_is_taken_apart(address: str, parts: tuple):
-    assert split_address(address) == parts

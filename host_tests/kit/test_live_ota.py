@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from spark_ingest.address import Address
 
 _ID = "pump-7"
 
@@ -80,6 +83,16 @@ def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
     virtual.start()
 
 
+def test_the_web_server_listens_at_an_ipv6_address():
+    # Planted: its address has no brackets in the URL; the socket is one of IPv4.
+    host, port = Address().convert("[::1]:0", None, None)
+    release = build_release(set(), "6.6.6")
+    with Web(host, port).serve(release, print) as url:
+        assert url.startswith("http://[::1]:")
+        with urllib.request.urlopen(url + release.manifest, timeout=WAIT_LIMIT_S) as answer:
+            assert b"6.6.6" in answer.read()
+
+
 def _a_stranger_is_sent_nothing(access: Access, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Signed by somebody else: the board does not even ask for it, and continues.
     other = folder / "other"
@@ -129,7 +142,7 @@ class _Context:
     ("arguments", "named"),
     [
         (["--web-cert", "there.pem"], "--web-key"),
-        (["--http", "--listen", "8000"], "--listen 8000"),
+        (["--http", "--listen", "a:b"], "a:b"),
         (["--http", "--listen", "127.0.0.1:99999"], "99999"),
         (["--web-cert", "nowhere.pem", "--web-key", "nowhere.pem"], "nowhere.pem"),
         (["--broker", "http://x"], "http://x"),

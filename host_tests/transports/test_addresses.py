@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
@@ -10,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from app.update_http import Http
+from umqtt_kit.firmware_settings import settings_module
 from umqtt_testkit.peer import ScriptedPeer
 from umqtt_testkit.portable import Clock
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -119,3 +122,32 @@ def test_a_socket_tells_what_the_other_end_has_confirmed() -> None:
             while sock.queue() != (begin + size, 0):
                 assert time.monotonic() < until
     assert sock.queue() is None
+
+
+def test_every_address_that_settings_may_hold_is_one_that_the_client_takes() -> None:
+    # Planted: the settings split an address at its last colon, the client at its first.
+    check = settings_module().check_settings
+    chosen = random.Random(1)
+    pieces = ["a", "b.example", ":", "1883", "[", "]", "fd77", "::1", "127.0.0.1", "0", "65536", ".", "%eth0", "/", "?"]
+    addresses = ["".join(chosen.choices(pieces, k=chosen.randint(1, 6))) for _ in range(4000)]
+    addresses += ["fd77:1::1", "fd77::1", "a:b:1883", "[]", "[]:1883", "[::1", "[::1]1883", "a]", "[a", "[::1]:", "a:"]
+    taken = 0
+    for address in ["[::1]", "[::1]:1883", "[fd77:1::1]:1", "a", "a:1", *addresses]:
+        brokers = ["mqtt://" + address]
+        try:
+            check({"brokers": brokers})
+        except ValueError:
+            continue
+        taken += 1
+        Client(b"c", brokers, transports={"mqtt": print})
+    assert taken >= 100
+
+
+def test_the_address_of_an_update_takes_brackets() -> None:
+    # Planted: the host ends at the first colon.
+    asked: list[tuple[str, int]] = []
+    source = Http("http://[fd77::1]:8000/releases", {"mqtt": lambda host, port, path: asked.append((host, port))}, None)
+    source.open("0" * 64, 0)
+    source._factory._factory(source._host, source._port, "")
+    assert asked == [("fd77::1", 8000)]
+    assert b"GET /releases/000" in source._out and b"\r\nHost: [fd77::1]:8000\r\n" in source._out

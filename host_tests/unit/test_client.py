@@ -20,10 +20,13 @@ def test_urls():
     equal(parse_url("wss://a/mqtt"), ("wss", "a", 443, "/mqtt"))
     equal(parse_url("mqtt://[::1]:99"), ("mqtt", "::1", 99, "/"))
     equal(parse_url("mqtt://[::1]"), ("mqtt", "::1", 1883, "/"))
+    equal(parse_url("http://[fd77::1]:8000/releases/"), ("http", "fd77::1", 8000, "/releases/"))
+    equal(parse_url("https://a/"), ("https", "a", 443, "/"))
     for url in (
         "",
         "a.example",
-        "http://a",
+        "ftp://a",
+        "mqtt://a:\xb2",
         "mqtt://",
         "mqtt://:1883",
         "mqtt://a:0",

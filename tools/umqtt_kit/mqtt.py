@@ -192,16 +192,24 @@ def make_access(
     return replace(each[0], others=tuple(each[1:]))
 
 
-def check_address(broker: str) -> None:
-    """Raise KitError (exit code 2) unless `broker` is the address of a broker, without user name and password."""
+def check_address(broker: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of a broker's address, which holds no user name. Raises KitError (exit code 2)."""
+    from umqtt_robust.errors import InvalidArgument
+    from umqtt_robust.servers import parse_url
+
     if "@" in broker:
         # The message does not repeat it, since it may hold a password.
         raise KitError(
             "--broker must hold no user name and no password — use --username and --password-file", EXIT_USAGE
         )
-    scheme, found, _ = broker.partition("://")
-    if not found or scheme not in ("mqtt", "mqtts"):
-        raise KitError(f"--broker {broker} is no broker's address — give mqtt://HOST or mqtts://HOST", EXIT_USAGE)
+    problem = KitError(f"--broker {broker} is no broker's address — give mqtt://HOST or mqtts://HOST", EXIT_USAGE)
+    try:
+        scheme, host, port, _ = parse_url(broker)
+    except InvalidArgument:
+        raise problem from None
+    if scheme not in ("mqtt", "mqtts"):
+        raise problem
+    return scheme, host, port
 
 
 class Link:

@@ -65,6 +65,7 @@ def broker(
       umqtt broker -c mosquitto.conf --test-config
     """
     arguments: list[str] = []
+    host = host and host.strip("[]")  # an IPv6 address, as in URLs
     if config is None and not (lenient or test_config):
         host, port = host or _HOST, _PORT if port is None else port
         store = store or _STORE

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from spark_ingest.address import Address
 from spark_ingest.location import TablesOption
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_device_id
@@ -55,7 +56,7 @@ class _Duration(click.ParamType[float]):
               help="Your own sensors go along: its *.py. [default: those of the cable]")  # fmt: skip
 @click.option("--http", "way", flag_value="http", help="The device fetches the files from a web server here.")
 @click.option("--mqtt", "way", flag_value="mqtt", default=True, help="The files go through the broker. [default]")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
+@click.option("--listen", type=Address(), default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
               help="Where the web server listens: an address of this computer that the device can reach.")  # fmt: skip
 @click.option("--web-cert", type=_FILE, help="The web server speaks https with this certificate: umqtt certs broker.")
 @click.option("--web-key", type=_FILE, help="Its private key.")
@@ -70,8 +71,8 @@ class _Duration(click.ParamType[float]):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ota(
     device: str | None, fleet: str | None, stages: str, wait_healthy: float, stop_on_failure: bool,
-    sensors: Path | None, way: str, listen: str, web_cert: Path | None, web_key: Path | None, url: str | None,
-    export: Location | None, version: str | None, downgrade: bool, rollback: bool,
+    sensors: Path | None, way: str, listen: tuple[str, int], web_cert: Path | None, web_key: Path | None,
+    url: str | None, export: Location | None, version: str | None, downgrade: bool, rollback: bool,
     timeout: float, access: Access | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Update the application of DEVICE over the air.
@@ -100,10 +101,7 @@ def ota(
 
     if (web_cert is None) != (web_key is None):
         raise click.UsageError("--web-cert and --web-key go together")
-    host, _, port = listen.rpartition(":")
-    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise click.UsageError(f"--listen {listen}: must be HOST:PORT, for instance 192.168.1.5:8000")
-    web: Web | Store | None = Web(host, int(port), web_cert, web_key) if way == "http" or web_cert else None
+    web: Web | Store | None = Web(*listen, web_cert, web_key) if way == "http" or web_cert else None
     typed = click.get_current_context().get_parameter_source("fleet") is ParameterSource.COMMANDLINE
     if access is None:
         assert export is not None
@@ -121,7 +119,7 @@ def ota(
         raise click.UsageError("give one DEVICE, or --fleet")
     if rollback:
         raise click.UsageError("--rollback is for one DEVICE")
-    if isinstance(web, Web) and int(port):
+    if isinstance(web, Web) and web.port:
         raise click.UsageError("with --fleet each device has a web server of its own: give --listen HOST:0")
     from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
 

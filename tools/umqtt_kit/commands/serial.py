@@ -11,7 +11,6 @@ import click
 
 from umqtt_kit.console import say
 from umqtt_kit.device.line import open_serial
-from umqtt_kit.doctor.checks import split_address
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.mqtt import check_address
 
@@ -40,15 +39,14 @@ def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
     from umqtt_kit.serial_gateway import Gateway
     from umqtt_kit.stop import Stop
 
-    check_address(broker)
-    scheme, host, number = split_address(broker)
+    scheme, host, number = check_address(broker)
     try:
         tls = ssl.create_default_context(cafile=str(ca) if ca else None) if scheme == "mqtts" else None
     except (ssl.SSLError, OSError) as error:
         raise KitError(f"--ca {ca}: {error.strerror or error} — give a file of PEM certificates", EXIT_USAGE) from error
 
     def connect() -> socket.socket:
-        link = socket.create_connection((host, number or (8883 if tls else 1883)), _TIMEOUT_S)
+        link = socket.create_connection((host, number), _TIMEOUT_S)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return tls.wrap_socket(link, server_hostname=host) if tls else link
 

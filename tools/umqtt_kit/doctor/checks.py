@@ -23,6 +23,7 @@ from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_robust.errors import Refused
+from umqtt_robust.servers import parse_url
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -37,7 +38,6 @@ _WEAK_DBM = -80
 _STARTS_WITHIN_S = 20.0
 _STARTED_AFTER_MS = 60_000
 _LOOK_AGAIN_S = 0.5
-_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 # Values of WLAN.status() of the ports, in words; a number that is not here is shown as it is.
 _WIFI_STATUS = {
     200: "its beacons were lost",
@@ -304,9 +304,9 @@ def try_wifi(board: Board, names: list[str]) -> Finding:
 
 
 def _broker_from_board(board: Board, address: str) -> Finding:
-    scheme, host, port = split_address(address)
+    _, host, port, _ = parse_url(address)
     name = f"{address} from the board"
-    program = scripts.REACH.format(host=host, port=port or _PORTS[scheme], timeout_s=_CONNECT_WITHIN_S)
+    program = scripts.REACH.format(host=host, port=port, timeout_s=_CONNECT_WITHIN_S)
     # A name look-up alone may take half a minute on a board.
     problem = cast(Any, board.value(program, 60.0))
     if problem is None:
@@ -331,13 +331,3 @@ def _broker_from_here(access: Access, device_id: str) -> Finding:
             return Finding(name, FAIL, text, "correct user name and password: umqtt provision", EXIT_NETWORK)
         # The board may reach what this computer does not.
         return Finding(name, WARN, text, remedy)
-
-
-def split_address(address: str) -> tuple[str, str, int | None]:
-    """Return scheme, host and port of a broker's address, which the firmware has checked. The port may be None."""
-    scheme, _, rest = address.partition("://")
-    rest = rest.partition("/")[0]
-    host, colon, port = rest.rpartition(":")
-    if not colon or rest.endswith("]"):
-        return scheme, rest.strip("[]"), None
-    return scheme, host.strip("[]"), int(port)

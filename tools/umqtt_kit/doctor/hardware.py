@@ -15,11 +15,12 @@ from umqtt_kit.device import Board, Info, Port, read_configuration
 from umqtt_kit.device.board import Manner
 from umqtt_kit.device.guess import missing_network
 from umqtt_kit.doctor import scripts
-from umqtt_kit.doctor.checks import FAIL, OK, WARN, Finding, split_address, try_wifi
+from umqtt_kit.doctor.checks import FAIL, OK, WARN, Finding, try_wifi
 from umqtt_kit.doctor.round_trip import try_update
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.keys import Keys
 from umqtt_kit.mqtt import Access
+from umqtt_robust.servers import parse_url
 
 _FLASH_KB = 64
 _REPLACEMENTS = 50
@@ -226,9 +227,9 @@ def _network(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
         if finding.state == FAIL:
             return
     for address in settings["brokers"]:
-        scheme, host, port = split_address(address)
+        scheme, host, port, _ = parse_url(address)
         if scheme in ("mqtts", "wss"):
-            yield _tls(board, host, port or (8883 if scheme == "mqtts" else 443))
+            yield _tls(board, host, port)
             return
     yield _not_tried("tls", "no broker with TLS in the settings", "umqtt provision")
 

@@ -112,13 +112,13 @@ REACH = (
     + """
 def _u_reach(host, port):
     import socket
-    try: address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
+    try: found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0]
     except OSError as error: return "name", repr(error)
     _u_feed()
-    link = socket.socket()
+    link = socket.socket(found[0])
     try:
         link.settimeout({timeout_s})
-        link.connect(address)
+        link.connect(found[-1])
     except OSError as error: return "connect", repr(error)
     finally: link.close()
 print(repr(_u_fed(_u_reach, {host!r}, {port})))
@@ -201,13 +201,13 @@ TLS_MEMORY = (
 def _u_tls(host, port):
     import gc, socket, ssl, time
     gc.collect()
-    before, began, plain = gc.mem_free(), time.ticks_ms(), socket.socket()
-    link = plain
+    before, began, plain = gc.mem_free(), time.ticks_ms(), None
     try:
-        address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0]
         _u_feed()
+        plain = link = socket.socket(found[0])
         plain.settimeout({connect_s})
-        plain.connect(address)
+        plain.connect(found[-1])
         plain.setblocking(False)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_mode = ssl.CERT_NONE
@@ -227,8 +227,9 @@ def _u_tls(host, port):
         return None, took, before, gc.mem_free(), system
     except Exception as error: return repr(error), 0, 0, 0, None
     finally:
-        link.close()
-        plain.close()  # after a failed handshake the wrapped socket does not
+        if plain:
+            link.close()
+            plain.close()  # after a failed handshake the wrapped socket does not
 print(repr(_u_fed(_u_tls, {host!r}, {port})))
 """
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -34,17 +35,18 @@ class Web:
     def serve(self, release: Release, on_sent: Callable[[int], object]) -> Iterator[str]:
         """Serve the release within the context; yield the folder's URL, with a slash at its end. Raises KitError."""
         tls = self._tls()
+        where = f"[{self.host}]" if ":" in self.host else self.host
         try:
             server = _Server((self.host, self.port), _handler(release, on_sent), tls)
         except OSError as error:
             raise KitError(
-                f"cannot listen on {self.host}:{self.port} ({error.strerror}) — choose another --listen", EXIT_USAGE
+                f"cannot listen on {where}:{self.port} ({error.strerror}) — choose another --listen", EXIT_USAGE
             ) from error
         with server:
             thread = threading.Thread(target=server.serve_forever, name="web server of ota", daemon=True)
             thread.start()
             try:
-                yield f"http{'s' if tls else ''}://{self.host}:{server.server_address[1]}/"
+                yield f"http{'s' if tls else ''}://{where}:{server.server_address[1]}/"
             finally:
                 server.shutdown()
 
@@ -68,6 +70,8 @@ class _Server(LimitedThreads, HTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None):
         self._tls = tls
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
     def begin(self, request: Any) -> Any:
