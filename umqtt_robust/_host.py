@@ -60,6 +60,12 @@ class Socket(socket.socket):
         except BlockingIOError:
             return None
 
+    def read(self, size):
+        try:
+            return self.recv(size)
+        except BlockingIOError:
+            return None
+
     def write(self, buf, offset, size):
         try:
             return self.send(memoryview(buf)[offset : offset + size])

@@ -52,11 +52,12 @@ def will(topic, payload, qos, retain, properties):
 def copy(payload):
     """Returns a payload as bytes, because its buffer may be reused while the message waits.
 
-    Raises InvalidArgument unless it is bytes, bytearray or memoryview.
+    Raises InvalidArgument unless it is bytes, bytearray, memoryview or an array.
     """
-    if not isinstance(payload, (bytes, bytearray, memoryview)):
-        raise InvalidArgument("payload must be bytes, str, bytearray or memoryview")
-    return bytes(payload)
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise InvalidArgument("payload must be bytes, str, bytearray, memoryview or array")
 
 
 def publish(size, qos, expires_in=None):

@@ -13,6 +13,7 @@ class MQTTClient(simple.MQTTClient):
 
     DELAY = 2
     DEBUG = False
+    _subs = ()  # (topic, qos)
 
     def delay(self, i):
         sleep(self.DELAY)
@@ -56,4 +57,24 @@ class MQTTClient(simple.MQTTClient):
         return self._insist(-1, simple.MQTTClient.wait_msg)
 
     def check_msg(self, attempts=2):
-        return self._insist(attempts, simple.MQTTClient.check_msg)
+        return self._insist(attempts, simple.MQTTClient._receive, 0)
+
+    # Of umqtt.robust2
+
+    def is_conn_issue(self):
+        """Returns True if there is no link: reconnect() makes a new one."""
+        return not (self._client and self._client.connected)
+
+    def subscribe(self, topic, qos=0):
+        simple.MQTTClient.subscribe(self, topic, qos)
+        self._subs = tuple([pair for pair in self._subs if pair[0] != topic]) + ((topic, qos),)
+
+    def resubscribe(self):
+        """Subscribes again to all that this object has subscribed to, if it has not done so on this link."""
+        for topic, qos in self._subs:
+            if (topic.encode() if isinstance(topic, str) else topic) not in self._client.subscriptions.filters:
+                self.subscribe(topic, qos)
+
+    def send_queue(self):
+        """Returns True: publish() has sent everything."""
+        return True

@@ -7,7 +7,7 @@ client pings while a call waits, QoS 2 works, and TLS always verifies the broker
 what umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in ssl_params["cadata"].
 """
 
-from errno import ENOTCONN
+from errno import ENOTCONN, ETIMEDOUT
 
 from ._platform import NEVER, collect, const, load, print_exception
 from .base_errors import LinkLost
@@ -50,6 +50,7 @@ class _Client(Inbox):
         # Reads at most one packet: the others stay in the socket, where a selector sees them.
         if self.broken or Inbox.before_reading(self):
             return True
+        self.socket.setblocking(False)  # the program may have set another mode
         buf = self._rx
         while True:
             end = self._rx_end
@@ -96,14 +97,21 @@ class MQTTClient:
         self.ssl = ssl
         self.ssl_params = ssl_params
         # The same client for all links, as long as its arguments stay the same.
-        self.cb = self.sock = self._will = self._client = self._made_of = self._error = None
-        self._pinged = self._handed_over = False
+        self.cb = self.sock = self._client = self._made_of = self._error = None
+        self.lw_topic = self.lw_msg = None
+        self.lw_qos = 0
+        self._pinged = self._handed_over = self.lw_retain = False
+        self._wait = 1000  # ms, of the next wait_msg()
 
     def set_callback(self, f):
         self.cb = f
 
     def set_last_will(self, topic, msg, retain=False, qos=0):
-        self._will = Will(topic, msg, qos, retain)
+        Will(topic, msg, qos, retain)  # raises now
+        self.lw_topic = topic
+        self.lw_msg = msg
+        self.lw_qos = qos
+        self.lw_retain = retain
 
     def connect(self, clean_session=True, timeout=None):
         """Connects to the broker. Returns True if the broker has a session of this client.
@@ -114,16 +122,18 @@ class MQTTClient:
         if old:
             self._close()
             old.subscriptions.filters = {}  # the program subscribes again, if the broker has forgotten it
-        made_of = (self.client_id, self.server, self.port, self.keepalive, self._will, self.user, self.pswd,
+        will = self.lw_topic and Will(self.lw_topic, self.lw_msg, self.lw_qos, self.lw_retain)
+        made_of = (self.client_id, self.server, self.port, self.keepalive, will, self.user, self.pswd,
                    self.ssl, self.ssl_params)  # fmt: skip
         if made_of != self._made_of:
+            server = self.server if isinstance(self.server, str) else self.server.decode()
             self._client = client = _Client(
                 self.client_id,
-                "mqtt://%s:%d" % ("[%s]" % self.server if ":" in self.server else self.server, self.port),
-                self.keepalive,
+                "mqtt://%s:%d" % ("[%s]" % server if ":" in server else server, int(self.port)),
+                int(self.keepalive),
                 clean_session,
                 None,
-                self._will,
+                will or None,
                 self.user or None,
                 self.pswd if self.user else None,
                 transports=self.ssl
@@ -161,18 +171,25 @@ class MQTTClient:
     def _close(self):
         self._client.disconnect()
         self._client.tick()
-        self.sock = None
 
     def _poll(self, ms, hands_over=True):
         # As in umqtt.simple, calls that read hand over messages; in a callback only wait_msg() and check_msg() do.
+        # Others leave them in the socket, where a selector sees them.
         client = self._client
         if client is None or client.closed and not self._error and not client.inbox:
             raise OSError(ENOTCONN)
-        hands_over = hands_over and not client.resting
-        if not self._error and not (hands_over and client.inbox):
-            client.poll(ms)
-            while client.fetching and not self._error:
-                client.poll(1000)
+        resting = client.resting
+        client.resting = resting or not hands_over
+        hands_over = hands_over and not resting
+        try:
+            if not self._error and not (hands_over and client.inbox):
+                if client.connected:
+                    client.socket.setblocking(False)  # raises OSError if the program has closed it
+                client.poll(ms)
+                while client.fetching and not self._error:
+                    client.poll(1000)
+        finally:
+            client.resting = resting
         error = self._error
         if error:
             self._error = None
@@ -184,7 +201,9 @@ class MQTTClient:
                 client.subscriptions.filters.pop(error.args[1], None)  # the program is told, and may ask again
                 raise MQTTException(0x80)
             if client.closed:
-                raise error if isinstance(error, OSError) else OSError(-1, str(error))
+                if not isinstance(error, OSError):
+                    error = OSError(ETIMEDOUT if str(error)[-8:] == "_timeout" else -1, str(error))
+                raise error
         self.sock = client.socket
         if hands_over:
             self._hand_over()
@@ -229,11 +248,11 @@ class MQTTClient:
             raise MQTTException("set aside: the broker ends each link at it")
 
     def disconnect(self):
-        self._poll(0)
+        self._poll(0, False)
         self._close()
 
     def ping(self):
-        client = self._poll(0)
+        client = self._poll(0, False)
         self._flush()
         if not client.ping:
             client.out.put_ack(PINGREQ)
@@ -249,32 +268,40 @@ class MQTTClient:
             self._client._drop()
             self._close()
             raise
-        while self._client.out.end:
-            self._poll(1000)
+        if self._client.out.end:
+            self._flush_rest()
+
+    def _flush_rest(self):
+        # The broker may take no more before it has sent what it has: that is kept, as far as there is room.
+        client = self._client
+        before = client.awaited
+        client.awaited = True
+        try:
+            while client.out.end:
+                self._poll(1000, False)
+        finally:
+            client.awaited = before
 
     def publish(self, topic, msg, retain=False, qos=0):
-        if (
-            qos
-            or retain
-            or self._client is None
-            or self._client.ticks() - self._client.out.now & _DUE
-            or not self._client.put(topic, msg)
-        ):
+        client = self._client
+        if client and client.connected:
+            client.socket.setblocking(False)
+        if qos or retain or client is None or client.ticks() - client.out.now & _DUE or not client.put(topic, msg):
             self._publish(topic, msg, retain, qos)
         else:
-            self._client.sent += 1
-        if self._client.out.end:
+            client.sent += 1
+        if client.out.end:
             self._flush()
 
     def _publish(self, topic, msg, retain, qos):
         client = self._client
         if client is None or client.ticks() - client.now & _DUE:
-            client = self._poll(0)
+            client = self._poll(0, qos > 0)
         while True:
-            packet_id = client.publish(topic, msg, qos, retain)
+            packet_id = client.publish(topic, msg, int(qos), retain)
             if packet_id is not None:
                 break
-            self._poll(1000)
+            self._flush_rest() if client.out.end else self._poll(1000, False)
         if packet_id:
             try:
                 self._wait_for(packet_id)
@@ -290,7 +317,7 @@ class MQTTClient:
     def subscribe(self, topic, qos=0):
         if not self.cb:
             raise load("errors").InvalidArgument("set_callback() comes first")
-        self._poll(0).subscribe(topic, qos)
+        self._poll(0).subscribe(topic, int(qos))
         self._until_answered(None)
 
     def unsubscribe(self, topic):
@@ -302,11 +329,21 @@ class MQTTClient:
 
         Raises MessageTooLarge if there is no memory for a message, and OSError.
         """
-        return self._receive(1000)
+        ms = self._wait
+        self._wait = 1000
+        return self._receive(ms)
 
     def check_msg(self):
         """Hands over one message, if one is there. Raises MessageTooLarge if there is no memory for it, and OSError."""
-        return self._receive(0)
+        self._wait = 0
+        return self.wait_msg()  # which a program may override
+
+    def _recv_len(self):
+        # For programs that override wait_msg() and read from `sock` themselves.
+        buf = b"\0"
+        while buf[-1] > 127 or len(buf) < 2:
+            buf += self.sock.read(1)
+        return decode_length(buf, 1, len(buf))[0]
 
     def _receive(self, ms):
         client = self._client

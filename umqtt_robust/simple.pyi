@@ -6,12 +6,17 @@ class MQTTException(Exception): ...
 class MQTTClient:
     client_id: str | bytes
     cb: Callable[[bytes, bytes], object] | None
+    # The socket of the last link, closed if that is lost; None before the first one.
     sock: Any
+    lw_topic: str | bytes | None
+    lw_msg: str | bytes | None
+    lw_qos: int
+    lw_retain: bool
     def __init__(
         self,
         client_id: str | bytes,
-        server: str,
-        port: int = 0,
+        server: str | bytes,
+        port: int | str = 0,
         user: str | bytes | None = None,
         password: str | bytes | None = None,
         keepalive: int = 0,

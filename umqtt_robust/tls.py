@@ -9,6 +9,7 @@ read() and write() carry out the handshake, and transfer nothing until it is don
 
 import select
 from binascii import a2b_base64
+from errno import EINVAL
 from time import gmtime
 
 from ._platform import const, poll
@@ -63,10 +64,12 @@ def TLS(ca, cert=None, key=None, server_name=None):
 
 
 def with_arguments(context, arguments):
-    # Returns TLS() of umqtt.simple's ssl and ssl_params.
+    # Returns TLS() of umqtt.simple's ssl and ssl_params. An OSError is what programs for umqtt catch.
     get = arguments.get
     if not hasattr(context, "wrap_socket"):
         context = get("cadata")
+        if not context:
+            raise OSError(EINVAL, "ssl_params needs cadata: the certificate of the CA that signed the server's")
     return TLS(context, get("cert"), get("key"), get("server_hostname"))
 
 

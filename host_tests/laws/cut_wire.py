@@ -104,6 +104,10 @@ class Wire:
             if arrived:
                 self.arrivals.append((self.sent_down, arrived))
 
+    def setblocking(self, flag):
+        """As of a socket, for the drop-in."""
+        assert not flag
+
     def wait(self, ms, writing):
         """Return at once: time is virtual."""
 

@@ -30,6 +30,12 @@ def test_every_call_against_a_broker(program, mosquitto) -> None:
     assert program("simple_cases.py", server=HOST, port=mosquitto(), case="broker").finish()[-1]["event"] == "done"
 
 
+@pytest.mark.parametrize("case", ["sock_modes", "arguments", "callbacks", "overridden", "robust2", "no_authority"])
+def test_styles_of_programs_for_umqtt_work(program, mosquitto, case: str) -> None:
+    # Planted in each: what the issues of other people's programs were; see the case.
+    assert program("simple_cases.py", server=HOST, port=mosquitto(), case=case).finish()[-1]["event"] == "done"
+
+
 def test_a_selector_and_check_msg_lose_sight_of_no_message(program, mosquitto) -> None:
     # Planted: check_msg() hands over only one of the messages that it read.
     assert program("simple_cases.py", server=HOST, port=mosquitto(), case="selected").finish()[-1]["event"] == "done"
@@ -77,6 +83,35 @@ def test_fin_instead_of_puback_is_an_error_and_no_hang(program) -> None:
         link.expect(Type.DISCONNECT)
 
     scripted(program, "fin_instead_of_puback", script)
+
+
+def test_the_socket_of_a_lost_link_can_be_closed(program) -> None:
+    def script(peer: ScriptedPeer) -> None:
+        for _ in range(2):
+            link = peer.accept()
+            link.expect(Type.CONNECT)
+            link.send(connack())
+            link.expect(Type.PUBLISH)
+            link.close()
+        link = peer.accept()
+        link.expect(Type.CONNECT)
+        link.send(connack())
+        link.send(acknowledgement(Type.PUBACK, link.expect(Type.PUBLISH, payload=b"again").packet_id))
+        link.expect(Type.DISCONNECT)
+
+    scripted(program, "sock_of_a_lost_link", script)
+
+
+def test_a_silent_server_is_known_by_its_errno(program) -> None:
+    def script(peer: ScriptedPeer) -> None:
+        for answer in (b"", connack()):
+            link = peer.accept()
+            link.expect(Type.CONNECT)
+            link.send(answer)
+            while link.receive():
+                pass
+
+    scripted(program, "silent", script)
 
 
 def test_nobody_there_is_an_error(program, closed_port: int) -> None:

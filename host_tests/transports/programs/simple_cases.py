@@ -62,7 +62,6 @@ def broker():
     fails(OSError, one.publish, "a", "b")
     fails(OSError, one.check_msg)
     fails(OSError, one.wait_msg)
-    fails(InvalidArgument, simple.MQTTClient("c", server, port, ssl=True).connect)
     # In a session that the broker keeps, messages queued meanwhile arrive, and the program learns of the session.
     one = client(name=b"keeper")
     assert not one.connect(clean_session=False)
@@ -173,6 +172,183 @@ def robust_goes_on():
         one.check_msg()
     assert got == [(b"m", b"n")], got
     one.disconnect()
+
+
+def sock_modes():
+    """Set the mode of `sock`, as many programs do: umqtt.simple sets it itself before each read."""
+    one = client()
+    one.connect()
+    one.subscribe("compat/modes")
+    for change in (lambda: one.sock.settimeout(0.5), lambda: one.sock.setblocking(True)):
+        change()
+        assert one.check_msg() is None
+        change()
+        one.publish("compat/modes", b"x")
+        change()
+        assert one.wait_msg() is not None
+        change()
+        one.publish("compat/modes", b"y", qos=1)
+        while len(got) % 2:
+            change()
+            one.check_msg()
+        change()
+        one.ping()
+    assert got == [(b"compat/modes", b"x"), (b"compat/modes", b"y")] * 2, got
+    one.disconnect()
+
+
+def arguments():
+    """Give the server's name as bytes, the port as str, and no keepalive as False; set the will as attributes."""
+    from array import array
+
+    one = simple.MQTTClient(b"args", server.encode(), str(port), keepalive=False)
+    one.set_callback(lambda topic, payload: got.append((topic, payload)))
+    one.connect()
+    one.subscribe("compat/args")
+    for payload in (array("B", b"abc"), bytearray(b"abc"), memoryview(b"abc"), "abc"):
+        one.publish("compat/args", payload)
+        one.wait_msg()
+    one.publish("compat/args", "abc", False, False)
+    one.wait_msg()
+    assert got == [(b"compat/args", b"abc")] * 5, got
+    other = client(name=b"wills")
+    other.lw_topic = b"compat/args"
+    other.lw_msg = b"gone"
+    other.lw_retain = False
+    other.connect()
+    other.sock.close()  # no DISCONNECT
+    one.wait_msg()
+    assert got[-1] == (b"compat/args", b"gone")
+    one.disconnect()
+
+
+def sock_of_a_lost_link():
+    """Close `sock` in the handler of an error, and connect again."""
+    one = client()
+    for _ in range(2):
+        one.connect()
+        fails(OSError, one.publish, "a", b"b", False, 1)
+        one.sock.close()
+    one.connect()
+    one.publish("a", b"again", qos=1)
+    one.disconnect()
+    one.sock.close()
+
+
+def silent():
+    """Learn from errno that the server is silent."""
+    import errno
+
+    assert fails(OSError, client().connect, True, 0.3).errno == errno.ETIMEDOUT
+    one = client(keepalive=1)
+    one.connect()
+    assert fails(OSError, one.publish, "a", b"b", False, 1).errno == errno.ETIMEDOUT
+
+
+def callbacks():
+    """The callback runs in calls that read: not in a publish() at QoS 0, in ping() or in disconnect()."""
+    one = client()
+    one.connect()
+    one.subscribe("compat/calls")
+    other = client(name=b"other")
+    other.connect()
+    poller = select.poll()
+    poller.register(one.sock, select.POLLIN)
+    for call in (
+        lambda: one.publish("compat/other", b"x", True),
+        one.ping,
+        lambda: one.publish("compat/o", bytes(9000)),
+    ):
+        other.publish("compat/calls", b"here", qos=1)
+        assert poller.poll(int(config["limit_s"] * 1000))
+        call()
+        call()
+        assert got == [], got
+        while not got:
+            one.check_msg()
+        got.clear()
+        while one.check_msg():
+            pass
+    other.publish("compat/calls", b"here", qos=1)
+    assert poller.poll(int(config["limit_s"] * 1000))
+    one.disconnect()
+    assert got == [], got
+    other.publish("compat/other", b"", True, 1)
+    other.disconnect()
+
+
+def overridden():
+    """Override wait_msg(), which check_msg() calls; read a packet by hand, with _recv_len()."""
+
+    class Counting(simple.MQTTClient):
+        calls = 0
+
+        def wait_msg(self):
+            self.calls += 1
+            return super().wait_msg()
+
+    class ByHand(simple.MQTTClient):
+        def wait_msg(self):
+            read = getattr(self.sock, "read", None) or self.sock.recv
+            self.sock.setblocking(True)
+            assert read(1) == b"\x30"
+            size = self._recv_len()
+            body = b""
+            while len(body) < size:
+                body += read(size - len(body))
+            k = 2 + body[1]
+            self.cb(body[2:k], body[k:])
+            return 0x30
+
+    class Here:
+        MQTTClient = Counting
+
+    one = client(Here)
+    one.connect()
+    one.subscribe("compat/sub")
+    one.check_msg()
+    one.publish("compat/sub", b"x")
+    one.wait_msg()
+    assert one.calls == 2 and len(got) == 1
+    one.disconnect()
+    Here.MQTTClient = ByHand
+    one = client(Here)
+    one.connect()
+    one.subscribe("compat/sub")
+    for size in (10, 300):
+        one.publish("compat/sub", bytes(size))
+        assert one.check_msg() == 0x30
+        assert got[-1] == (b"compat/sub", bytes(size))
+    one.disconnect()
+
+
+def robust2():
+    """The loop of umqtt.robust2's example."""
+    one = client(robust)
+    one.DELAY = 0
+    assert one.is_conn_issue()
+    one.connect(clean_session=True)
+    assert not one.is_conn_issue()
+    one.subscribe("compat/two")
+    one.sock.close()
+    turns = 0
+    while len(got) < 3:
+        while one.is_conn_issue():
+            one.reconnect()
+        one.resubscribe()
+        one.publish("compat/two", b"%d" % turns, qos=1)
+        turns += 1
+        one.check_msg()
+        one.send_queue()
+    assert got[-1][0] == b"compat/two"
+    one.disconnect()
+
+
+def no_authority():
+    """Without a CA's certificate there is no TLS; the error is one that such programs catch, and says what to do."""
+    for parameters in ({}, {"server_hostname": "localhost"}):
+        error = fails(OSError, simple.MQTTClient("c", server, port, ssl=True, ssl_params=parameters).connect)
+        assert "cadata" in str(error)
 
 
 globals()[config["case"]]()
