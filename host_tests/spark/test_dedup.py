@@ -1,10 +1,11 @@
 """Laws of deduplication: a set union, whatever the order, the repetitions and the micro-batches."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ingest.pipeline.deduplicate.dedup import STATE_SCHEMA, Seen
+from spark_ingest.pipeline.deduplicate.dedup import STATE_SCHEMA, Limits, Seen
 from spark_ingest.pipeline.deduplicate.progress import Progress
 
 IDENTITY = st.tuples(st.sampled_from(["a", "b", "a\x01"]), st.sampled_from(["1-x", "2-y"]), st.integers(0, 30))
@@ -96,6 +97,20 @@ def test_the_state_grows_with_boots_and_gaps_and_not_with_readings():
         take(seen, [("a", "1-x", seq) for seq in range(start, start + 10_000)])
     assert seen.to_table().schema == STATE_SCHEMA
     assert seen.to_table().nbytes < 250
+
+
+@pytest.mark.parametrize("limits", [Limits(boots=120), Limits(gaps=300)])
+def test_a_device_that_fills_the_set_pushes_out_none_of_fifty(limits):
+    """Planted: the boots that were silent for longest leave, whoever has most."""
+    seen = Seen(recall=lambda _boots: readings([]))
+    quiet = [(f"quiet{i}", "1-x", seq) for i in range(50) for seq in (0, 2, 4)]
+    greedy = [("greedy", f"{boot}-x", seq) for boot in range(200) for seq in range(0, 20, 2)]
+    for at, batch in enumerate((quiet, greedy)):
+        seen.take(readings(batch).append_column("received_ts", pa.array([at] * len(batch), pa.timestamp("us"))))
+    assert seen.shrink(limits) and len(seen) <= limits.boots and seen.open_gaps <= limits.gaps
+    assert all(seen.highest_of(f"quiet{i}", "1-x") == 4 for i in range(50))
+    assert len(seen) > 65, "and no more leave than need to"
+    assert seen.shrink(limits) == 0
 
 
 def test_an_empty_batch_changes_nothing():

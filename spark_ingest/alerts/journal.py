@@ -13,6 +13,7 @@ cannot judge the device, because readings are missing, the alert stays open.
 import json
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ FILE = ".alerts.json"
 MOST_WAITING = 100_000
 """The largest number of unsent events; an alert that begins while it is reached is sent when there is room again."""
 _KEPT_US = 30 * 86_400 * 1_000_000
+# Beyond this number of ended alerts, the device with most of them loses its oldest.
 _MOST_ENDED = 10_000
 
 
@@ -144,7 +146,7 @@ class Journal:
                 if to:
                     told = after.opened[key] = replace(alert, told=to)
                     _add(after, told, "firing", rules, now_us)
-            after.ended = [one for one in after.ended if (one.until or 0) > now_us - _KEPT_US][-_MOST_ENDED:]
+            after.ended = _newest([one for one in after.ended if (one.until or 0) > now_us - _KEPT_US])
             if after != before:
                 self._save(after)
 
@@ -240,6 +242,18 @@ def _add(content: _Content, alert: Opened, state: str, rules: RuleSet, now_us: i
     if alert.told:
         group, site = rules.of(alert.device)
         content.events.append(Event(alert, state, group, site, now_us, alert.told))
+
+
+def _newest(ended: list[Opened]) -> list[Opened]:
+    """Return at most _MOST_ENDED alerts: of each device its newest, as many of each as possible."""
+    if len(ended) <= _MOST_ENDED:
+        return ended
+    newer: Counter[str] = Counter()
+    ranked = []
+    for at, one in reversed([*enumerate(ended)]):
+        ranked.append((newer[one.device], -at))
+        newer[one.device] += 1
+    return [ended[at] for at in sorted(-at for _, at in sorted(ranked)[:_MOST_ENDED])]
 
 
 def _opened(found: dict[str, Any]) -> Opened:

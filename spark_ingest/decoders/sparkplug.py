@@ -31,9 +31,12 @@ _SEQ_END = 256
 _POINT_EVERY = 64
 _POINTS = 64
 _SESSIONS = 2
-# At most this many metrics and aliases of all nodes: about 200 MB. Long names count as several.
+# At most this many metrics, aliases and devices of all nodes: about 200 MB. Long names count as several, a session as
+# _OF_A_SESSION. When they are full, the largest of the nodes with more than one share of them gives way.
 _LARGEST = 1_000_000
+_SHARES = 64
 _COUNTED_LENGTH = 64
+_OF_A_SESSION = 8
 
 
 @dataclass
@@ -63,8 +66,8 @@ class _Session:
 
     @property
     def size(self) -> int:
-        """The number of metrics and aliases that the session defines; long names count as several."""
-        return _size(self.metrics) + sum(map(len, self.aliases.values()))
+        """What the session counts as: itself, its metrics, aliases and devices."""
+        return _OF_A_SESSION + _size(self.metrics) + _size(self.defined) + sum(map(len, self.aliases.values()))
 
     def number(self, seq: int, timestamp: int, redelivered: bool) -> int:
         """Return a message's number in the session; the NBIRTH has 0.
@@ -107,7 +110,12 @@ class Births:
         self._nodes: dict[str, list[_Session]] = {}
         for node, sessions in json.loads(content or b"{}").items():
             self._nodes[node] = [_Session(**one) for one in sessions]
-        self._size = sum(one.size for sessions in self._nodes.values() for one in sessions)
+        self._size = 0
+        self._sizes: dict[str, int] = {}
+        # The nodes with more than their share.
+        self._large: set[str] = set()
+        for node, sessions in self._nodes.items():
+            self._count(node, sum(one.size for one in sessions))
 
     def to_bytes(self) -> bytes:
         """Return the whole content as JSON, to be passed to :class:`Births` later."""
@@ -150,13 +158,13 @@ class Births:
             repeated = redelivered and number is not None and number <= known
         # What a birth or death says is news only once: a later message may have changed it.
         if kind in ("NBIRTH", "DBIRTH") and not repeated:
-            self._define(self._nodes[key], session, content, device, number or 0)
+            self._define(key, session, content, device, number or 0)
         readings = _readings(node, content, session, device, timestamp, number)
         extra = dict(readings[0].extra)
         if kind not in ("NDATA", "DDATA"):
             extra["sparkplug"] = f"{kind} {device}" if device else kind
         if kind == "DDEATH" and device and not repeated:
-            self._size -= len(session.aliases.pop(device, {}))
+            self._count(key, -len(session.aliases.pop(device, {})))
         boot = None if number is None else session.boot
         results: list[Result] = [replace(readings[0], boot=boot, seq=number, extra=extra), *readings[1:]]
         if kind == "NBIRTH":
@@ -190,8 +198,8 @@ class Births:
             # Which session followed it is not known any more.
             raise BadRecord(_TOO_OLD)
         sessions.append(_Session(boot, born, content.seq, bd_seq, points=[(born, 0)]))
-        self._size -= sum(old.size for old in sessions[:-_SESSIONS])
-        del sessions[:-_SESSIONS]
+        self._count(key, _OF_A_SESSION)
+        self._keep_sessions(key, _SESSIONS)
         return sessions[-1], 0, False
 
     def _session(self, key: str, timestamp: int, redelivered: bool) -> _Session:
@@ -207,39 +215,58 @@ class Births:
             raise BadRecord(f"its node died, and the next birth certificate was not received: {_REBIRTH}")
         return session
 
-    def _define(
-        self, sessions: list[_Session], session: _Session, content: Any, device: str | None, number: int
-    ) -> None:
+    def _define(self, key: str, session: _Session, content: Any, device: str | None, number: int) -> None:
         """Remember the metrics of a birth.
 
-        :param sessions: the sessions of the node, of which `session` is one.
-        :raises BadRecord: the node would have more than _LARGEST; nothing of the birth is remembered.
+        :raises BadRecord: there is no room for them; nothing of the birth is remembered.
         """
-        prefix = f"{device}/" if device else ""
+        name, prefix = device or "", f"{device}/" if device else ""
         metrics = {prefix + one.name: one.datatype for one in content.metrics}
         aliases = {str(one.alias): prefix + one.name for one in content.metrics if one.HasField("alias")}
-        known = session.aliases.get(device or "", {})
-        added = _size(metrics.keys() - session.metrics.keys()) + len(aliases) - len(known)
-        if session is sessions[-1] and sum(one.size for one in sessions) + added > _LARGEST:
-            self._size -= sum(one.size for one in sessions[:-1])
-            del sessions[:-1]
-        if sum(one.size for one in sessions) + added > _LARGEST:
-            raise BadRecord(f"its node has births of more than {_LARGEST:,} metrics and aliases: this one is too many")
+        added = _size(metrics.keys() - session.metrics.keys()) + len(aliases) - len(session.aliases.get(name, {}))
+        added += _size({name} - session.defined.keys())
+        self._make_room(key, session, added)
         session.metrics.update(metrics)
         # A birth has all metrics, so aliases of the one before are over.
-        session.aliases[device or ""] = aliases
-        session.defined[device or ""] = number
-        self._size += added
-        self._forget_silent(keep=1)
+        session.aliases[name] = aliases
+        session.defined[name] = number
+        self._count(key, added)
 
-    def _forget_silent(self, keep: int) -> None:
-        """Forget the nodes that were silent for longest, down to _LARGEST; they are unknown until their next birth.
+    def _make_room(self, key: str, session: _Session, added: int) -> None:
+        """Forget nodes until `added` more of a node's session fit; they are unknown until their next birth.
 
-        :param keep: the number of nodes to keep in any case.
+        The largest node with more than its share gives way; if there is none, the one that was silent for longest.
+
+        :raises BadRecord: that is the node itself.
         """
-        while self._size > _LARGEST and len(self._nodes) > keep:
-            silent = self._nodes.pop(next(iter(self._nodes)))
-            self._size -= sum(one.size for one in silent)
+        share = _LARGEST // _SHARES
+        while self._size + added > _LARGEST:
+            mine = self._sizes[key] + added
+            largest, node = max(((self._sizes[one], one) for one in self._large - {key}), default=(0, ""))
+            if mine <= max(share, largest):
+                self._forget(node or next(iter(self._nodes)))
+            elif session is self._nodes[key][-1] and len(self._nodes[key]) > 1:
+                self._keep_sessions(key, 1)
+            else:
+                raise BadRecord(
+                    f"only {_LARGEST:,} metrics and aliases of births are remembered, and its node would have most of "
+                    "them: this birth is too many"
+                )
+
+    def _keep_sessions(self, key: str, number: int) -> None:
+        sessions = self._nodes[key]
+        self._count(key, -sum(old.size for old in sessions[:-number]))
+        del sessions[:-number]
+
+    def _forget(self, key: str) -> None:
+        del self._nodes[key]
+        self._count(key, -self._sizes[key])
+        del self._sizes[key]
+
+    def _count(self, key: str, change: int) -> None:
+        self._size += change
+        size = self._sizes[key] = self._sizes.get(key, 0) + change
+        (self._large.add if size > _LARGEST // _SHARES else self._large.discard)(key)
 
 
 _TOO_OLD = "it came again, and is older than what is remembered of its node"

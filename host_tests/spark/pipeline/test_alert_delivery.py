@@ -358,6 +358,17 @@ def test_when_too_many_wait_the_others_are_told_later_and_that_is_said_once(tmp_
     assert sorted(one[3] for one in inbox.got) == list("abcde") and len(set(lines)) == 1
 
 
+def test_a_device_whose_alerts_end_again_and_again_pushes_out_none_of_fifty(tmp_path, monkeypatch):
+    """Planted: the oldest alerts are forgotten, whose they are."""
+    monkeypatch.setattr(journal_module, "_MOST_ENDED", 60)
+    _, config, journal, _, _, _ = pair(tmp_path)
+    quiet = [f"quiet{i}" for i in range(50)]
+    for devices in (quiet, [], *(["greedy"], []) * 20):
+        take(journal, config, {"x": set(devices)})
+    ended = sorted(one.device for one in journal.alerts(["x"]) if one.until is not None)
+    assert ended == sorted([*quiet, *["greedy"] * 10])
+
+
 def test_a_thread_that_could_not_be_stopped_writes_nothing_any_more(tmp_path):
     """Planted: the old thread's journal replaces the one that has continued since."""
     inbox, config, journal, delivery, _, _ = pair(tmp_path)

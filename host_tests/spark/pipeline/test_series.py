@@ -164,6 +164,16 @@ def test_topics_that_write_one_metric_are_told_in_one_warning_that_names_both(tm
     assert said.count("\n") == 1 and "the topics x/a/d and x/b/d both write the metric t of device d" in said
 
 
+def test_a_device_that_is_warned_of_often_keeps_the_warnings_of_no_other_back(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(shared_names, "_warned", set())
+    how = rules(tmp_path, decoder(topic="x/{any}/{device}", format="json"))
+    greedy = [(f"x/{i}/greedy", {"t": i}) for i in range(150)]
+    quiet = [(f"x/{way}/quiet{i}", {"t": 1}) for i in range(50) for way in "ab"]
+    part(sent(*greedy, *quiet), how)
+    said = capsys.readouterr().err
+    assert said.count(" of device quiet") == 50 and said.count(" of device greedy") == 10
+
+
 @pytest.mark.parametrize("second", [{"topic": "y/{device}"}, {"topic": "y", "device": "id"}])
 def test_two_rules_that_write_one_metric_are_told_in_one_warning_that_names_both_topics(
     tmp_path, capsys, monkeypatch, second

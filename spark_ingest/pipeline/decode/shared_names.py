@@ -7,6 +7,7 @@ import pyarrow as pa
 from ...escape import printable, remark
 
 _MOST_WARNINGS = 100
+_MOST_OF_A_DEVICE = 10
 _warned: set[tuple[str, str, str]] = set()
 
 
@@ -56,6 +57,8 @@ def _warn(
 ) -> None:
     pair = min(one, other), max(one, other), device_id
     if pair in _warned or len(_warned) >= _MOST_WARNINGS:
+        return
+    if sum(device == device_id for _, _, device in _warned) >= _MOST_OF_A_DEVICE:
         return
     _warned.add(pair)
     remedy = (

@@ -5,8 +5,8 @@ micro-batches, do not change which ones are kept. A boot whose readings have all
 some of them were.
 
 The state is bounded: boots that were silent for long, and those beyond :class:`Limits`, leave it, and only a 64-bit
-hash of each stays. When such a boot sends again, silver is asked which of its readings it has (`recall`): this is
-slower, but exact.
+hash of each stays. Beyond the limits, the device with most gives way, its longest silent boots first. When a boot that
+left sends again, silver is asked which of its readings it has (`recall`): this is slower, but exact.
 """
 
 from array import array
@@ -176,13 +176,13 @@ class Seen:
         for boot, flat in self._gaps.items():
             gaps[boot] = len(flat) // 2
         leaves = (last < last.max() - int(limits.idle_days * 86_400_000_000)) | (gaps > limits.gaps_of_a_boot)
-        # Remove the boots that were silent for longest first.
-        oldest = np.argsort(last, kind="stable")
-        stays = ~leaves[oldest]
-        room = (np.cumsum(stays[::-1])[::-1] <= limits.boots) & (
-            np.cumsum((gaps[oldest] * stays)[::-1])[::-1] <= limits.gaps
-        )
-        leaves[oldest[~room]] = True
+        stay = np.flatnonzero(~leaves)
+        if len(stay) > limits.boots or gaps[stay].sum() > limits.gaps:
+            # Of each device, the boots that were silent for longest leave first.
+            stay = stay[np.argsort(-last[stay], kind="stable")]
+            devices = self._names(stay)[0].dictionary_encode().indices.to_numpy()
+            room = _within(np.ones_like(stay), devices, limits.boots)
+            leaves[stay[~(room & _within(gaps[stay] * room, devices, limits.gaps))]] = True
         if leaves.any():
             self._archive(leaves)
         return int(leaves.sum())
@@ -224,19 +224,17 @@ class Seen:
         return seen
 
     def _rows(self, boots: np.ndarray) -> pa.Table:
-        joined = self._known_keys(boots)
-        names = pc.call_function("split_pattern", [joined], pc.SplitPatternOptions(SEPARATOR)).flatten()
+        device_ids, names = self._names(boots)
         held = [(row, self._gaps[i]) for row, i in enumerate(boots.tolist()) if i in self._gaps]
         offsets = np.zeros(len(boots) + 1, dtype=np.int32)
         for row, flat in held:
             offsets[row + 1] = len(flat)
         np.cumsum(offsets, out=offsets)
         flat = np.frombuffer(b"".join(flat.tobytes() for _, flat in held), dtype=np.int64)
-        first = np.arange(0, 2 * len(boots), 2)
         return pa.table(
             [
-                names.take(pa.array(first)),
-                names.take(pa.array(first + 1)),
+                device_ids,
+                names,
                 pa.array(self._highest[boots]),
                 pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.int64())),
                 pa.array(self._last_us[boots]),
@@ -274,6 +272,13 @@ class Seen:
             self._last_us = _grown(self._last_us, size, NEVER)
             self._is_changed = _grown(self._is_changed, size, False)
         return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy()]
+
+    def _names(self, boots: np.ndarray) -> tuple[pa.Array, pa.Array]:
+        """Return device_id and boot of these boots."""
+        joined = self._known_keys(boots)
+        names = pc.call_function("split_pattern", [joined], pc.SplitPatternOptions(SEPARATOR)).flatten()
+        first = np.arange(0, 2 * len(boots), 2)
+        return names.take(pa.array(first)), names.take(pa.array(first + 1))
 
     def _known_keys(self, boots: np.ndarray) -> pa.Array:
         """Return the keys of these boots."""
@@ -355,6 +360,24 @@ def joined_keys(readings: pa.Table) -> pa.Array:
 def boot_hash(key: str) -> int:
     """Return the 64-bit hash of a key of :func:`boot_keys`."""
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _within(sizes: np.ndarray, owners: np.ndarray, limit: int) -> np.ndarray:
+    """Return which items stay so that their sizes sum up to `limit` at most: the owner with most loses its last items.
+
+    :param owners: a number per item, equal for the items of one owner.
+    """
+    by_owner = np.argsort(owners, kind="stable")
+    sums = np.cumsum(sizes[by_owner])
+    begins = np.flatnonzero(np.diff(owners[by_owner], prepend=-1))
+    before = np.repeat(sums[begins] - sizes[by_owner][begins], np.diff(begins, append=len(sums)))
+    # What its owner has up to each item: all owners are cut at the same level.
+    level = np.empty_like(sums)
+    level[by_owner] = sums - before
+    lowest = np.argsort(level, kind="stable")
+    stay = np.empty(len(sizes), dtype=bool)
+    stay[lowest] = np.cumsum(sizes[lowest]) <= limit
+    return stay | (sizes == 0)
 
 
 def _grown(column: np.ndarray, size: int, fill: int) -> np.ndarray:
