@@ -15,6 +15,7 @@ TOGETHER = (
         "spark/faults/test_pipeline_faults.py",
         "spark/test_spark_home.py",
         "spark/test_stuck.py",
+        "spark/test_spark_ports.py",
         "spark/test_object_store_spark.py",
         "spark/report/test_live_progress.py",
         "spark/collect/test_disk_quota_with_spark.py",
