@@ -2,11 +2,9 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
 import re
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -133,25 +131,6 @@ def test_every_answer_forbids_what_a_page_could_be_tricked_into(broker: Observed
 
 
 # The token file
-
-
-@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
-def test_connections_that_stay_keep_nobody_out_and_are_closed_in_time(broker: ObservedBroker, sent: bytes) -> None:
-    """Planted: no limit for connections without a request; the newest is refused."""
-    broker.stop_clock()
-    with ExitStack() as stack:
-        silent = []
-        for number in range(200):
-            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.http_port), WAIT_LIMIT_S)))
-            with contextlib.suppress(ConnectionError):
-                silent[-1].sendall(sent)
-            if number % 40 == 0:
-                assert broker.request("GET", "/healthz").status == 200
-        assert broker.request("GET", "/healthz").status == 200
-        broker.advance(11.0)
-        for one in silent:
-            with contextlib.suppress(ConnectionError):
-                assert one.recv(1) == b""
 
 
 def test_the_token_file_is_made_for_its_owner_alone_and_kept(tmp_path: Path) -> None:

@@ -198,6 +198,25 @@ def test_those_that_are_logged_in_never_give_way(start_broker: StartBroker) -> N
             assert member.recv(2) == b"\xd0\0"
 
 
+def test_on_a_unix_socket_the_users_share_and_silent_clients_of_the_same_user_give_way(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """Planted: clients without an address never give way."""
+    path = tmp_path / "socket"
+    broker = start_broker(listeners=(Listener(path=str(path), max_connections=ROOM),))
+    broker.stop_clock()
+    with ExitStack() as stack:
+        for number in range(MANY):
+            link = stack.enter_context(socket.socket(socket.AF_UNIX))
+            link.settimeout(WAIT_LIMIT_S)
+            link.connect(str(path))
+            if number % 8 == 7:
+                broker.advance(1.1)  # by then, a good client would have been logged in
+                link.sendall(encoder.connect(b"good"))
+                assert link.recv(4) == CONNACK, f"after {number + 1}"
+                link.close()
+
+
 @pytest.mark.parametrize("with_tls", [False, True])
 def test_one_address_cannot_use_up_the_files_of_the_process(tmp_path: Path, pki: Pki, with_tls: bool) -> None:
     """Planted: a failed accept is only tried again later."""

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import socket
-import ssl
 import threading
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,6 @@ from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.ota.release import make_release
 from umqtt_kit.ota.store import Store, export
 from umqtt_kit.ota.web import Web
-from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _OLD = make_release("0.1.0", {"/app/a.mpy": b"a" * 1000, "/lib/b.mpy": b"b"})
 _NEW = make_release("0.2.0", {"/app/a.mpy": b"A" * 1000, "/lib/b.mpy": b"b"})
@@ -177,24 +172,3 @@ def test_bad_usage_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     ended = umqtt_here(tmp_path, "ota", *arguments)
     assert ended.code != 0 and ended.stdout == ""
     assert ended.stderr.count("\n") == 1 and named in ended.stderr
-
-
-@pytest.mark.parametrize("with_tls", [False, True])
-def test_silent_clients_keep_no_device_from_its_release(tmp_path, with_tls):
-    """Planted: a thread for each connection; the newest one is refused; a silent handshake cannot be ended."""
-    cert = key = None
-    if with_tls:
-        certs = tmp_path / "certs"
-        for words in (("ca",), ("broker", "127.0.0.1")):
-            assert umqtt_here(tmp_path, "certs", *words).code == 0
-        cert, key = certs / "broker" / "cert.pem", certs / "broker" / "key.pem"
-    with Web("127.0.0.1", 0, cert, key).serve(_NEW, lambda size: None) as url, ExitStack() as stack:
-        port = int(url.rstrip("/").rpartition(":")[2])
-        before = threading.active_count()
-        for _ in range(150):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S, ("127.0.0.2", 0)))
-        eventually(lambda: threading.active_count() - before <= 64, threading.active_count)
-        context = ssl.create_default_context(cafile=str(tmp_path / "certs" / "ca.pem")) if with_tls else None
-        (name, content), *_ = _NEW.objects.items()
-        with urllib.request.urlopen(url + name, timeout=WAIT_LIMIT_S, context=context) as answer:
-            assert answer.read() == content

@@ -1,13 +1,9 @@
 """The pipeline's metrics and health, the page that lists them, and the dashboard that draws them."""
 
-import contextlib
 import json
 import re
-import socket
-import threading
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,10 +11,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families as parsed
-from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.collector import metrics as collector_metrics
-from spark_ingest.metrics import MAX_CONNECTIONS, MetricsServer
+from spark_ingest.metrics import MetricsServer
 from spark_ingest.pipeline.run.config import PipelineConfig
 from spark_ingest.pipeline.run.metrics import BY_RULE, COUNTERS, GAUGES, PREFIX, STUCK_MS, Figures, health
 from spark_ingest.pipeline.run.pipeline import Pipeline
@@ -104,39 +99,6 @@ def test_messages_wait_since_the_newest_micro_batch_that_ended_or_since_they_cam
         progress = {"sources": [{"endOffset": {}}], "batchId": batch_id}
         pipeline._observe(type("Query", (), {"lastProgress": progress})())
     assert pipeline.status()["waiting_since_ms"] == since
-
-
-@pytest.mark.parametrize("sent", [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: "])
-def test_clients_that_stay_cost_few_threads_and_keep_nobody_out(tmp_path, monkeypatch, sent):
-    """Planted: a thread and a file for each connection, for ever; a full server refuses the newest connection."""
-    # No time limit helps here: the others are kept out, or not, by the number of connections alone.
-    monkeypatch.setattr("spark_ingest.metrics._Server.longest_s", 1e9)
-    server = MetricsServer("127.0.0.1", 0, Figures(running(tmp_path).status))
-    before = threading.active_count()
-    with ExitStack() as stack:
-        stack.callback(server.close)
-        for number in range(4 * MAX_CONNECTIONS):
-            address = ("127.0.0.1", server.port)
-            link = stack.enter_context(socket.create_connection(address, WAIT_LIMIT_S, ("127.0.0.2", 0)))
-            with contextlib.suppress(ConnectionError):
-                link.sendall(sent)
-            if number % 16 == 0:
-                assert get(server.port, "/metrics")[0] == 200
-        assert get(server.port, "/metrics")[0] == 200
-        eventually(lambda: threading.active_count() - before <= MAX_CONNECTIONS, threading.active_count)
-
-
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n"])
-def test_silent_and_slow_clients_are_closed_in_time(tmp_path, monkeypatch, sent):
-    """Planted: no time limit."""
-    monkeypatch.setattr("spark_ingest.metrics._Server.longest_s", 0.05)
-    server = MetricsServer("127.0.0.1", 0, Figures(running(tmp_path).status))
-    try:
-        with socket.create_connection(("127.0.0.1", server.port), WAIT_LIMIT_S) as link:
-            link.sendall(sent)
-            assert link.recv(1) == b""
-    finally:
-        server.close()
 
 
 def test_the_dashboard_is_what_grafanas_schema_knows_and_asks_for_metrics_that_exist():
