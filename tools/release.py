@@ -2,6 +2,8 @@
 
     dist/umqtt_robust-0.3.0-py3-none-any.whl, dist/umqtt_robust-0.3.0.tar.gz
     dist/mip/            the index for `mpremote mip install --index`
+    dist/constraints.txt the exact versions of all packages that the extras install, as they were tested here
+    dist/sbom.cdx.json   the same as a software bill of materials, in CycloneDX's format
     dist/SHA256SUMS      checksums of all these; SHA256SUMS.sig by ssh-keygen, namespace umqtt-robust
     a commit that turns the changelog's section Unreleased into that of the version, and the tag v0.3.0
 
@@ -23,8 +25,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from write_packages import version, write_index
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +69,7 @@ def release(root: Path, wanted: str, key: Path | None) -> None:
         run(tree, sys.executable, "-P", "-m", "hatchling", "build", "-d", str(built), SOURCE_DATE_EPOCH=stamp)
         try_wheel(next(built.glob("*.whl")))
         write_index(built / "mip", tree)
+        write_locked(built, tree, stamp)
         write_sums(built, key)
         commit = git(tree, "rev-parse", "HEAD").strip()
         shutil.rmtree(root / "dist", ignore_errors=True)
@@ -134,6 +140,32 @@ def try_wheel(wheel: Path) -> None:
         command = subprocess.run([f"{folder}/bin/umqtt"], cwd=folder, capture_output=True, text=True, check=False)
         if "pip install one of" not in command.stderr:
             raise Refused(f"umqtt without an extra does not say which one is missing: {command.stderr}")
+
+
+def write_locked(folder: Path, tree: Path, stamp: str) -> None:
+    """Write constraints.txt and sbom.cdx.json of what the extras for users install. Raises Refused."""
+    found: dict[str, str] = {}
+    wanted = [(canonicalize_name("umqtt-robust"), frozenset({"all"}))]
+    seen = set(wanted)
+    while wanted:
+        name, extras = wanted.pop()
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise Refused(f"{name} is not installed here - make setup") from None
+        for text in metadata.requires(name) or []:
+            needs = Requirement(text)
+            one = canonicalize_name(needs.name), frozenset(needs.extras)
+            applies = needs.marker is None or any(needs.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+            if applies and one not in seen:
+                seen.add(one)
+                wanted.append(one)
+    del found["umqtt-robust"]
+    constraints = folder / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(found.items())))
+    how = ("--pyproject", str(tree / "pyproject.toml"), "--output-reproducible", "-o", str(folder / "sbom.cdx.json"))
+    command = (sys.executable, "-P", "-m", "cyclonedx_py", "requirements", *how, str(constraints))
+    run(tree, *command, SOURCE_DATE_EPOCH=stamp)
 
 
 def write_sums(folder: Path, key: Path | None) -> None:

@@ -10,6 +10,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def copy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Path, capsys) -> None:
-    """Planted: the tag is on the commit before the release; a file is missing in SHA256SUMS."""
+    """Planted: the tag is on the commit before the release; a file is missing in SHA256SUMS; of a package, only what it
+    needs without its extras is locked."""
     if shutil.which("ssh-keygen") is None:
         pytest.skip("ssh-keygen is not installed - apt install openssh-client")
     key = tmp_path / "key"
@@ -75,6 +77,13 @@ def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Pat
             [*verify, "-s", dist / "SHA256SUMS.sig"], stdin=signed, capture_output=True, check=False
         )
     assert verified.returncode == 0, verified.stderr
+    # Every package that users install is in the constraints and in the bill of materials, in the tested version.
+    locked = dict(line.split("==") for line in (dist / "constraints.txt").read_text().splitlines())
+    assert {"aiohttp", "pyspark", "redis", "apprise", "frozenlist"} <= locked.keys() and "pytest" not in locked
+    assert all(metadata.version(name) == version for name, version in locked.items())
+    bill = json.loads((dist / "sbom.cdx.json").read_text())
+    assert {one["name"]: one["version"] for one in bill["components"]} == locked
+    assert bill["metadata"]["component"]["name"] == "umqtt-robust"
     # The tag is on the branch's head, and everything built names the same version.
     assert git(copy, "rev-parse", "v9.8.7^{commit}") == git(copy, "rev-parse", "main")
     assert git(copy, "status", "--porcelain") == "" and git(copy, "worktree", "list").count("\n") == 0
