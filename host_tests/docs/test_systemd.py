@@ -1,16 +1,23 @@
 """systemd accepts the units of docs/systemd.md and finds them hardened; their commands start."""
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from paho.mqtt import publish as paho
+from proof.needs import needs_java
+from spark_helpers import record
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_kit.__main__ import umqtt
-from umqtt_testkit.waiting import WAIT_LIMIT_S
+from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "systemd.md").read_text()
 UNITS = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
@@ -59,32 +66,111 @@ def test_a_unit_gives_up_what_it_does_not_need(tmp_path, name):
     assert float(found[1]) <= 1.7
 
 
-def test_the_unit_of_the_broker_starts_as_its_command_line_says(tmp_path):
-    """With the settings that the page shows. Planted: `-c` together with `--store`, which the command refuses."""
-    settings = re.search(r"settings? of /etc/umqtt/broker.conf.*?```\n(.*?)```", PAGE, re.DOTALL)
-    assert settings is not None
-    folders = {"/etc/umqtt": tmp_path / "etc", "/var/lib/umqtt": tmp_path / "state"}
+class Units:
+    """The services of the page, started as their units say, in folders of this test.
 
-    def here(text: str) -> str:
-        for path, folder in folders.items():
-            folder.mkdir(exist_ok=True)
-            text = text.replace(path, str(folder))
-        return text
+    As root, all other files are read-only for them, and they have no capabilities (ProtectSystem, NoNewPrivileges,
+    CapabilityBoundingSet). Not applied: User, PrivateTmp, SystemCallFilter and what else needs systemd.
+    """
 
-    passwords = PasswordFile(here("/etc/umqtt/passwords"))
-    passwords.set(b"pump-7", PasswordHash.make(b"secret", 1))
-    passwords.write()
-    Path(here("/etc/umqtt/broker.conf")).write_text(here(settings[1]).replace("listener 1883", "listener 0"))
-    (command,) = [line for line in COMMANDS if line.startswith("broker")]
-    umqtt_here = str(Path(sys.executable).with_name("umqtt"))
-    started = [umqtt_here, *shlex.split(here(command))]
-    process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, umask=0o077)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-    finally:
-        process.terminate()
-        _, errors = process.communicate(timeout=WAIT_LIMIT_S)
-    assert line.startswith("listening on 127.0.0.1:"), errors
-    made = list((tmp_path / "state").iterdir())
-    assert made and all(path.stat().st_mode & 0o077 == 0 for path in made)
+    def __init__(self, folder: Path) -> None:
+        self.broker_port, metrics = reserved_port(), reserved_port()
+        self._here = {"1883": str(self.broker_port), "9464": str(metrics)}
+        for path in ("/etc/umqtt", "/var/lib/umqtt", "/run/umqtt-collector", "/run/umqtt-ingest", "/tmp"):
+            (folder / path[1:]).mkdir(parents=True)
+            self._here[path] = str(folder / path[1:])
+        self.folder = folder
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Units":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def here(self, text: str) -> str:
+        """Return text of the page with the folders and ports of this test."""
+        return re.sub("|".join(self._here), lambda found: self._here[found[0]], text)
+
+    def write(self, name: str, kind: str) -> None:
+        """Write the page's example of a file in /etc/umqtt."""
+        # The page names the file in the text before the example, and with `=` in units.
+        before = rf"^[^\n=]*/etc/umqtt/{re.escape(name)}\b(?:(?!```).)*"
+        example = re.search(rf"{before}```{kind}\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+        assert example is not None
+        Path(self.here(f"/etc/umqtt/{name}")).write_text(self.here(example[1]))
+
+    def start(self, name: str) -> subprocess.Popen[str]:
+        """Start a service."""
+        unit = UNITS[NAMES.index(f"umqtt-{name}.service")]
+        found = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+        command = [str(Path(sys.executable).with_name("umqtt")), *shlex.split(self.here(found["ExecStart"]))[1:]]
+        given = self.folder / f"credentials-{name}"
+        given.mkdir()
+        for credential in found.get("LoadCredential", "").split():
+            key, _, source = credential.partition(":")
+            shutil.copy(self.here(source), given / key)
+        # What systemd sets, and where Java is; ProtectHome hides the home.
+        environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": "/home/umqtt", "USER": found["User"]}
+        environment |= {
+            "CREDENTIALS_DIRECTORY": str(given),
+            "TMPDIR": self.here("/tmp"),
+            "UMQTT_TEST": str(self.folder),
+        }
+        if os.geteuid() == 0 and shutil.which("unshare") and shutil.which("setpriv"):
+            guard = 'mount --bind "$UMQTT_TEST" "$UMQTT_TEST" && mount -o remount,bind,ro / && exec setpriv "$@"'
+            rights = ["--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
+            command = ["unshare", "--mount", "sh", "-c", guard, "sh", *rights, *command]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            umask=int(found["UMask"], 8),
+        )
+        self._stack.callback(process.communicate)
+        self._stack.callback(process.terminate)
+        return process
+
+
+@pytest.mark.tier(2)
+@needs_java
+def test_the_services_start_as_their_units_say_and_carry_a_reading_into_the_report(tmp_path):
+    """With the files that the page shows. Planted: `-c` together with `--store`, which the broker refuses; a folder
+    that the service may not write; Spark's own permissions for the checkpoint."""
+    with Units(tmp_path) as units:
+        passwords = PasswordFile(units.here("/etc/umqtt/passwords"))
+        for user in (b"collector", b"pump-7"):
+            passwords.set(user, PasswordHash.make(b"secret", 1))
+        passwords.write()
+        units.write("broker.conf", "")
+        units.write("collect.toml", "toml")
+        secret = Path(units.here("/etc/umqtt/secrets/north"))
+        secret.parent.mkdir()
+        secret.write_text("secret\n")
+        broker = units.start("broker")
+        assert broker.stdout is not None
+        line = broker.stdout.readline()
+        assert line.startswith("listening on 127.0.0.1:"), line or broker.communicate()[1]
+        collector, ingest = units.start("collector"), units.start("ingest")
+        status = {name: Path(units.here(f"/run/umqtt-{name}/status.json")) for name in ("collector", "ingest")}
+
+        def told(name: str, text: str) -> bool:
+            ended = [one.communicate() for one in (collector, ingest) if one.poll() is not None]
+            assert not ended, ended
+            return status[name].exists() and text in status[name].read_text()
+
+        eventually(lambda: told("collector", '"subscribed": true'), "the collector subscribes")
+        login: Any = {"username": "pump-7", "password": "secret"}
+        paho.single("fleet/pump-7/telemetry", record("pump-7", "1-x", 0), 1, port=units.broker_port, auth=login)
+        eventually(lambda: told("ingest", '"rows_silver": 1'), "the reading is in silver")
+        report = units.start("report")
+        assert report.wait(WAIT_LIMIT_S) == 0, report.communicate()[1]
+        for service in (ingest, collector, broker):
+            service.terminate()
+            assert service.wait(WAIT_LIMIT_S) == 0, service.communicate()[1]
+    state = Path(units.here("/var/lib/umqtt"))
+    assert (state / "report.html").exists()
+    assert [path for path in state.rglob("*") if path.stat().st_mode & 0o077] == []
