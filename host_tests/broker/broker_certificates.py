@@ -45,7 +45,7 @@ class Authority:
         name: str,
         subject: Sequence[tuple[x509.ObjectIdentifier, str]] = ((NameOID.COMMON_NAME, "localhost"),),
         *,
-        days: int = 10,
+        days: int = 90,
     ) -> x509.Certificate:
         """Make NAME.pem and NAME.key; days < 0: expired."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -75,7 +75,7 @@ class Authority:
         path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         return path
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int = 10) -> x509.CertificateBuilder:
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int = 90) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

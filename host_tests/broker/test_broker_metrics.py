@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from bridge_parts import bridge_config
+from broker_certificates import Pki
 from broker_peer import Peer
 from observed import ObservedBroker
 from prometheus_client.parser import text_string_to_metric_families
+from umqtt_broker import Listener
 from umqtt_broker.observation.metrics import FAMILIES, metric_names
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
@@ -40,10 +42,11 @@ def scrape(broker: ObservedBroker) -> Samples:
     return samples
 
 
-def test_every_metric_is_scraped_and_in_the_documents_table(tmp_path: Path) -> None:
-    # A bridge, and a broken packet, so that every label has a value.
+def test_every_metric_is_scraped_and_in_the_documents_table(tmp_path: Path, pki: Pki) -> None:
+    # A bridge, a certificate, and a broken packet, so that every label has a value.
+    listeners = Listener(port=0), Listener(port=0, tls=pki.tls())
     with (
-        ObservedBroker(tmp_path, bridges=(bridge_config(1, "a out 1"),)) as broker,
+        ObservedBroker(tmp_path, bridges=(bridge_config(1, "a out 1"),), listeners=listeners) as broker,
         Peer(broker.port) as broken,
     ):
         broken.connect(b"broken")

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import json
+import re
 import shutil
 import socket
 import ssl
@@ -16,7 +18,9 @@ import pytest
 from broker_certificates import CONNACK, Authority, Pki, answer
 from broker_peer import StartBroker
 from cryptography import x509
+from observed import ObservedBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker.conf import load
 from umqtt_broker.transport import listeners
 from umqtt_broker.transport.tls import make_context, warnings_of
 from umqtt_testkit import encoder
@@ -224,9 +228,35 @@ def test_an_encrypted_key_is_never_asked_for_on_the_terminal(pki: Pki, tmp_path:
 
 def test_a_key_that_others_can_read_is_warned_of(pki: Pki, tmp_path: Path) -> None:
     key = Path(shutil.copy(pki.path("broker.key"), tmp_path))
+    tls = Tls(certfile=pki.path("broker.pem"), keyfile=str(key))
     for mode, is_warned in ((0o600, False), (0o640, False), (0o644, True), (0o660, True)):
         key.chmod(mode)
-        assert bool(warnings_of(Tls(keyfile=str(key)))) == is_warned, oct(mode)
+        assert bool(warnings_of(tls)) == is_warned, oct(mode)
+
+
+def test_a_certificate_that_expires_soon_is_warned_of_and_its_end_is_a_metric_until_it_is_renewed(
+    tmp_path: Path,
+) -> None:
+    """Planted: the metric is that of the start after a reload."""
+    mine = Authority(tmp_path)
+    mine.sign("broker")
+    settings = tmp_path / "broker.conf"
+    lines = ["listener 0 127.0.0.1", "certfile broker.pem", "keyfile broker.key", "allow_anonymous true"]
+    settings.write_text("\n".join(lines).replace("broker.", f"{tmp_path}/broker."))
+    tls = Tls(certfile=str(tmp_path / "broker.pem"), keyfile=str(tmp_path / "broker.key"))
+    with ObservedBroker(tmp_path, listeners=(Listener(port=0, tls=tls),)) as broker:
+        for days in (29, 90):
+            end = mine.sign("broker", days=days).not_valid_after_utc
+            warnings = load(str(settings)).warnings
+            assert [f"expires on {end:%Y-%m-%d}" in text and ":2: " in text for text in warnings] == [True] * (
+                days < 30
+            )
+            broker.call(lambda: broker.broker.reload())
+            metrics = broker.request("GET", "/metrics", headers={"Accept": "text/plain"}).body.decode()
+            (told,) = re.findall(r"^umqtt_broker_certificate_expires_seconds\{.*\} (.*)$", metrics, re.MULTILINE)
+            assert float(told) == end.timestamp()
+            (listed,) = json.loads(broker.request("GET", "/api/broker").body)["listeners"]
+            assert listed["certificate_expires_at"] == end.timestamp()
 
 
 # Whom a certificate identifies

@@ -47,8 +47,9 @@ def apply(
             # Password checks that have begun get time to end.
             asyncio.get_running_loop().call_later(_RETIRE_AFTER, permission.close)
     for bound_listener, context in zip(bound_listeners, contexts, strict=True):
-        if bound_listener.context is not None and context is not None:
-            bound_listener.context = context
+        tls = bound_listener.listener.tls
+        if bound_listener.context is not None and context is not None and tls is not None:
+            bound_listener.use(context, tls)
     rights_changed()
     return sorted(needs_restart)
 

@@ -136,7 +136,7 @@ class _Builder:
             named = (line for line in lines if str(error).startswith(f"{line.key} "))
             self._problems.at(next(named, lines[0]), str(error))
         for text in warnings_of(tls):
-            line = section.lines["keyfile"]
+            line = section.lines[text.partition(" ")[0]]
             self._problems.warn(line.file, line.number, text)
         if tls.crlfile and not tls.require_certificate:
             line = section.lines["crlfile"]

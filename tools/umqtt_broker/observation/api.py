@@ -90,8 +90,11 @@ class Api:
                     "protocol": listener.protocol,
                     "tls": listener.tls is not None,
                     "clients": totals.by_listener[name],
+                    "certificate_expires_at": expires_at,
                 }
-                for name, listener in readings.listeners(view)
+                for (name, listener), expires_at in zip(
+                    readings.listeners(view), view.certificates_expire_at, strict=True
+                )
             ],
             "store": {
                 "durable": view.is_durable,

@@ -46,6 +46,11 @@ def _by_listener(scrape: Scrape) -> Mapping[str, float]:
     return {name: scrape.totals.by_listener[name] for name, _ in listeners(scrape.view)}
 
 
+def _certificates(scrape: Scrape) -> Mapping[str, float]:
+    found = zip(listeners(scrape.view), scrape.view.certificates_expire_at, strict=True)
+    return {name: expires_at for (name, _), expires_at in found if expires_at is not None}
+
+
 def _sessions(scrape: Scrape) -> Mapping[str, float]:
     return {"connected": scrape.totals.connected, "away": scrape.totals.away}
 
@@ -66,6 +71,13 @@ FAMILIES = (
     Family("connections", _GAUGE, "Network connections open.", lambda v: v.stats.connections),
     Family("connections_maximum", _GAUGE, "Most network connections at once.", lambda v: v.stats.connections_max),
     Family("clients", _GAUGE, "Clients connected, by listener.", _by_listener, "listener"),
+    Family(
+        "certificate_expires_seconds",
+        _GAUGE,
+        "When the certificate of a TLS listener expires, in seconds since 1970.",
+        _certificates,
+        "listener",
+    ),
     Family("sessions", _GAUGE, "Sessions, by whether their client is connected.", _sessions, "state"),
     Family("slow_consumers", _GAUGE, "Clients that take messages more slowly than they come.", lambda v: v.totals.slow),
     Family("held_back_clients", _GAUGE, "Clients that are read slowly, or not at all.", lambda v: v.totals.held_back),

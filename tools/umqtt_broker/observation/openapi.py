@@ -26,7 +26,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "malformed": "integer{}",
         "http_refused": "integer{}",
     },
-    "Listener": {"name": _TEXT, "protocol": _TEXT, "tls": _BOOL, "clients": _INT},
+    "Listener": {"name": _TEXT, "protocol": _TEXT, "tls": _BOOL, "clients": _INT, "certificate_expires_at": "number?"},
     "Bridge": {
         "name": _TEXT,
         "connected": _BOOL,

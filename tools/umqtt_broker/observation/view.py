@@ -34,6 +34,12 @@ class BrokerView:
         return self._broker.config.all_listeners()
 
     @property
+    def certificates_expire_at(self) -> list[float | None]:
+        """When the certificate of each listener expires, in seconds since 1970; None without TLS."""
+        found = [bound_listener.expires_at for bound_listener in self._broker.bound_listeners]
+        return found or [None] * len(self.listeners)  # a standby does not listen
+
+    @property
     def connections(self) -> list[Connection]:
         """Every network connection, whether its client has sent CONNECT or not."""
         return list(self._broker.connections)

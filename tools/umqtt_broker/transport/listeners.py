@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from ..access.shares import Shares, network
 from ..log import RefusalLog
-from ..settings.broker import BrokerConfig, Listener, is_loopback
+from ..settings.broker import BrokerConfig, Listener, Tls, is_loopback
 from ..stats import Stats
 from .sockets import identity_of, open_tcp, open_unix
 from .stream import Acceptor, StreamServer
-from .tls import make_context
+from .tls import expires_at, make_context
 from .websocket.stream import Upgrade
 
 # Makes the protocol of a network connection, which gets plain bytes from every kind of transport.
@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class BoundListener:
     """One listener and its sockets: open(), then serve(), then close().
 
-    context: its TLS context, replaced at a reload; None without TLS. sockets: the listening sockets. make_room: see
-    open_listeners().
+    context: its TLS context; expires_at: when its certificate expires, in seconds since 1970; None without TLS.
+    sockets: the listening sockets. make_room: see open_listeners().
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class BoundListener:
         make_room: Callable[[], bool],
     ) -> None:
         self.listener = listener
-        self.context = None if listener.tls is None else make_context(listener.tls)
+        self.context: ssl.SSLContext | None = None
+        self.expires_at: float | None = None
+        if listener.tls is not None:
+            self.use(make_context(listener.tls), listener.tls)
         self.sockets: list[socket.socket] = []
         self._config = config
         self._stats = stats
@@ -59,6 +62,12 @@ class BoundListener:
         self._servers: list[StreamServer | _TlsServer] = []
         self._file: tuple[int, int] | None = None  # of the Unix socket: device and inode
         self._is_local = is_loopback(listener)
+
+    def use(self, context: ssl.SSLContext, tls: Tls) -> None:
+        """Use this TLS context, which was made of `tls`, for new connections."""
+        self.context = context
+        with contextlib.suppress(OSError, ValueError):
+            self.expires_at = expires_at(tls)
 
     def open(self) -> None:
         """Bind and listen. Raises PortInUse, ConfigError or BrokerError."""

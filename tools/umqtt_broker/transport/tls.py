@@ -4,6 +4,7 @@ import asyncio
 import os
 import ssl
 import stat
+import time
 from asyncio import sslproto
 
 from ..errors import ConfigError
@@ -24,6 +25,9 @@ _SHORT_NAMES = {
     "userId": "UID",
     "streetAddress": "STREET",
 }
+
+# Seconds before its end in which a certificate is warned of: 30 days.
+EXPIRES_SOON = 30 * 86_400
 
 # asyncio reads into a buffer of 256 KB for each connection. OpenSSL returns one record at a time, of 16 KB at most
 # (RFC 8446, 5.1). With a buffer of that size, a client takes 40 KB of memory instead of 285 KB.
@@ -118,14 +122,28 @@ def _check_readable(key: str, path: str) -> None:
 
 
 def warnings_of(tls: Tls) -> list[str]:
-    """Return warnings about settings that work but are unsafe."""
+    """Return warnings about settings that work but are unsafe, or will not work for long."""
     try:
         mode = os.stat(tls.keyfile).st_mode
-    except OSError:
+        expires = expires_at(tls)
+    except (OSError, ValueError):
         return []  # make_context() reports this error
+    found = []
     if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
-        return [f"keyfile {tls.keyfile} can be read by others — chmod 600 {tls.keyfile}"]
-    return []
+        found.append(f"keyfile {tls.keyfile} can be read by others — chmod 600 {tls.keyfile}")
+    if expires < time.time() + EXPIRES_SOON:
+        day = time.strftime("%Y-%m-%d", time.gmtime(expires))
+        found.append(f"certfile {tls.certfile} expires on {day} — renew it, as with: umqtt certs renew broker")
+    return found
+
+
+def expires_at(tls: Tls) -> float:
+    """Return when the certificate expires, in seconds since 1970. Raises OSError or ValueError."""
+    # Imported here: a broker without TLS does not need it.
+    from cryptography import x509
+
+    with open(tls.certfile, "rb") as file:
+        return x509.load_pem_x509_certificate(file.read()).not_valid_after_utc.timestamp()
 
 
 def identity_of(transport: asyncio.BaseTransport, listener: Listener) -> str | None:

@@ -132,9 +132,14 @@ function mark(id, name, isOn) {
   byId(id).classList.toggle(name, isOn);
 }
 
+function listenerText({ name, tls, certificate_expires_at: end }) {
+  const days = Math.floor((end - Date.now() / 1000) / 86400);
+  return !tls ? name : end === null || days >= 30 ? `${name} (TLS)` : `${name} (TLS, certificate ends in ${days} days)`;
+}
+
 function show(broker) {
   const { clients, messages, rates, store } = broker;
-  setText("listeners", broker.listeners.map(({ name, tls }) => (tls ? `${name} (TLS)` : name)).join(", ")
+  setText("listeners", broker.listeners.map(listenerText).join(", ")
     + ` · up ${duration(broker.uptime_seconds)}`);
   setText("version", `version ${broker.version}`);
   setText("f-clients", count(clients.connected));
