@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from cable import Answer, Cable, broker, deployed
 from kit_command import umqtt_here
+from umqtt_kit.certs import Authority
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.device import Board
+from umqtt_kit.doctor.checks import certificates
+from umqtt_kit.mqtt import Access
+from umqtt_kit.ota.release import make_release
+from umqtt_kit.ota.web import Web
 from umqtt_testkit.waiting import eventually
 
 
@@ -123,6 +128,22 @@ def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Ca
             found = checks(cable.umqtt("doctor", "--json"))
             assert "in range are: other" in found["wifi"]["text"]
             assert "workshop: it is not in range" in found["wifi"]["text"]
+
+
+def test_certificates_that_expire_soon_are_warned_of(tmp_path: Path):
+    """Those of the board, and the broker's. Planted: only the board's."""
+    authority = Authority(tmp_path)
+    authority.create("fleet")
+    tls = {}
+    for days in (20, 90):
+        authority.issue_broker(["127.0.0.1"], days, force=True)
+        folder = tmp_path / "broker"
+        web = Web("127.0.0.1", 0, folder / "cert.pem", folder / "key.pem")
+        with web.serve(make_release("0.2.0", {}), lambda size: None) as url:
+            address = url.replace("https", "mqtts").rstrip("/")
+            (tls[days],) = certificates(Access((address,), ca=(tmp_path / "ca.pem").read_bytes()))
+    assert (tls[20].state, tls[90].state) == ("warn", "ok") and tls[20].remedy
+    assert list(certificates(Access(("mqtt://127.0.0.1:1",)))) == []
 
 
 def test_only_the_network_at_fault_is_exit_code_4_and_files_at_fault_5(cable: Cable):

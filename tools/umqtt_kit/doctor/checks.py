@@ -5,10 +5,15 @@ What depends on a check that failed is left out.
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import ssl
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+
+from cryptography import x509
 
 from spark_ingest.escape import printable
 from umqtt_kit.data import board_folders
@@ -35,6 +40,7 @@ _CLOCK_OFF_S = 60
 _JOIN_WITHIN_MS = 15_000
 _CONNECT_WITHIN_S = 5
 _WEAK_DBM = -80
+_EXPIRES_SOON_DAYS = 30
 _STARTS_WITHIN_S = 20.0
 _STARTED_AFTER_MS = 60_000
 _LOOK_AGAIN_S = 0.5
@@ -116,6 +122,7 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
         access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
     yield _broker_from_here(access, device_id)
+    yield from certificates(access)
 
 
 def _network(info: Info, port: Port) -> Finding:
@@ -331,3 +338,20 @@ def _broker_from_here(access: Access, device_id: str) -> Finding:
             return Finding(name, FAIL, text, "correct user name and password: umqtt provision", EXIT_NETWORK)
         # The board may reach what this computer does not.
         return Finding(name, WARN, text, remedy)
+
+
+def certificates(access: Access) -> Iterator[Finding]:
+    """Yield when the first of the certificates of board and broker expires; nothing if there are none."""
+    pems = [content for content in (access.ca, access.cert) if content and content.startswith(b"-----BEGIN")]
+    for scheme, host, port, _ in map(parse_url, access.addresses):
+        if scheme in ("mqtts", "wss"):
+            # The check of the broker has told what else is wrong.
+            with contextlib.suppress(OSError):
+                pems.append(ssl.get_server_certificate((host, port), timeout=_CONNECT_WITHIN_S).encode())
+    ends = [one.not_valid_after_utc for pem in pems for one in x509.load_pem_x509_certificates(pem)]
+    if ends:
+        soon = min(ends) < datetime.datetime.now(datetime.UTC) + datetime.timedelta(_EXPIRES_SOON_DAYS)
+        text = f"the first to expire is valid until {min(ends):%Y-%m-%d}"
+        yield Finding(
+            "certificates", WARN if soon else OK, text, "umqtt certs renew, then umqtt provision" if soon else ""
+        )
