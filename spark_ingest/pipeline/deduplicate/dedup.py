@@ -85,7 +85,8 @@ class Seen:
         self._highest = np.empty(0, dtype=np.int64)
         self._last_us = np.empty(0, dtype=np.int64)
         self._gaps: dict[int, array[int]] = {}
-        self._archived: set[int] = set()
+        # In an array, each takes 8 bytes; in a set, it would take 80.
+        self._archived = np.empty(0, dtype=np.uint64)
         self._is_changed = np.empty(0, dtype=bool)
         self._keys = pa.array([], pa.string())
         self._recent = np.empty(0, dtype=np.int64)
@@ -102,7 +103,7 @@ class Seen:
     @property
     def archived(self) -> np.ndarray:
         """The 64-bit hashes of the boots that have left the set, in ascending order."""
-        return np.array(sorted(self._archived), dtype=np.uint64)
+        return self._archived
 
     def take(self, readings: pa.Table) -> Filtered:
         """Add readings and return which were new; of equal readings in the table, the first counts as new.
@@ -214,7 +215,7 @@ class Seen:
             if offsets[i] < offsets[i + 1]:
                 self._gaps[boot] = array("q", flat[offsets[i] : offsets[i + 1]].tobytes())
         if archived is not None:
-            self._archived.update(archived.tolist())
+            self._archived = np.union1d(self._archived, archived)
 
     @classmethod
     def from_table(cls, table: pa.Table) -> "Seen":
@@ -261,8 +262,11 @@ class Seen:
     def _look_up(self, keys: pa.Array, *, ask: bool) -> np.ndarray:
         encoded = keys.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        if ask and self._archived and self.recall is not None:
-            self._recall([key for key in distinct if key not in self._index and boot_hash(key) in self._archived])
+        if ask and len(self._archived) and self.recall is not None:
+            new = [key for key in distinct if key not in self._index]
+            hashes = boot_hashes(new)
+            at = np.searchsorted(self._archived, hashes).clip(max=len(self._archived) - 1)
+            self._recall([new[i] for i in np.flatnonzero(self._archived[at] == hashes).tolist()])
         index = self._index
         codes = [index.setdefault(key, len(index)) for key in distinct]
         if len(index) > len(self._highest):
@@ -293,12 +297,13 @@ class Seen:
             return
         assert self.recall is not None
         pairs = [tuple(key.split(SEPARATOR)) for key in keys]
-        self._archived.difference_update(map(boot_hash, keys))
+        self._archived = np.setdiff1d(self._archived, boot_hashes(keys))
         self.take(self.recall([(device_id, boot) for device_id, boot in pairs]))
 
     def _archive(self, leaves: np.ndarray) -> None:
         keys = list(self._index)
-        self._archived.update(boot_hash(keys[i]) for i in np.flatnonzero(leaves).tolist())
+        left = boot_hashes([keys[i] for i in np.flatnonzero(leaves).tolist()])
+        self._archived = np.union1d(self._archived, left)
         self._keep(np.flatnonzero(~leaves))
 
     def _keep(self, stay: np.ndarray) -> None:
@@ -357,9 +362,10 @@ def joined_keys(readings: pa.Table) -> pa.Array:
     return pc.call_function("binary_join_element_wise", parts).combine_chunks()
 
 
-def boot_hash(key: str) -> int:
-    """Return the 64-bit hash of a key of :func:`boot_keys`."""
-    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def boot_hashes(keys: Sequence[str]) -> np.ndarray:
+    """Return the 64-bit hashes of keys of :func:`boot_keys`."""
+    digests = (blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest() for key in keys)
+    return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
 def _within(sizes: np.ndarray, owners: np.ndarray, limit: int) -> np.ndarray:
