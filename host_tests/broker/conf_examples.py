@@ -9,6 +9,10 @@ from umqtt_broker.conf import Configuration
 OPEN = "listener 1883 127.0.0.1\nallow_anonymous true\n"
 
 
+# A bridge, below which its keys stand.
+BRIDGE = "connection up\naddress 192.0.2.1\ntopic a\n"
+
+
 def first(configuration: Configuration) -> Any:
     """Return the first listener."""
     return configuration.broker.listeners[0]
@@ -51,6 +55,18 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
             lambda c: first(c).origins,
             ("https://a.example", "https://b.example"),
         )
+    ],
+    "listener_allow_anonymous": [
+        ("listener 1883 127.0.0.1\nlistener_allow_anonymous true", lambda c: first(c).allow_anonymous, True),
+        (f"{OPEN}listener_allow_anonymous false", lambda c: first(c).allow_anonymous, False),
+    ],
+    "listener_auto_id_prefix": [
+        (f"{OPEN}listener_auto_id_prefix b-", lambda c: first(c).auto_id_prefix, b"b-"),
+        (
+            f"per_listener_settings true\n{OPEN}auto_id_prefix a-\nlistener_auto_id_prefix b-",
+            lambda c: first(c).auto_id_prefix,
+            b"b-",
+        ),
     ],
     "per_listener_settings": [
         (
@@ -173,6 +189,7 @@ WRONG: dict[str, list[str]] = {
     "use_subject_as_username": ["2"],
     "per_listener_settings": ["ture"],
     "allow_anonymous": ["yes", "tru", "True"],
+    "listener_allow_anonymous": ["yes"],
     "allow_zero_length_clientid": ["no"],
     "max_inflight_messages": ["-1", "65535", "1_000", "२०", "1e3", "9" * 30],
     "max_queued_messages": ["-1", "all"],
@@ -224,6 +241,7 @@ TEXTS = {
     "blacklist_file",
     "permission_hook",
     "auto_id_prefix",
+    "listener_auto_id_prefix",
     "clientid_prefixes",
     "server_reference",
     "persistence_location",
@@ -233,4 +251,45 @@ TEXTS = {
     "pid_file",
     "user",
     "include_dir",
+}
+
+# Every key of mosquitto.conf(5) of mosquitto 2.1.2, KEY=VALUE or KEY for the value 1: a value that is not the default,
+# and that restricts where the key can restrict. {} is the test's folder. What this broker makes of the key, ignored
+# meaning with --lenient; bridge: those that stand below a `connection` line.
+MOSQUITTO_2_1 = {
+    "read": """
+    allow_zero_length_clientid auto_id_prefix autosave_interval autosave_on_changes clientid_prefixes
+    connection_messages global_max_connections log_dest log_timestamp log_timestamp_format log_type
+    max_inflight_messages max_keepalive max_packet_size max_queued_bytes max_queued_messages message_size_limit
+    per_listener_settings persistence persistence_file persistence_location persistent_client_expiration
+    pid_file queue_qos0_messages retain_available sys_interval user bind_address max_connections mount_point
+    port protocol socket_domain websockets_origin cafile capath certfile ciphers crlfile keyfile
+    require_certificate tls_version use_identity_as_username use_subject_as_username acl_file={}/acl
+    allow_anonymous=true include_dir={}/none password_file={}/passwords listener=1884
+    listener_allow_anonymous=false
+    """,
+    "read bridge": """
+    address addresses bridge_attempt_unsubscribe bridge_outgoing_retain bridge_protocol_version cleansession
+    connection keepalive_interval local_clientid notifications notifications_local_only notification_topic
+    remote_clientid remote_password remote_username restart_timeout round_robin start_type topic try_private
+    bridge_cafile bridge_capath bridge_certfile bridge_insecure bridge_keyfile bridge_tls_version
+    """,
+    "ignored": """
+    log_facility retain_expiry_interval http_dir packet_buffer_size websockets_headers_size websockets_log_level
+    dhparamfile tls_keyform allow_duplicate_messages=true enable_control_api=true set_tcp_nodelay=false
+    upgrade_outgoing_qos=true max_topic_alias_broker=5 disable_client_cert_date_checks=true
+    """,
+    "refused": """
+    plugin_opt_x max_qos ciphers_tls1.3 tls_engine tls_engine_kpass_sha1 psk_hint
+    auth_plugin_deny_special_chars=true check_retain_source=true global_max_clients=100
+    global_plugin={}/mosquitto_dynamic_security.so max_inflight_bytes=1000 memory_limit=1000
+    plugin={}/mosquitto_dynamic_security.so psk_file={}/psk accept_protocol_versions=5 bind_interface=lo
+    enable_proxy_protocol=2 max_topic_alias=5 proxy_protocol_v2_require_tls=true use_username_as_clientid=true
+    """,
+    "refused bridge": """
+    bridge_bind_address bridge_max_packet_size bridge_max_topic_alias bridge_receive_maximum
+    bridge_session_expiry_interval bridge_tcp_keepalive bridge_tcp_user_timeout local_cleansession idle_timeout
+    local_password local_username threshold bridge_reload_type bridge_alpn bridge_identity bridge_psk
+    bridge_require_ocsp bridge_tls_use_os_certs bridge_ciphers bridge_ciphers_tls1.3
+    """,
 }

@@ -9,15 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG, first
+from conf_examples import (
+    BRIDGE,
+    MOSQUITTO_2_1,
+    NAME_FILES,
+    OPEN,
+    RIGHT,
+    TEXTS,
+    WRONG,
+    first,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from umqtt_broker.access.passwords import PasswordHash
+from umqtt_broker.access.permission import Peer as AccessPeer
 from umqtt_broker.access.permission import Permission
 from umqtt_broker.conf import load, values
 from umqtt_broker.conf.bridge import BRIDGE_KEYS
-from umqtt_broker.conf.keys import KEYS, UNSUPPORTED
+from umqtt_broker.conf.keys import FIXED, KEYS
 from umqtt_broker.conf.lines import ConfigFileError
 from umqtt_broker.errors import ConfigError
+from umqtt_broker.protocol.connect import Connect
+from umqtt_broker.protocol.packets import ACCEPTED
 from umqtt_broker.settings.broker import BrokerConfig, Listener
 from umqtt_testkit.mosquitto import require_mosquitto
 from umqtt_testkit.waiting import eventually
@@ -48,6 +61,15 @@ def problems(path: Path, *, lenient: bool = False) -> list[str]:
         load(str(path), lenient=lenient)
     assert str(caught.value) == "\n".join(caught.value.problems)
     return caught.value.problems
+
+
+def errors_of(path: Path, *, lenient: bool = False) -> list[str]:
+    """Load a file; return its errors, if there are any."""
+    try:
+        load(str(path), lenient=lenient)
+    except ConfigFileError as error:
+        return error.problems
+    return []
 
 
 def test_every_key_has_a_right_example_and_a_wrong_one() -> None:
@@ -81,51 +103,112 @@ def test_all_errors_of_a_file_are_reported_and_nothing_else(write: Write) -> Non
     assert [problem.split(":")[1] for problem in problems(path)] == ["1", "2", "4", "7", "5"]
 
 
-def test_an_unknown_key_gets_the_nearest_known_one_and_is_a_warning_when_lenient(write: Write) -> None:
+def test_an_unknown_key_gets_the_nearest_known_one_and_may_restrict(write: Write) -> None:
+    """What an unknown key restricts is unknown too: also with --lenient it is an error."""
     path = write("max_inflight_message 5\nxyzzy 1\n")
-    assert problems(path) == [
+    found = [
         f"{path}:1: unknown key 'max_inflight_message' — did you mean max_inflight_messages?",
         f"{path}:2: unknown key 'xyzzy' — docs/broker.md has all keys",
     ]
-    assert load(str(path), lenient=True).warnings == [
-        f"{path}:1: unknown key 'max_inflight_message' — did you mean max_inflight_messages?",
-        f"{path}:2: unknown key 'xyzzy' — docs/broker.md has all keys",
-    ]
+    assert problems(path) == problems(path, lenient=True) == found
 
 
-def test_lenient_forgives_unknown_keys_and_no_wrong_values(write: Write) -> None:
-    assert len(problems(write("xyzzy 1\nallow_anonymous ture\n"), lenient=True)) == 1
+@pytest.mark.parametrize("outcome", MOSQUITTO_2_1)
+def test_every_key_of_mosquitto_is_read_refused_or_restricts_nothing(
+    write: Write, tmp_path: Path, outcome: str
+) -> None:
+    """Planted: accept_protocol_versions is unknown and lenient; global_max_clients is lenient."""
+    for name in ("acl", "passwords"):
+        write("", name)
+    for key, _, value in (word.partition("=") for word in MOSQUITTO_2_1[outcome].split()):
+        above = BRIDGE if "bridge" in outcome else OPEN
+        if key in ("connection", "listener", "per_listener_settings"):
+            above = ""
+        path = write(f"{above}{key} {value.format(tmp_path) or 1}\n")
+        where = f"{path}:{above.count(chr(10)) + 1}: {key} "
+        found = errors_of(path)
+        assert not [line for line in found if "unknown key" in line], key
+        is_unsupported = any(line.startswith(where) and "is not supported" in line for line in found)
+        assert is_unsupported != outcome.startswith("read"), (key, found)
+        if outcome == "ignored":
+            assert load(str(path), lenient=True).warnings == found, key
+        else:
+            assert errors_of(path, lenient=True) == found, key
 
 
-@pytest.mark.parametrize("key", [*UNSUPPORTED, "auth_opt_host", "plugin_opt_host"])
-def test_each_unsupported_key_of_mosquitto_gets_a_remedy(write: Write, key: str) -> None:
-    path = write(f"{key} 1\n")
-    (found,) = problems(path)
-    assert found.startswith(f"{path}:1: {key} is not supported — ")
-    assert load(str(path), lenient=True).warnings == [found]
+@pytest.mark.parametrize(("text", "opens"), [("false", [False, True]), ("true", [True, True])])
+def test_a_listener_has_its_own_answer_to_anonymous_clients(write: Write, text: str, opens: list[bool]) -> None:
+    """Planted: allow_anonymous of all listeners is used for all."""
+    path = write(f"allow_anonymous true\nlistener 1884\nlistener_allow_anonymous {text}\nlistener 1885\n")
+    config = load(str(path)).broker
+    assert [is_let_in(config, listener) for listener in config.listeners] == opens
+    path = write("listener 1884\nlistener_allow_anonymous true\nlistener 1885\n")
+    config = load(str(path)).broker
+    assert [is_let_in(config, listener) for listener in config.listeners] == [True, False]
+
+
+def is_let_in(config: BrokerConfig, listener: Listener) -> bool:
+    """Return True if a client without credentials is let in."""
+    packet = Connect(4, True, 0, b"", None, None, None)
+    permission = listener.permission or config.permission
+    return permission.connect(packet, AccessPeer("192.0.2.1", None, listener)) == ACCEPTED
+
+
+@pytest.mark.parametrize("per_listener", [False, True])
+def test_the_acl_and_password_plugins_of_mosquitto_are_read(write: Write, per_listener: bool) -> None:
+    """Planted: the option of a plugin is ignored."""
+    acl, passwords = (
+        write("topic read a/#\n", "acl"),
+        write(f"ann:{PasswordHash.make(b'secret').encode().decode()}\n", "passwords"),
+    )
+    passwords.chmod(0o600)
+    path = write(
+        f"per_listener_settings {str(per_listener).lower()}\nlistener 1883\n"
+        f"plugin /usr/lib/mosquitto_acl_file.so\nplugin_opt_acl_file {acl}\n"
+        f"plugin /usr/lib/x86/mosquitto_password_file.so\nplugin_opt_password_file {passwords}\n"
+    )
+    config = load(str(path)).broker
+    permission = config.listeners[0].permission or config.permission
+    rights = permission.rights(b"c", None)
+    assert rights is not None and rights.may_read(b"a/b") and not rights.may_publish(b"a/b")
+    assert not is_let_in(config, config.listeners[0])
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("text", "found"),
     [
-        ("check_retain_source false", "check_retain_source true"),
-        ("max_inflight_bytes 0", "max_inflight_bytes 1000"),
-        ("max_qos 2", "max_qos 1"),
-        ("upgrade_outgoing_qos 0", "upgrade_outgoing_qos 1"),
+        ("plugin /usr/lib/mosquitto_dynamic_security.so", "plugin is not supported — use permission_hook"),
+        (
+            "plugin mosquitto_acl_file.so",
+            "plugin mosquitto_acl_file.so has no plugin_opt_acl_file — write: acl_file FILE",
+        ),
+        ("plugin_opt_acl_file /a", "plugin_opt_acl_file is not supported — use permission_hook"),
+        ("plugin_load a mosquitto_acl_file.so", "plugin_load is not supported — write plugin in place of plugin_use"),
+        ("plugin_use a", "plugin_use is not supported — write plugin in its place"),
+        ("auth_opt_host a", "auth_opt_host is not supported — use permission_hook"),
+        ("retained_persistence true", "retained_persistence is not supported — use persistence"),
+        ("maximum_qos 1", "maximum_qos 1 is not supported — it is the old name of max_qos"),
+        ("max_qos nonsense", "max_qos cannot be 'nonsense' — it is a number from 0 to 2"),
     ],
 )
-def test_what_mosquitto_can_change_and_this_broker_cannot_is_refused_with_the_reason(
-    write: Write, right: str, wrong: str
-) -> None:
-    """A file that requests the fixed behaviour is accepted. Planted: a fixed key whose value is not checked."""
-    key = right.split()[0]
-    assert load(str(write(right))).warnings == []
-    path = write(wrong)
-    (found,) = problems(path)
-    assert found.startswith(f"{path}:1: {wrong} is not supported — ")
-    assert load(str(path), lenient=True).warnings == [found]
-    (found,) = problems(write(f"{key} nonsense"))
-    assert found.startswith(f"{path}:1: {key} cannot be 'nonsense' — it is ")
+def test_what_may_restrict_is_an_error_with_the_remedy(write: Write, text: str, found: str) -> None:
+    path = write(f"listener 1883\n{text}\n")
+    (error,) = problems(path, lenient=True)
+    assert error.startswith(f"{path}:2: {found}")
+
+
+def test_a_global_plugin_with_settings_per_listener_is_written_below_each(write: Write) -> None:
+    path = write("per_listener_settings true\nglobal_plugin mosquitto_acl_file.so\nlistener 1883\n")
+    assert problems(path) == [
+        f"{path}:2: global_plugin is not supported here — write acl_file FILE below each listener"
+    ]
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_the_value_that_describes_this_broker_is_accepted(write: Write, key: str) -> None:
+    """Planted: a fixed key whose value is not checked."""
+    only = FIXED[key][1]
+    assert load(str(write(f"{key} {str(only).lower()}"))).warnings == []
 
 
 def test_no_message_shows_a_secret(write: Write) -> None:

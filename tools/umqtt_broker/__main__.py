@@ -60,7 +60,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="umqtt_broker", description="MQTT 5 and 3.1.1 broker that loses nothing it acknowledged."
     )
     parser.add_argument("-c", "--config", metavar="FILE", help="configuration in mosquitto.conf's syntax")
-    parser.add_argument("--lenient", action="store_true", help="unknown keys in FILE are warnings, not errors")
+    parser.add_argument(
+        "--lenient", action="store_true", help="unsupported keys in FILE that restrict nothing are warnings"
+    )
     parser.add_argument("--test-config", action="store_true", help="check FILE and everything it names, and end")
     parser.add_argument("-p", "--port", type=int, help=f"TCP port, 0 for a free one (default: {defaults.port})")
     parser.add_argument("--host", help=f"address to listen on (default: {defaults.host})")

@@ -27,7 +27,7 @@ _log = logging.getLogger(log.ROOT)
 class Process:
     """The process of one broker, from start to end.
 
-    path: its configuration file, "" if there is none. lenient: unknown keys in it are warnings, also at a reload.
+    path: its configuration file, "" if there is none. lenient: as in conf.load(), also at a reload.
     """
 
     def __init__(self, configuration: Configuration, path: str = "", *, lenient: bool = False) -> None:

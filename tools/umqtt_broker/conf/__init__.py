@@ -16,7 +16,8 @@ __all__ = ["Configuration", "load"]
 def load(path: str, *, lenient: bool = False) -> Configuration:
     """Read a configuration file and everything that it names.
 
-    lenient: unknown and unsupported keys are warnings. Raises ConfigFileError with all errors of the file.
+    lenient: unsupported keys of mosquitto that restrict nothing are warnings. Raises ConfigFileError with all errors of
+    the file.
     """
     problems = Problems()
     sections = Reader(problems, lenient).read(read_lines(path, problems))

@@ -62,8 +62,17 @@ UNSUPPORTED = {
     "bridge_bind_address": "remove it and let the system's routes choose",
     "bridge_identity": "pre-shared keys are not supported; use bridge_cafile",
     "bridge_psk": "pre-shared keys are not supported; use bridge_cafile",
+    "bridge_ciphers": "the default ciphers are all safe; remove it",
+    "bridge_ciphers_tls1.3": "the default suites are all safe; remove it",
     "bridge_max_packet_size": "remove it",
+    "bridge_max_topic_alias": "remove it",
+    "bridge_receive_maximum": "remove it",
+    "bridge_reload_type": "a bridge is changed at the next start; remove it",
     "bridge_require_ocsp": "remove it",
+    "bridge_session_expiry_interval": "remove it",
+    "bridge_tcp_keepalive": "use keepalive_interval",
+    "bridge_tcp_user_timeout": "use keepalive_interval",
+    "bridge_tls_use_os_certs": "name the system's authorities with bridge_cafile or bridge_capath",
 }
 
 

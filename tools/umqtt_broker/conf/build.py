@@ -55,9 +55,9 @@ class _Builder:
     def build(self) -> Configuration:
         everyone = self._sections.broker
         config = BrokerConfig(**everyone.of("broker"), **_identifiers(everyone.of("security")))
-        if not self._sections.per_listener:
-            config.permission = self._permission(everyone)
         listeners = self._listener_sections()
+        if not self._sections.per_listener:
+            config.permission = self._permission(everyone, *listeners)
         config.listeners = tuple(self._listener(section) for section in listeners)
         for section, listener in zip(listeners, config.listeners, strict=True):
             self._check_mount_point(section, listener, listener.permission or config.permission)
@@ -86,16 +86,17 @@ class _Builder:
             values["use_subject_as_username"] = not values.get("use_identity_as_username")
             values["use_identity_as_username"] = True
         security = section if self._sections.per_listener else self._sections.broker
+        values.setdefault("allow_anonymous", self._allows_anonymous(security.of("security")))
         listener = Listener(
             **values,
             tls=self._tls(section),
-            allow_anonymous=self._allows_anonymous(security.of("security")),
             where="" if section.line is None else section.line.where,
         )
         if self._sections.per_listener:
             listener.permission = self._permission(section)
             for name, value in _identifiers(section.of("security")).items():
-                setattr(listener, name, value)
+                if name not in values:
+                    setattr(listener, name, value)
         if not section.broken and not security.broken:
             self._check_access(section, listener, security.of("security"))
         return listener
@@ -143,10 +144,16 @@ class _Builder:
             self._problems.warn(line.file, line.number, "crlfile has no effect without require_certificate true")
         return tls
 
-    def _permission(self, section: Section) -> Permission:
+    def _permission(self, section: Section, *listeners: Section) -> Permission:
+        """Return the permission of a section. listeners: those to which it applies, if the section is no listener."""
         security = section.of("security")
         asked = {name: value for name, value in security.items() if name in _PERMISSION_SETTINGS}
-        asked["allow_anonymous"] = self._allows_anonymous(security)
+        # One permission serves all its listeners: it lets anonymous clients in only if each of them does. Those that
+        # do although others do not have a flag of their own.
+        asked["allow_anonymous"] = all(
+            one.of("listener").get("allow_anonymous", self._allows_anonymous(security))
+            for one in listeners or [section]
+        )
         if "security" in section.broken or asked == {"allow_anonymous": True}:
             return Permission()
         try:

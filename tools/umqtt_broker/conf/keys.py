@@ -52,6 +52,10 @@ _KEYS = (
     Key("websockets_origin", "listener", "origins", values.text, "see meaning",
         "Whose web pages may connect, as `https://example.org`. Without it: on a loopback address pages of this "
         "machine, elsewhere all", True),
+    Key("listener_allow_anonymous", "listener", "allow_anonymous", values.boolean, "allow_anonymous",
+        "Let clients without credentials in on this listener"),
+    Key("listener_auto_id_prefix", "listener", "auto_id_prefix", values.encoded, "auto_id_prefix",
+        "How the identifiers begin that this listener gives to clients without one"),
     # TLS
     Key("certfile", "tls", "certfile", values.text, "",
         "The broker's certificate and its chain, PEM. Switches TLS on"),
@@ -183,30 +187,45 @@ KEYS = {key.name: key for key in _KEYS}
 FIXED: dict[str, tuple[values.Parser, Any, str]] = {
     "check_retain_source": (values.boolean, False,
         "a retained message is not taken back with its publisher's rights; remove it with an empty one"),
+    "disable_client_cert_date_checks": (values.boolean, False,
+        "a certificate is valid only between its dates; renew it"),
+    "enable_control_api": (values.boolean, False, "use http_listener"),
+    "global_max_clients": (values.integer(-1), -1,
+        "use global_max_connections, and persistent_client_expiration for sessions of clients that stay away"),
     "max_inflight_bytes": (values.integer(0), 0,
         "use max_inflight_messages; what a client leaves unread is limited by max_output_buffer"),
     "max_qos": (values.integer(0, 2), 2,
         "this broker has no such limit, of which MQTT 3.1.1 cannot tell a client; limit what clients send instead"),
+    "max_topic_alias": (values.integer(0, 65535), 10, "the limit is always 10, the default of mosquitto"),
+    "maximum_qos": (values.integer(0, 2), 2, "it is the old name of max_qos"),
+    "proxy_protocol_v2_require_tls": (values.boolean, False, "it belongs to enable_proxy_protocol"),
     "set_tcp_nodelay": (values.boolean, True, "small packets leave at once; remove the line"),
     "upgrade_outgoing_qos": (values.boolean, False,
         "a message goes at the lower of its QoS and the subscription's [MQTT-3.8.4-6]; publish at the higher QoS"),
 }  # fmt: skip
 
+_PLUGIN = "use permission_hook"
 # Keys of mosquitto that this broker does not support: what to do instead.
 UNSUPPORTED = {
+    "accept_protocol_versions": "every listener speaks MQTT 5, 3.1.1 and 3.1; remove the line if all may connect",
     "allow_duplicate_messages": "overlapping subscriptions deliver once; remove the line",
-    "auth_plugin": "use permission_hook",
-    "auth_plugin_deny_special_chars": "use permission_hook",
+    "auth_plugin_deny_special_chars": _PLUGIN,
     "bind_interface": "give the interface's address with listener",
     "ciphers_tls1.3": "the default suites of TLS 1.3 are all safe; remove the line",
     "dhparamfile": "elliptic curves are used; remove the line",
+    "enable_proxy_protocol": "let the proxy send TCP as it is; the log then shows the proxy's address",
     "http_dir": "serve files with a web server",
     "log_facility": "remove the line",
-    "max_topic_alias": "the limit is always 10, the default of mosquitto; remove the line",
+    "max_topic_alias_broker": "the limit is the client's Topic Alias Maximum; remove the line",
     "memory_limit": "use max_queued_bytes_total",
-    "plugin": "use permission_hook",
+    "packet_buffer_size": "remove the line",
+    "plugin_load": "write plugin in place of plugin_use, or use permission_hook",
+    "plugin_use": "write plugin in its place, or use permission_hook",
     "psk_file": "Python's TLS has no pre-shared keys for servers before 3.13; use certfile, keyfile and cafile",
     "psk_hint": "it belongs to psk_file; use certfile, keyfile and cafile",
+    "retain_expiry_interval": "a retained message that has expired is never delivered; remove the line",
+    "retained_persistence": "use persistence",
+    "retry_interval": "messages are sent again only after a reconnection [MQTT-4.4.0-1]; remove the line",
     "tls_engine": "use keyfile",
     "tls_engine_kpass_sha1": "use keyfile",
     "tls_keyform": "use a keyfile in PEM",
@@ -214,7 +233,33 @@ UNSUPPORTED = {
     "websockets_headers_size": "requests may have 8192 bytes; remove the line",
     "websockets_log_level": "use log_type debug",
 }
-UNSUPPORTED_PREFIXES = {"auth_opt_": "use permission_hook", "plugin_opt_": "use permission_hook"}
+UNSUPPORTED_PREFIXES = {"auth_opt_": _PLUGIN, "plugin_opt_": _PLUGIN}
+
+# The plugins of mosquitto 2.1 that do what a key of this broker does: {name of the plugin's file: that key}. The option
+# `plugin_opt_KEY` below the plugin has the value.
+PLUGIN_KEYS = ("plugin", "global_plugin", "auth_plugin")
+PLUGINS = {"mosquitto_acl_file": "acl_file", "mosquitto_password_file": "password_file"}
+
+# The keys of FIXED and UNSUPPORTED that --lenient ignores with a warning. None of them restricts who connects, what a
+# client may do or how much it may use. Every other key, and an unknown one, stays an error: ignoring it could leave
+# the broker open.
+LENIENT = frozenset({
+    "allow_duplicate_messages",
+    "dhparamfile",
+    "disable_client_cert_date_checks",
+    "enable_control_api",
+    "http_dir",
+    "log_facility",
+    "max_topic_alias_broker",
+    "packet_buffer_size",
+    "retain_expiry_interval",
+    "retry_interval",
+    "set_tcp_nodelay",
+    "tls_keyform",
+    "upgrade_outgoing_qos",
+    "websockets_headers_size",
+    "websockets_log_level",
+})  # fmt: skip
 
 
 def table() -> str:

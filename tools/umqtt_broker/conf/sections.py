@@ -1,19 +1,20 @@
 """Assigns the lines of a configuration to sections: of a listener, of a bridge or of the whole broker."""
 
 import difflib
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .bridge import ALIASES, BRIDGE_KEYS
 from .bridge import UNSUPPORTED as BRIDGE_UNSUPPORTED
-from .keys import FIXED, KEYS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
+from .keys import FIXED, KEYS, LENIENT, PLUGIN_KEYS, PLUGINS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
 from .lines import Line, Problems
 from .values import Parser
 
 _OF_LISTENERS = ("listener", "tls")
 _OF_BRIDGES = BRIDGE_KEYS.keys() | ALIASES.keys() | BRIDGE_UNSUPPORTED.keys()
-_NAMES = (*KEYS, *FIXED, *UNSUPPORTED, *_OF_BRIDGES)
+_NAMES = (*KEYS, *FIXED, *UNSUPPORTED, *PLUGIN_KEYS, *_OF_BRIDGES)
 _WRONG = object()
 _SHOWN_KEY = 60
 
@@ -55,13 +56,18 @@ class ConfigSections:
 
 
 class Reader:
-    """Assigns lines to sections, and notes every wrong line in the problems."""
+    """Assigns lines to sections, and notes every wrong line in the problems.
+
+    lenient: the keys in LENIENT are warnings where they are not supported.
+    """
 
     def __init__(self, problems: Problems, lenient: bool) -> None:
         self._problems = problems
         self._lenient = lenient
         self._sections = ConfigSections()
         self._section = self._sections.default
+        # The last plugin line whose option, the key here, is still to come.
+        self._plugin: tuple[Line, str] | None = None
 
     def read(self, lines: Iterable[Line]) -> ConfigSections:
         """Return the sections of the lines."""
@@ -70,10 +76,16 @@ class Reader:
                 self._take_bridge(line)
             elif line.key in KEYS:
                 self._take(KEYS[line.key], line)
+            elif line.key in PLUGIN_KEYS:
+                self._take_plugin(line)
+            elif self._plugin and line.key == f"plugin_opt_{self._plugin[1]}":
+                self._take(KEYS[self._plugin[1]], line)
+                self._plugin = None
             elif line.key in FIXED:
                 self._take_fixed(line)
             else:
                 self._unknown(line)
+        self._check_plugin()
         self._check_default()
         return self._sections
 
@@ -152,28 +164,46 @@ class Reader:
         else:
             self._problems.at(line, f"{line.key} belongs to a bridge — write `connection NAME` above it")
 
+    def _take_plugin(self, line: Line) -> None:
+        """Read mosquitto's ACL and password plugins as the keys that do the same; other plugins are errors."""
+        self._check_plugin()
+        key = PLUGINS.get(os.path.basename(line.value).partition(".")[0])
+        if key is None:
+            self._problems.at(line, f"{line.key} is not supported — use permission_hook")
+        elif line.key == "global_plugin" and self._sections.per_listener:
+            self._problems.at(line, f"{line.key} is not supported here — write {key} FILE below each listener")
+        else:
+            self._plugin = line, key
+
+    def _check_plugin(self) -> None:
+        if self._plugin is not None:
+            line, key = self._plugin
+            self._problems.at(line, f"{line.key} {line.value} has no plugin_opt_{key} — write: {key} FILE")
+            self._plugin = None
+
     def _take_fixed(self, line: Line) -> None:
         parse, only, why = FIXED[line.key]
         value = self._parse(line.key, parse, line)
         if value is not _WRONG and value != only:
-            self._report(line.file, line.number, f"{line.key} {line.value} is not supported — {why}")
+            self._report(line, f"{line.key} {line.value} is not supported — {why}")
 
-    @property
-    def _report(self) -> Callable[[str, int, str], None]:
-        return self._problems.warn if self._lenient else self._problems.error
+    def _report(self, line: Line, text: str) -> None:
+        if self._lenient and line.key in LENIENT:
+            self._problems.warn(line.file, line.number, text)
+        else:
+            self._problems.at(line, text)
 
     def _unknown(self, line: Line) -> None:
         """Report an unknown or unsupported key. Its value is not shown, since it may be a secret."""
-        report = self._report
         remedy = UNSUPPORTED.get(line.key) or next(
             (text for prefix, text in UNSUPPORTED_PREFIXES.items() if line.key.startswith(prefix)), None
         )
         if remedy is not None:
-            report(line.file, line.number, f"{line.key} is not supported — {remedy}")
+            self._report(line, f"{line.key} is not supported — {remedy}")
             return
         nearest = difflib.get_close_matches(line.key.lower(), _NAMES, 1)
         hint = f"did you mean {nearest[0]}?" if nearest else "docs/broker.md has all keys"
-        report(line.file, line.number, f"unknown key {line.key[:_SHOWN_KEY]!r} — {hint}")
+        self._problems.at(line, f"unknown key {line.key[:_SHOWN_KEY]!r} — {hint}")
 
     def _check_default(self) -> None:
         """Report settings above the first `listener` line: they would belong to a listener that nobody asked for."""

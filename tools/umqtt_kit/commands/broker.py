@@ -14,7 +14,7 @@ _STORE = "umqtt-broker.db"
 
 @click.command()
 @click.option("-c", "--config", type=click.Path(), metavar="FILE", help="Configuration in mosquitto.conf's syntax.")
-@click.option("--lenient", is_flag=True, help="Unknown keys in FILE are warnings, not errors.")
+@click.option("--lenient", is_flag=True, help="Unsupported keys in FILE that restrict nothing are warnings.")
 @click.option("--test-config", is_flag=True, help="Check FILE and everything it names, and end.")
 @click.option(
     "-p", "--port", type=click.IntRange(0, 65535), help=f"Port to listen on; 0 picks a free one.  [default: {_PORT}]"
