@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import logging
 import re
 import shutil
 import socket
@@ -75,18 +76,44 @@ def test_a_chain_that_cafile_completes_is_sent(
     assert answer(broker.port, pki.context("good" if require_certificate else "")) == CONNACK
 
 
-@pytest.mark.parametrize(("version", "is_let_in"), [(ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)])
-def test_an_older_tls_version_than_the_lowest_is_refused(
-    start_broker: StartBroker, pki: Pki, version: ssl.TLSVersion, is_let_in: bool
-) -> None:
+def test_tls_of_the_lowest_version_is_let_in(start_broker: StartBroker, pki: Pki) -> None:
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls(tls_version="tlsv1.3")),))
-    context = pki.context()
-    context.maximum_version = version
-    if is_let_in:
-        assert answer(broker.port, context) == CONNACK
-    else:
-        with pytest.raises(ssl.SSLError):
-            answer(broker.port, context)
+    assert answer(broker.port, pki.context()) == CONNACK
+
+
+@pytest.mark.parametrize(
+    ("certificate", "options", "alert", "reason"),
+    [
+        ("", {}, "CERTIFICATE_REQUIRED", "no certificate"),
+        ("bad", {}, "CERTIFICATE_REVOKED", "its certificate is not valid (certificate revoked)"),
+        ("expired", {}, "CERTIFICATE_EXPIRED", "its certificate is not valid (certificate has expired)"),
+        ("stranger", {}, "UNKNOWN_CA", "its certificate is not valid (unable to get local issuer certificate)"),
+        ("good", {"tls_version": "tlsv1.3"}, "PROTOCOL_VERSION", "its version of TLS is below tls_version"),
+        ("good", {"ciphers": "ECDHE-ECDSA-AES256-GCM-SHA384"}, "HANDSHAKE_FAILURE", "none of its ciphers is allowed"),
+    ],
+)
+def test_a_handshake_that_fails_sends_its_alert_and_is_logged(
+    start_broker: StartBroker,
+    pki: Pki,
+    caplog: pytest.LogCaptureFixture,
+    certificate: str,
+    options: dict[str, str],
+    alert: str,
+    reason: str,
+) -> None:
+    """Planted: the socket is closed without the alert, which clients take for a wrong port."""
+    caplog.set_level(logging.INFO)
+    tls = pki.tls(cafile=pki.path("ca.pem"), crlfile=pki.path("crl.pem"), require_certificate=True, **options)
+    broker = start_broker(listeners=(Listener(port=0, tls=tls),))
+    context = pki.context(certificate)
+    if options:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+    with pytest.raises(ssl.SSLError, match=f"ALERT_{alert}"):
+        answer(broker.port, context, b"")  # with TLS 1.3 the client learns of the refusal when it reads
+    broker.wait_until(lambda: any("TLS" in one for one in broker.stats.malformed))
+    broker.wait_until(lambda: bool(caplog.records))
+    assert f"a client from 127.0.0.1 refused: TLS handshake failed: {reason}" in caplog.messages
 
 
 @pytest.mark.parametrize("protocol", ["mqtt", "websockets"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import socket
@@ -15,7 +14,7 @@ from ..settings.broker import BrokerConfig, Listener, Tls, is_loopback
 from ..stats import Stats
 from .sockets import identity_of, open_tcp, open_unix
 from .stream import Acceptor, StreamServer
-from .tls import expires_at, make_context
+from .tls import expires_at, handshake_socket, make_context, reason_of
 from .websocket.stream import Upgrade
 
 # Makes the protocol of a network connection, which gets plain bytes from every kind of transport.
@@ -28,8 +27,6 @@ _BEGIN_AT_ONCE = 8
 
 # Accepted clients of one listening socket whose handshake has not begun. See Shares.to_yield() for one more.
 _MAX_WAITING = 4096
-
-_log = logging.getLogger(__name__)
 
 
 class BoundListener:
@@ -80,7 +77,9 @@ class BoundListener:
         loop = asyncio.get_running_loop()
         for listening in self.sockets:
             if self.context is not None:
-                self._servers.append(_TlsServer(self, listening, self._config, self._stats, self._make_room))
+                self._servers.append(
+                    _TlsServer(self, listening, self._config, self._stats, self._refusals, self._make_room)
+                )
                 continue
             self._servers.append(StreamServer(loop, listening, self.new_protocol, self._make_room))
 
@@ -151,11 +150,13 @@ class _TlsServer:
         listening: socket.socket,
         config: BrokerConfig,
         stats: Stats,
+        refusals: RefusalLog,
         make_room: Callable[[], bool],
     ) -> None:
         self._bound_listener = bound_listener
         self._config = config
         self._stats = stats
+        self._refusals = refusals
         self._loop = asyncio.get_running_loop()
         self.waiting: Shares[socket.socket] = Shares()
         # The timers that close them, and those of them that have sent a byte.
@@ -251,7 +252,10 @@ class _TlsServer:
             self._next_turn = self._loop.call_soon(self._begin_handshakes)
 
     async def _shake_hands(self, client: socket.socket) -> None:
+        address = ""
         try:
+            address = client.getpeername()[0]
+            handshake_socket.set(client)
             await self._loop.connect_accepted_socket(
                 self._bound_listener.new_protocol,
                 client,
@@ -259,18 +263,16 @@ class _TlsServer:
                 ssl_handshake_timeout=self._config.connect_timeout,
             )
         except ssl.SSLError as error:
-            reason = error.reason or "broken off"
-            self._stats.malformed[f"TLS {reason}"] += 1
-            _log.info("TLS handshake failed: %s", reason)
+            self._stats.malformed[f"TLS {error.reason or 'broken off'}"] += 1
+            self._refusals.refused(self._loop.time(), address, f"TLS handshake failed: {reason_of(error)}")
         except ConnectionError as error:
             # A handshake that takes too long ends as ConnectionAbortedError.
             if isinstance(error, ConnectionAbortedError):
                 self._stats.connect_timeouts += 1
             else:
                 self._stats.malformed["TLS broken off"] += 1
-        except OSError as error:
+        except OSError:
             self._stats.malformed["TLS broken off"] += 1
-            _log.info("TLS handshake failed: %s", error)
 
 
 def open_listeners(

@@ -1,11 +1,15 @@
 """TLS of listeners and bridges: makes contexts from their settings, and reads the name in a client's certificate."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import ssl
 import stat
 import time
 from asyncio import sslproto
+from contextvars import ContextVar
+from typing import Any
 
 from ..errors import ConfigError
 from ..settings.bridge import BridgeConfig
@@ -34,9 +38,54 @@ EXPIRES_SOON = 30 * 86_400
 sslproto.SSLProtocol.max_size = 16 * 1024
 
 
+# The socket of the handshake that runs in this context.
+handshake_socket: ContextVar[socket.socket] = ContextVar("handshake_socket")
+
+
+class _Handshake(ssl.SSLObject):
+    """Sends the alert of a handshake that fails [RFC 8446, 6.2]: asyncio closes the socket without it."""
+
+    outgoing: ssl.MemoryBIO
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            with contextlib.suppress(OSError):  # the client has gone, or takes no more bytes
+                handshake_socket.get().send(self.outgoing.read())
+            raise
+
+
+class _Context(ssl.SSLContext):
+    sslobject_class = _Handshake
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
+        handshake = super().wrap_bio(incoming, outgoing, *args, **options)
+        assert isinstance(handshake, _Handshake)
+        handshake.outgoing = outgoing
+        return handshake
+
+
+_REASONS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
+    "UNSUPPORTED_PROTOCOL": "its version of TLS is below tls_version",
+    "NO_SHARED_CIPHER": "none of its ciphers is allowed",
+}
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Return why a handshake failed, for the log: what is wrong with the client's certificate, or OpenSSL's reason."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid ({error.verify_message})"
+    reason = error.reason or "broken off"
+    return _REASONS.get(reason, reason.lower().replace("_", " "))
+
+
 def make_context(tls: Tls) -> ssl.SSLContext:
     """Return the TLS context of a listener; reads the files anew. Raises ConfigError, which names the wrong file."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.tls_version]
     # A renegotiation costs the server a handshake and the client nothing.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
