@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -149,12 +150,17 @@ def test_what_a_running_broker_uses_is_no_mistake(conf: Path, tmp_path: Path) ->
         assert broker.stop() == 0
 
 
-def test_http_needs_no_file(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "broker.db", "--http", str(reserved_port())) as broker:
+def test_http_alone_prints_its_address_and_where_the_token_is(tmp_path: Path) -> None:
+    """Planted: --http without a store asks for http_token_file, a key of a file that nobody wrote."""
+    port = reserved_port()
+    with BrokerProcess(tmp_path / "broker.db", "--http", str(port)) as broker:
         assert (tmp_path / "broker.db.token").stat().st_mode & 0o777 == 0o600
-        assert broker.stop() == (0, "")
-    result = run_broker("-p", "0", "--http", "1")
-    assert result.returncode == 2 and "HTTP needs a file for its token" in result.stderr
+        assert broker.stop() == (0, f"live page: http://127.0.0.1:{port}/, token in {tmp_path}/broker.db.token\n")
+    port = reserved_port()
+    with BrokerProcess(":memory:", "--http", str(port)) as broker:
+        code, printed = broker.stop()
+    assert code == 0
+    assert re.fullmatch(rf"live page: http://127\.0\.0\.1:{port}/#token=[\w-]{{43}}\n", printed)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ mistake says why.
 import argparse
 import asyncio
 import gc
+import secrets
 import sys
 from typing import Any
 
@@ -19,6 +20,7 @@ from .errors import BrokerError
 from .log import LogConfig
 from .process import EXIT_USAGE, Process
 from .settings.broker import MEMORY, BrokerConfig
+from .settings.redis_url import is_redis_url
 from .start_check import problems_of
 from .transport.event_loop import new_event_loop
 
@@ -77,7 +79,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         type=int,
         dest="http_port",
         metavar="PORT",
-        help="serve metrics, the admin API and the live page on this port of 127.0.0.1; needs --store",
+        help="serve metrics, the admin API and the live page on this port of 127.0.0.1",
     )
     parser.add_argument(
         "--allow-anonymous",
@@ -122,6 +124,9 @@ def _configuration(options: argparse.Namespace) -> Configuration:
         return configuration
     # Without a file no log was configured; errors are still shown.
     config = BrokerConfig(accept_loss=options.accept_loss, **_settings(options))
+    if config.http_port and (config.store == MEMORY or is_redis_url(config.store)):
+        # There is no place for a file beside the store, and no key for one on a command line.
+        config.http_token = secrets.token_urlsafe(32)
     return Configuration(config, LogConfig(types=("error", "warning")))
 
 

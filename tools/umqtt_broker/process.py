@@ -16,6 +16,7 @@ from .conf import Configuration, load
 from .conf.lines import ConfigFileError
 from .errors import BrokerError, ConfigError, LeaseLost
 from .log import NOTICE
+from .observation.token_file import token_path
 from .transport.open_files import make_room
 
 EXIT_USAGE = 2
@@ -76,9 +77,15 @@ class Process:
         """Serve until a signal stops the broker or its store is lost. Returns True if the store is lost."""
         for address in broker.addresses():
             print(f"listening on {address}", flush=True)
-        if broker.observation.link is not None and sys.stderr.isatty():
-            # The link contains the token: show it only on the terminal that started the broker, never in a log.
-            print(f"live page: {broker.observation.link}", file=sys.stderr)
+        server = broker.observation.server
+        # With a configuration file, what is on standard error may be a log of JSON objects.
+        if server is not None and (not self._path or sys.stderr.isatty()):
+            # The link contains the token. If a file keeps it, show it only on the terminal that started the broker, and
+            # never in a log; a token of this run is nowhere else.
+            config = self._configuration.broker
+            is_shown = config.http_token or sys.stderr.isatty()
+            where = f"#token={server.token}" if is_shown else f", token in {token_path(config)}"
+            print(f"live page: http://{server.name}/{where}", file=sys.stderr)
         # Log only after the `listening on` line, which must be the first on standard output even if the log goes there.
         self._warn(self._configuration.warnings)
         _log.log(NOTICE, "running, %s", ", ".join(broker.addresses()))

@@ -61,15 +61,6 @@ class Observation:
             await self.server.stop()
             self.server = None
 
-    @property
-    def link(self) -> str | None:
-        """The page's address with the token in its fragment, to be shown only on a terminal; None without a page.
-
-        A browser does not send the fragment, and the page removes it from the address bar at once.
-        """
-        server = self.server
-        return None if server is None else f"http://{server.name}/#token={server.token}"
-
     async def _publish(self, survey: Survey) -> None:
         """Publish the topics now and every sys_interval seconds, which a reload may change at any time."""
         now, config = self._broker.loop.time, self._broker.config

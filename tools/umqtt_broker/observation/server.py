@@ -64,7 +64,7 @@ class Server:
         """Listen. Raises ConfigError for an unsafe setting, BrokerError if it cannot listen on the address."""
         config = self._broker.config
         check_loopback(config.http_host)
-        self.token = read_or_create(token_path(config))
+        self.token = config.http_token or read_or_create(token_path(config))
         listening = _listen(config.http_host, config.http_port)
         self.host, self.port = listening.getsockname()[:2]
         self._guard = Guard(

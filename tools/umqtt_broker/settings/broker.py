@@ -131,6 +131,7 @@ class BrokerConfig:
     sys_interval: seconds between two publications of $SYS; 0: none.
     http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
     http_token_file: the file with the token that a request must send; "": beside the store.
+    http_token: the token itself, which is valid for this run; "": that of the file.
     bridges: links to other brokers, and the topics shared with them.
     """
 
@@ -171,6 +172,7 @@ class BrokerConfig:
     http_host: str = "127.0.0.1"
     http_port: int = 0
     http_token_file: str = ""
+    http_token: str = field(default="", repr=False)
     bridges: tuple[BridgeConfig, ...] = ()
 
     def all_listeners(self) -> tuple[Listener, ...]:

@@ -32,7 +32,7 @@ _STORE = "umqtt-broker.db"
     "--http",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Serve metrics, the admin API and the live page on a port of 127.0.0.1; the token is beside the store.",
+    help="Serve metrics, the admin API and the live page on a port of 127.0.0.1, and print where the token is.",
 )
 @click.option("--allow-anonymous", is_flag=True, help="Let anyone in who can reach the address.")
 @click.option(

@@ -105,7 +105,7 @@ async function poll() {
 
 function failed(error) {
   if (error.status === 401) {
-    lock(token ? "This token is wrong. Look again in the token file; it may have been replaced." : "");
+    lock(token ? "This token is wrong. Look again where the broker says it is; a restart may have replaced it." : "");
     return;
   }
   failures += 1;
