@@ -197,6 +197,8 @@ def test_a_sensor_that_is_missing_or_given_a_wrong_argument_is_a_failure(cable: 
         assert "umqtt deploy --sensors" in found["sensor nowhere"]["remedy"]
         assert "wrong" in found["sensor chip"]["text"] and "sensors=" in found["sensor chip"]["remedy"]
         assert found["sensor front"]["state"] == "ok"
+        # Planted: a subscription that is granted counts as telemetry that was seen.
+        assert ("shows its telemetry" in found["broker from here"]["text"]) == runs, found["broker from here"]
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["beside the firmware", "at the prompt"])

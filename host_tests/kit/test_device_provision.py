@@ -47,6 +47,16 @@ def certificate(folder: Path) -> Path:
     return folder / "ca.pem"
 
 
+def test_a_device_id_with_a_dot_is_warned_of(cable: Cable):
+    """RabbitMQ makes levels of a topic of it: readings are acknowledged, and no collector gets them."""
+    with cable.board(files={"settings.json": json.dumps({"device_id": "pump.7", "brokers": [BROKER]}).encode()}):
+        answer = cable.umqtt("provision", "--set", "interval_ms=500")
+        assert answer.code == 0 and "pump.7 has a dot: RabbitMQ" in answer.stderr, answer
+        answer = cable.umqtt("doctor", "--json")
+        (found,) = [one for one in answer.json["checks"] if one["name"] == "device id"]
+        assert found["state"] == "warn" and found["text"].startswith("pump.7 has a dot")
+
+
 def test_values_from_a_file_reach_the_board_and_no_secret_the_screen(cable: Cable, tmp_path: Path):
     with cable.board() as board:
         file = private(tmp_path / "pump.json", json.dumps(VALUES))

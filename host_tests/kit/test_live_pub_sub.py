@@ -47,6 +47,15 @@ def at(port: int, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"mqtt://127.0.0.1:{port}"
 
 
+def test_a_client_id_is_used_where_the_broker_wants_a_certain_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Planted: --client-id is ignored."""
+    with broker(tmp_path, "allow_anonymous true", "clientid_prefixes lab-") as port:
+        at = ("--broker", f"mqtt://127.0.0.1:{port}", "--connect-timeout", "5")
+        assert run(["pub", "a", "b", *at]) == 4
+        assert "it does not accept the client id" in capsys.readouterr().err
+        assert run(["pub", "a", "b", *at, "--client-id", "lab-1"]) == 0
+
+
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     return f"test/{request.node.name.partition('[')[0]}"

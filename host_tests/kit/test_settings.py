@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from cable import Cable, broker
 from owner import own
+from umqtt_broker.protocol.topics import has_wildcard
+from umqtt_broker.routing.retained import RetainedMessages
 from umqtt_kit.deploy.build import build
 from umqtt_kit.desired import Group, desired_of, read_groups
 from umqtt_kit.device_commands import known_devices
@@ -72,6 +74,25 @@ def _rows(cable: Cable, port: int, *arguments: str) -> tuple[int, dict[str, tupl
     answer = cable.umqtt("settings", *arguments, "--broker", f"mqtt://127.0.0.1:{port}", "--json")
     assert answer.stdout, answer.stderr
     return answer.code, {row["device"]: (row["state"], row["text"]) for row in answer.json["devices"]}
+
+
+def test_devices_are_asked_one_by_one_where_wildcards_bring_no_retained_messages(
+    cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As at RabbitMQ 3.10. Planted: an empty fleet is shown, and nothing is said of it."""
+    walk = RetainedMessages.walk
+    monkeypatch.setattr(RetainedMessages, "walk", lambda all, one: iter(()) if has_wildcard(one) else walk(all, one))
+    with broker(tmp_path) as port:
+        payload = json.dumps({"id": "1", "cmd": "set", "args": {"settings": {"interval_ms": 500}}})
+        where = ("--broker", f"mqtt://127.0.0.1:{port}")
+        assert cable.umqtt("pub", "--retain", "fleet/pump-1/desired", payload, *where).code == 0
+        reported = json.dumps({"boot": "1-a", "settings": {"interval_ms": 500}})
+        assert cable.umqtt("pub", "--retain", "fleet/pump-1/reported", reported, *where).code == 0
+        answer = cable.umqtt("settings", "show", *where)
+        assert "umqtt settings show DEVICE" in answer.stderr and "pump-1" not in answer.stdout
+        assert _rows(cable, port, "show", "pump-1")[1] == {"pump-1": ("as desired", "")}
+        file = _file(tmp_path, "[group.a]\ndevices = ['pump-1']\nsettings = {interval_ms = 500}\n")
+        assert _rows(cable, port, "apply", str(file)) == (0, {"pump-1": ("as desired", "")})
 
 
 def _start(board: VirtualBoard, port: int, device: str, secrets: dict) -> None:

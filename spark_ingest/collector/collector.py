@@ -116,6 +116,8 @@ class Collector:
         checking = threading.Thread(target=self._check_nodes, name=f"{self.config.name} nodes", daemon=True)
         if len(parse_nodes(self.config.broker)[1]) > 1:
             checking.start()
+        if "." in self.config.client_id:
+            self._say("client_id", f"NATS refuses the client id {self.config.client_id}, because of its dot")
         for one, other in overlapping_filters(self._filters):
             self._say("overlap", f"{one} and {other} select some topics both: some brokers send their messages twice")
         try:

@@ -32,6 +32,8 @@ from umqtt_kit.strict_json import loads
 # After this long without a message, all retained messages are taken to have come.
 _QUIET_S = 0.5
 _SENT_WITHIN_S = 30.0
+_LEAVES = ("status", "desired", "reported")
+_WILDCARDS = frozenset("*?[")
 # Settings that a group cannot have: they make a device another one, or say which commands it trusts.
 _NOT_DESIRED = ("device_id", "unsigned_commands")
 
@@ -103,12 +105,17 @@ def _group(where: str, name: str, group: Any) -> Group:
     return Group(name, tuple(devices), settings)
 
 
+def named_in(groups: Iterable[Group]) -> list[str]:
+    """Return the ids that groups name, without their patterns."""
+    return sorted({one for group in groups for one in group.devices if not set(one) & _WILDCARDS})
+
+
 def desired_of(groups: Iterable[Group], known: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the desired settings of each device that a group names. known: the ids at the broker."""
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
         for pattern in group.devices:
-            named = fnmatch.filter(known, pattern) if set(pattern) & set("*?[") else [pattern]
+            named = fnmatch.filter(known, pattern) if set(pattern) & _WILDCARDS else [pattern]
             for device in named:
                 found[device] = found.get(device, {}) | group.settings
     return dict(sorted(found.items()))
@@ -143,11 +150,13 @@ class _Device:
 class Twins:
     """What the broker retains about all devices, kept up to date within the context.
 
+    devices: those that are asked for one by one. RabbitMQ sends no retained messages to filters with wildcards.
     Raises KitError (exit code 4).
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, devices: Iterable[str] = ()) -> None:
         self._devices: dict[str, _Device] = {}
+        self._asked = tuple(devices)
         self._where = access.where
         self._retained = 0
         self._link = Link(access, on_message=self._take)
@@ -155,7 +164,8 @@ class Twins:
     def __enter__(self) -> Self:
         self._link.__enter__()
         try:
-            self._link.subscribe(*(f"fleet/+/{leaf}" for leaf in ("status", "desired", "reported")))
+            names = ("+", *self._asked)
+            self._link.subscribe(*(f"fleet/{name}/{leaf}" for name in names for leaf in _LEAVES))
             # Brokers send retained messages before they acknowledge this later subscription, but if there are many,
             # some may come after it: wait until no more come.
             self._link.subscribe("fleet/+/reply")

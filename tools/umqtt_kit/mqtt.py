@@ -71,7 +71,8 @@ class Access:
     """How to reach a broker. repr() shows no secret.
 
     addresses: mqtt://host:port or mqtts://host:port, tried in turn; ca, cert, key: PEM; timeout_s: for each address;
-    protocol: 4 for MQTT 3.1.1, or 5; others: further brokers of the fleet, each with devices of its own.
+    protocol: 4 for MQTT 3.1.1, or 5; client_id: "" for one of this process; others: further brokers of the fleet, each
+    with devices of its own.
     """
 
     addresses: tuple[str, ...]
@@ -82,6 +83,7 @@ class Access:
     key: bytes | None = field(default=None, repr=False)
     timeout_s: float = 10.0
     protocol: int = _PROTOCOLS[_DEFAULT_VERSION]
+    client_id: str = ""
     others: tuple[Access, ...] = ()
 
     @property
@@ -117,7 +119,8 @@ def _with_broker_options(
     @functools.wraps(function)
     def with_access(
         *arguments: Any, broker: tuple[str, ...], username: str | None, password_file: Path | None, ca: Path | None,
-        cert: Path | None, key: Path | None, connect_timeout: float, mqtt_version: str, **options: Any,
+        cert: Path | None, key: Path | None, connect_timeout: float, mqtt_version: str, client_id: str,
+        **options: Any,
     ) -> Any:  # fmt: skip
         given = {
             "username": username, "password_file": password_file, "ca": ca, "cert": cert, "key": key,
@@ -125,12 +128,14 @@ def _with_broker_options(
         }  # fmt: skip
         access = None
         if wanted(options):
-            access = make_access(broker, **for_chosen_broker(given), timeout_s=connect_timeout)
+            access = make_access(broker, **for_chosen_broker(given), timeout_s=connect_timeout, client_id=client_id)
         return function(*arguments, access=access, **options)
 
     for option in (
         click.option("-V", "--mqtt-version", type=click.Choice(list(_PROTOCOLS)), default=_DEFAULT_VERSION,
                      show_default=True, help="What is spoken with the broker."),
+        click.option("--client-id", default="", metavar="ID",
+                     help="For a broker that binds rights to it.  [default: one of this process]"),
         click.option("--connect-timeout", type=Finite(min=0.1), default=10.0, show_default=True,
                      metavar="SECONDS", help="How long to wait for the first connection."),
         click.option("--key", type=_FILE, help="Its private key."),
@@ -169,7 +174,7 @@ def for_chosen_broker(given: dict[str, Any]) -> dict[str, Any]:
 def make_access(
     brokers: Sequence[str], username: str | None = None, password_file: Path | None = None, ca: Path | None = None,
     cert: Path | None = None, key: Path | None = None, timeout_s: float = 10.0,
-    mqtt_version: str | None = None, environment: Mapping[str, str] = os.environ,
+    mqtt_version: str | None = None, environment: Mapping[str, str] = os.environ, client_id: str = "",
 ) -> Access:  # fmt: skip
     """Return an Access for the user's options; the password comes from a file, UMQTT_PASSWORD or the terminal.
 
@@ -186,9 +191,7 @@ def make_access(
     if contents[0] is None and any(broker.startswith("mqtts:") for broker in brokers):
         contents[0] = _trusted_here()
     protocol = _PROTOCOLS[mqtt_version or _DEFAULT_VERSION]
-    each = [
-        Access((broker,), username, password, *contents, timeout_s=timeout_s, protocol=protocol) for broker in brokers
-    ]
+    each = [Access((broker,), username, password, *contents, timeout_s, protocol, client_id) for broker in brokers]
     return replace(each[0], others=tuple(each[1:]))
 
 
@@ -350,7 +353,7 @@ class Link:
             return Client(
                 # Without these numbers two links of this process would share a client id, and the broker would end
                 # one of them.
-                session or f"umqtt-{os.getpid()}-{next(_NUMBERS)}",
+                session or access.client_id or f"umqtt-{os.getpid()}-{next(_NUMBERS)}",
                 access.addresses,
                 keep_alive=_KEEP_ALIVE_S,
                 clean_session=session is None,

@@ -74,20 +74,22 @@ def test_a_broker_that_sends_a_copy_for_each_subscription_fills_no_spool_twice(m
     """mosquitto 2.0 does. Planted: all filters are subscribed to."""
     log, state = tmp_path / "log", tmp_path / "status.json"
     command = [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{mosquitto}"]
-    command += ["--spool", tmp_path / "spool", "--name", "north", "--log", "json", "--status", state]
+    command += ["--spool", tmp_path / "spool", "--name", "north.1", "--log", "json", "--status", state]
     for topic_filter in ("fleet/#", "fleet/+/telemetry", "fleet/pump/+", "other/+/log", "other/x/#"):
         command += ["--topic", topic_filter]
     with log.open("wb") as err, Process(command, stderr=err) as one:
-        one.wait_for_line("subscribed north")
+        one.wait_for_line("subscribed north.1")
         client = publisher(mosquitto)
         for number in range(50):
             client.publish("fleet/pump/telemetry", b"%d" % number, qos=1)
         client.publish("fleet/pump/telemetry", b"last", qos=1).wait_for_publish(60)
         client.disconnect()
         client.loop_stop()
-        eventually(lambda: b"last" in payloads(tmp_path / "spool"), "all came")
+        eventually(lambda: b"last" in payloads(tmp_path / "spool", "north.1"), "all came")
         assert one.terminate()[0] == 0
-    assert max(Counter(payloads(tmp_path / "spool")).values()) == 1
-    (told,) = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "overlap"]
+    assert max(Counter(payloads(tmp_path / "spool", "north.1")).values()) == 1
+    lines = list(map(json.loads, log.read_text().splitlines()))
+    assert any(line["event"] == "client_id" and "NATS refuses the client id" in line["message"] for line in lines), lines
+    (told,) = [line for line in lines if line["event"] == "overlap"]
     assert (told["level"], "other/+/log and other/x/#" in told["message"]) == ("warning", True)
     assert status(state)["messages"] == 51

@@ -167,6 +167,11 @@ def _many(file: Path, as_json: bool) -> int:
 
 
 def _report(done: list[Provisioned], as_json: bool) -> None:
+    from umqtt_kit.provision.write import about_dot
+
+    for one in done:
+        if problem := about_dot(one.device_id):
+            say(problem)
     if as_json:
         click.echo(json.dumps({"boards": [one.as_dict() for one in done]}))
         return

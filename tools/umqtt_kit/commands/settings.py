@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_table
+from umqtt_kit.console import print_table, say
 from umqtt_kit.groups import CommandGroup
 from umqtt_kit.mqtt import broker_options
 
@@ -45,28 +45,37 @@ def apply(file: Path, timeout: float, access: Access, as_json: bool) -> int:
     Example:
       umqtt settings apply fleet.toml
     """
-    from umqtt_kit.desired import Twins, desired_of, read_groups
+    from umqtt_kit.desired import Twins, desired_of, named_in, read_groups
 
     groups = read_groups(file)
-    with Twins(access) as twins:
+    with Twins(access, named_in(groups)) as twins:
         desired = desired_of(groups, twins.known)
         twins.apply(desired, timeout)
         return _show([twins.row(name) for name in desired], as_json)
 
 
 @settings.command()
+@click.argument("device", nargs=-1)
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(access: Access, as_json: bool) -> int:
+def show(device: tuple[str, ...], access: Access, as_json: bool) -> int:
     """Show which devices have the settings that are desired of them. Drift is exit code 5.
+
+    Name the devices where the broker does not say which there are, as RabbitMQ.
 
     \b
     Example:
       umqtt settings show --json
+      umqtt settings show pump-1 pump-2
     """
     from umqtt_kit.desired import Twins
 
-    with Twins(access) as twins:
+    with Twins(access, device) as twins:
+        if not twins.managed:
+            say(
+                f"{access.where} retains desired settings of no device, or sends none to a subscription with a wildcard"
+                " (RabbitMQ) — name the devices: umqtt settings show DEVICE"
+            )
         return _show([twins.row(name) for name in twins.managed], as_json)
 
 

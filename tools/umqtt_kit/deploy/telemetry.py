@@ -60,6 +60,10 @@ class Watch:
     ) -> None:
         self._link.__exit__(kind, error, trace)
 
+    def has_record(self, timeout_s: float) -> bool:
+        """Wait for a record of any boot. Returns whether one has come."""
+        return self._link.wait_for(lambda: bool(self._records), timeout_s)
+
     def first(self, after_boot: int, timeout_s: float, check: Callable[[], object] = lambda: None) -> dict[str, Any]:
         """Return the first record of a boot with a higher count; skip readings of earlier boots that come late.
 

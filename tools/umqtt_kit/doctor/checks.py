@@ -27,6 +27,7 @@ from umqtt_kit.device.trouble import HEAP_TOO_SMALL, LEAST_HEAP
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
+from umqtt_kit.provision.write import about_dot
 from umqtt_robust.errors import Refused
 from umqtt_robust.servers import parse_url
 
@@ -44,6 +45,7 @@ _EXPIRES_SOON_DAYS = 30
 _STARTS_WITHIN_S = 20.0
 _STARTED_AFTER_MS = 60_000
 _LOOK_AGAIN_S = 0.5
+_RECORD_WITHIN_S = 2.0
 # Values of WLAN.status() of the ports, in words; a number that is not here is shown as it is.
 _WIFI_STATUS = {
     200: "its beacons were lost",
@@ -121,6 +123,9 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
             yield from _tried(board, settings)
         access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
+    if problem := about_dot(device_id):
+        text, _, remedy = problem.partition(" — ")
+        yield Finding("device id", WARN, text, remedy)
     yield _broker_from_here(access, device_id)
     yield from certificates(access)
 
@@ -329,8 +334,12 @@ def _broker_from_board(board: Board, address: str) -> Finding:
 def _broker_from_here(access: Access, device_id: str) -> Finding:
     name = "broker from here"
     try:
-        with Watch(access, device_id):
-            return Finding(name, OK, "accepts the board's credentials, and shows its telemetry")
+        with Watch(access, device_id) as watch:
+            if watch.has_record(_RECORD_WITHIN_S):
+                return Finding(name, OK, "accepts the board's credentials, and shows its telemetry")
+            return Finding(
+                name, OK, f"accepts the board's credentials; no telemetry came within {_RECORD_WITHIN_S:g} s"
+            )
     except KitError as error:
         text, _, remedy = str(error).partition(" — ")
         if isinstance(error.__cause__, KitError) and isinstance(error.__cause__.__cause__, Refused):

@@ -91,6 +91,16 @@ def device_id(wanted: Target, info: Info) -> str:
     return str(wanted.settings.get("device_id") or info.unique_id or "")
 
 
+def about_dot(device_id: str) -> str:
+    """Return what is wrong with a device id for some brokers, and what to do; "" if it suits all."""
+    if "." not in device_id:
+        return ""
+    return (
+        f"{device_id} has a dot: RabbitMQ makes levels of a topic of it, so that nobody gets the readings, and NATS "
+        "refuses it as client id — give the device another id where the broker is one of these"
+    )
+
+
 def _put(board: Board, path: str, content: bytes) -> bool:
     if board.get(path) == content:
         return False
