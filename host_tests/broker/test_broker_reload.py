@@ -17,6 +17,8 @@ from configured_broker import ConfiguredBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
 from umqtt_broker.access.files import FilePermission
 from umqtt_broker.access.permission import Permission
+from umqtt_broker.clients import registry
+from umqtt_broker.routing import router
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBLISH
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -416,3 +418,38 @@ def test_a_window_that_grows_or_shrinks_counts_for_who_is_connected(start_broker
         reloaded(broker, max_inflight_messages=1)
         peer.send(encoder.acknowledgement(PUBACK, first[1].packet_id))
         assert peer.flush() == []
+
+
+class TurnCounter(Permission):
+    """Counts how many rights are looked up in one turn of the event loop, at most, and in all."""
+
+    def __init__(self) -> None:
+        self.all = self.most = self._in_this_turn = 0
+
+    def rights(self, client_id: bytes, username: bytes | None) -> None:
+        if not self._in_this_turn:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._in_this_turn += 1
+        self.all += 1
+        self.most = max(self.most, self._in_this_turn)
+
+    def _end_turn(self) -> None:
+        self._in_this_turn = 0
+
+
+def test_the_event_loop_has_turns_while_the_rights_of_very_many_sessions_are_looked_up(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a reload looks up the rights of all sessions in one turn."""
+    counter = TurnCounter()
+    broker = start_broker(permission=counter)
+    for number in range(30):
+        with Peer(broker.port) as peer:
+            peer.connect(b"%d" % number, clean_session=False)
+            peer.disconnect()
+    counter.all = counter.most = 0
+    for module in (registry, router):
+        monkeypatch.setattr(module, "SLICE", 0.0)
+    broker.call(broker.broker.reload)
+    broker.wait_until(lambda: counter.all == 30)
+    assert counter.most == 1

@@ -175,7 +175,7 @@ class Broker:
         self.router.flush()
         for connection in connections:
             connection.stop()
-        self.router.stop_removing()
+        self.router.stop_working()
         self.bound_listeners = []
         self._stop_ticking()
         try:

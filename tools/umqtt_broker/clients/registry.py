@@ -11,6 +11,7 @@ from ..access.permission import Peer, Permission, Rights
 from ..core.context import BrokerContext
 from ..core.due_times import DueTimes
 from ..core.queue_limits import QueueLimits
+from ..core.turns import SLICE
 from ..errors import MalformedPacket
 from ..log import log_connect, log_denied_will, log_disconnect
 from ..protocol.connect import Connect
@@ -450,20 +451,10 @@ class Sessions:
     # Reload
 
     def rights_changed(self) -> None:
-        """Look up all rights and limits again, because the settings have changed."""
-        for session in self._by_client_id.values():
-            if session.listener is None:
-                session.set_rights(self._recovered_rights(session))
-            else:
-                session.set_rights(self._permission(session.listener).rights(session.client_id, session.username))
-            session.settings_changed()
-            if session.connection is not None:
-                session.connection.bind()
-        for session in self if self._config.server_reference else ():
-            if session.connection is not None:
-                session.connection.send_away()
-        self._look_at_all_again()
-        self._router.forget_routes()
+        """Look up all rights and limits again, because the settings have changed.
+
+        Those of very many sessions take more than one slice: until then, the old ones apply to the rest.
+        """
         self._context.expiry.tick()
         limits = self._context.limits
         if limits is not None:
@@ -473,6 +464,33 @@ class Sessions:
             if limits is not None:
                 for session in (*self._by_client_id.values(), *self._router.shares):
                     limits.added(session, *session.waiting)
+        self._due.clear()
+        work, loop = self._look_up_again(), asyncio.get_running_loop()
+        until = loop.time() + SLICE
+        for _ in work:
+            if loop.time() >= until:
+                self._router.in_slices(work)
+                break
+        self._router.flush()
+
+    def _look_up_again(self) -> Iterator[None]:
+        """Look up the rights and limits of each session, in one step."""
+        for session in self:
+            if session.has_ended:
+                continue
+            if session.listener is None:
+                session.set_rights(self._recovered_rights(session))
+            else:
+                session.set_rights(self._permission(session.listener).rights(session.client_id, session.username))
+            session.settings_changed()
+            if session.connection is None:
+                self._expect(session)
+            else:
+                session.connection.bind()
+                if self._config.server_reference:
+                    session.connection.send_away()
+            yield
+        self._router.forget_routes()
         self._router.flush()
 
     def _new(self, key: bytes, client_id: bytes, mount: bytes, clean: bool) -> Session:

@@ -106,8 +106,8 @@ class Router:
         self._apart: dict[bytes, _Apart] = {}
         # About how many bytes both take; names that are removed one by one are not subtracted.
         self._routes_size = 0
-        # The removals of the subscriptions of ended sessions, which take more than one slice.
-        self._removals: deque[Iterator[None]] = deque()
+        # Work that takes more than one slice, such as to remove the subscriptions of ended sessions.
+        self._work: deque[Iterator[None]] = deque()
         # The session of the bridge or MQTT 5 client whose message is being published (the packet loop sets it for a
         # whole read), and the properties of that message.
         self.source: Session | None = None
@@ -458,9 +458,7 @@ class Router:
             deque(removal, 0)
             return
         self.forget_routes()
-        self._removals.append(removal)
-        if len(self._removals) == 1:
-            asyncio.get_running_loop().call_soon(self._go_on_removing)
+        self.in_slices(removal)
 
     def _remove_contents(self, session: Session, topic_filters: Iterable[bytes]) -> Iterator[None]:
         for topic_filter in topic_filters:
@@ -473,23 +471,29 @@ class Router:
                 queue.pop()
             yield
 
-    def _go_on_removing(self) -> None:
-        """Remove subscriptions of ended sessions for a slice."""
+    def in_slices(self, work: Iterator[None]) -> None:
+        """Take the steps of `work` in later turns of the event loop, a slice in each, behind other work that waits."""
+        self._work.append(work)
+        if len(self._work) == 1:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Work for a slice."""
         loop = asyncio.get_running_loop()
         until = loop.time() + SLICE
-        while self._removals:
-            for _ in self._removals[0]:
+        while self._work:
+            for _ in self._work[0]:
                 if loop.time() >= until:
-                    loop.call_soon(self._go_on_removing)
+                    loop.call_soon(self._go_on)
                     return
-            self._removals.popleft()
+            self._work.popleft()
 
-    def stop_removing(self) -> None:
-        """Leave the rest of ended sessions as it is, because the broker stops: the store does not keep it.
+    def stop_working(self) -> None:
+        """Leave the rest of the work, because the broker stops: the store does not keep what is left of ended sessions.
 
         It keeps groups, but a group without a member ends at the next start.
         """
-        self._removals.clear()
+        self._work.clear()
 
     def _remove_subscription(self, session: Session, topic_filter: bytes) -> None:
         shared = split_shared(topic_filter)
