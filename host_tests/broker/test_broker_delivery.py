@@ -172,13 +172,6 @@ def test_an_unknown_protocol_level_is_refused_with_return_code_1(broker: BrokerT
         assert peer.wait_closed() == []
 
 
-def test_mqtt_31_is_spoken_and_its_connack_has_no_session_present(broker: BrokerThread) -> None:
-    for _ in range(2):
-        with Peer(broker.port) as peer:
-            peer.send(encoder.connect(b"old", clean_session=False, level=3))
-            assert peer.expect(CONNACK).body == b"\0\0"
-
-
 def test_a_denied_subscription_answers_0x80_and_a_denied_message_reaches_nobody(start_broker) -> None:
     class Few(Rights):
         def may_publish(self, topic_name: bytes) -> bool:

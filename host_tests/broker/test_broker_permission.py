@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import re
-import ssl
 import sys
 from pathlib import Path
 
 import pytest
-from broker_peer import Closed, Peer
-from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook, Tls
+from broker_peer import Peer
+from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook
 from umqtt_broker import Peer as BrokerPeer
 from umqtt_broker.access.blacklist import Blacklist
 from umqtt_broker.access.files import file_permission
@@ -316,35 +315,6 @@ def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_p
         assert broker.call(lambda: broker.stats.denied) == 2
 
 
-@pytest.mark.tier(1)
-def test_rights_that_were_taken_away_hold_at_once_for_those_who_are_connected(
-    start_broker, tmp_path: Path, passwords: str
-) -> None:
-    acl = tmp_path / "acl"
-    acl.write_text("user ada\ntopic #\nuser bob\ntopic #\n")
-    permission = FilePermission(passwords, str(acl))
-    broker = start_broker(permission=permission)
-    with Peer(broker.port) as ada, Peer(broker.port) as bob:
-        for peer, username in ((ada, b"ada"), (bob, b"bob")):
-            peer.send(_connect_packet(username, username, b"secret of " + username))
-            assert peer.expect(CONNACK).body == b"\0\0"
-        assert ada.subscribe(b"home/#", 0) == 0
-        bob.publish(b"home/a", b"")
-        assert [packet.topic_name for packet in ada.flush()] == [b"home/a"]
-        acl.write_text("user ada\ntopic read home/b\nuser bob\ntopic home/#\n")
-        broker.call(broker.broker.reload)
-        for topic_name in (b"home/a", b"home/b"):
-            bob.publish(topic_name, b"")
-        assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
-        ada.publish(b"home/b", b"", 1)
-        assert broker.call(lambda: broker.stats.denied) == 1
-        acl.write_text("nonsense\n")
-        with pytest.raises(ConfigError, match=re.escape(f"{acl}:1: ")):
-            broker.call(broker.broker.reload)
-        bob.publish(b"home/b", b"")
-        assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
-
-
 def test_the_configuration_of_the_documentation_takes_the_files_of_umqtt_certs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,44 +326,3 @@ def test_the_configuration_of_the_documentation_takes_the_files_of_umqtt_certs(
     (listener,) = load("broker.conf").broker.all_listeners()
     assert listener.use_identity_as_username and listener.tls is not None and listener.tls.require_certificate
     make_context(listener.tls)
-
-
-def _secure_peer(port: int, folder: Path, device: str) -> Peer:
-    context = ssl.create_default_context(cafile=folder / "ca.pem")
-    context.load_cert_chain(folder / "devices" / device / "cert.pem", folder / "devices" / device / "key.pem")
-    peer = Peer(port)
-    peer.socket = context.wrap_socket(peer.socket, server_hostname="localhost")
-    return peer
-
-
-@pytest.mark.tier(1)
-def test_a_device_is_known_by_its_certificate_until_it_is_revoked(start_broker, tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "certs")
-    authority.create("fleet")
-    authority.issue_broker(["localhost"])
-    for device in ("pump-7", "pump-8"):
-        authority.issue_device(device)
-    folder, acl = authority.folder, tmp_path / "acl"
-    acl.write_text("pattern write fleet/%u/telemetry\n")
-    tls = Tls(
-        certfile=str(folder / "broker" / "cert.pem"),
-        keyfile=str(folder / "broker" / "key.pem"),
-        cafile=str(folder / "ca.pem"),
-        crlfile=str(folder / "crl.pem"),
-        require_certificate=True,
-    )
-    listener = Listener(port=0, tls=tls, use_identity_as_username=True)
-    broker = start_broker(listeners=(listener,), permission=FilePermission(acl_file=str(acl)))
-    with _secure_peer(broker.port, folder, "pump-7") as pump:
-        pump.connect(b"any")
-        pump.publish(b"fleet/pump-7/telemetry", b"", 1)
-        assert broker.call(lambda: broker.stats.denied) == 0
-        pump.publish(b"fleet/pump-8/telemetry", b"", 1)
-        assert broker.call(lambda: broker.stats.denied) == 1
-        authority.revoke("pump-7")
-        broker.call(broker.broker.reload)
-        pump.publish(b"fleet/pump-7/telemetry", b"", 1)  # connected clients stay
-    with pytest.raises((ssl.SSLError, ConnectionError, Closed)), _secure_peer(broker.port, folder, "pump-7") as pump:
-        pump.connect(b"any")
-    with _secure_peer(broker.port, folder, "pump-8") as pump:
-        pump.connect(b"any")

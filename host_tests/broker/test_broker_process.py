@@ -4,13 +4,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
 from broker_peer import BrokerProcess, Peer, run_broker
-from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
@@ -42,15 +39,6 @@ def test_an_unsafe_or_impossible_setting_is_one_line_that_names_the_remedy(
     result = run_broker("-p", "0", *arguments)
     assert result.returncode == 2 and result.stdout == ""
     assert remedy in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
-    text = tmp_path / "notes.txt"
-    text.write_text("not a database, and long enough for SQLite to read a header from it" * 20)
-    before = text.read_bytes()
-    result = run_broker("-p", "0", "--store", str(text))
-    assert result.returncode == 2 and str(text) in result.stderr and result.stderr.count("\n") == 1
-    assert text.read_bytes() == before
 
 
 def test_two_brokers_never_share_a_store(tmp_path: Path) -> None:
@@ -99,35 +87,3 @@ def test_mosquitto_pub_and_sub_talk_through_it(tmp_path: Path, qos: str) -> None
             [*subscriber, "-C", count], capture_output=True, text=True, check=True, timeout=WAIT_LIMIT_S
         )
         assert result.stdout == expected
-
-
-def test_paho_publishes_and_receives_at_every_qos_in_order(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "broker.db") as broker:
-        received: list[tuple[int, int]] = []
-        subscribed, complete = threading.Event(), threading.Event()
-        subscriber = paho.Client(CallbackAPIVersion.VERSION2, "subscriber", clean_session=False)
-
-        def on_message(client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
-            del client, userdata
-            received.append((message.qos, int(message.payload)))
-            if len(received) == 900:
-                complete.set()
-
-        subscriber.on_subscribe = lambda *_: subscribed.set()
-        subscriber.on_message = on_message
-        publisher = paho.Client(CallbackAPIVersion.VERSION2, "publisher")
-        for client in (subscriber, publisher):
-            client.connect("127.0.0.1", broker.port)
-            client.loop_start()
-        try:
-            subscriber.subscribe("a/+", 2)
-            assert subscribed.wait(WAIT_LIMIT_S)
-            for number in range(900):
-                publisher.publish(f"a/{number % 7}", str(number), qos=number % 3)
-            assert complete.wait(WAIT_LIMIT_S), len(received)
-        finally:
-            for client in (subscriber, publisher):
-                client.disconnect()
-                client.loop_stop()
-        for qos in range(3):
-            assert [number for got, number in received if got == qos] == list(range(qos, 900, 3))

@@ -1,7 +1,6 @@
 """TLS: who is accepted, what a certificate identifies, and the messages about unusable files."""
 
 import asyncio
-import errno
 import json
 import logging
 import re
@@ -327,29 +326,3 @@ def test_the_subject_is_written_as_mosquitto_writes_it(pki: Pki) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert found.stdout.strip() == f"subject={certificate.subject.rfc4514_string()}" == "subject=CN=pump-7,C=CH"
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EPERM])
-def test_an_accept_that_fails_is_tried_again_later_and_said_once(
-    start_broker: StartBroker,
-    pki: Pki,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    number: int,
-) -> None:
-    monkeypatch.setattr("umqtt_broker.transport.stream._ACCEPT_AGAIN", 0.02)
-    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
-    accept, tries = socket.socket.accept, 0
-
-    def fail_at_first(listening: socket.socket) -> tuple[socket.socket, object]:
-        nonlocal tries
-        tries += 1
-        if tries <= 3:
-            raise OSError(number, "no")
-        return accept(listening)
-
-    monkeypatch.setattr(socket.socket, "accept", fail_at_first)
-    assert [answer(broker.port, pki.context()) for _ in "12"] == [CONNACK, CONNACK]
-    told = [record.message.partition(" at ")[0] for record in caplog.records if record.levelname != "INFO"]
-    assert told == ["cannot accept clients", "accepting clients"]
-    assert tries >= 4

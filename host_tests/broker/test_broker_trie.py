@@ -5,9 +5,7 @@ import random
 
 import pytest
 from broker_model import matches
-from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.protocol.topics import is_topic_filter, is_topic_name
-from umqtt_broker.routing.retained import RetainedMessages
 from umqtt_broker.routing.subscriptions import SubscriptionTrie
 
 pytestmark = pytest.mark.tier(0)
@@ -108,31 +106,6 @@ def test_very_many_subscribes_and_unsubscribes_in_any_order_leave_an_empty_trie(
             assert dict(trie.match(topic_name)) == expected, (seed, step, topic_name)
     assert len(keys) == count and not model
     assert not trie and trie.node_count() == 0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_retained_messages_match_as_brute_force_does_and_leave_an_empty_trie(seed: int) -> None:
-    rng = random.Random(seed)
-    retained = RetainedMessages()
-    model: dict[bytes, RetainedMessage] = {}
-    for step in range(1500):
-        topic_name = random_name(rng)
-        if rng.random() < 0.7:
-            message = RetainedMessage(topic_name, b"%d" % step, rng.randrange(3))
-            retained.put(message)
-            model[topic_name] = message
-        else:
-            assert retained.remove(topic_name) is (model.pop(topic_name, None) is not None)
-        assert len(retained) == len(model)
-        if step % 100 == 0:
-            assert sorted(retained) == sorted(model.values())
-        if step % 10 == 0:
-            topic_filter = random_filter(rng)
-            expected = sorted(message for name, message in model.items() if matches(topic_filter, name))
-            assert sorted(retained.match(topic_filter)) == expected, (seed, step, topic_filter)
-    for topic_name in list(model):
-        assert retained.remove(topic_name)
-    assert retained.node_count() == 0 and list(retained) == []
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,11 @@
 import asyncio
 import random
 import struct
-import threading
 from collections.abc import Iterator
 
-import paho.mqtt.client as paho
 import pytest
 import websockets
 from broker_peer import StartBroker
-from node_mqtt import run_node
-from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_broker import Listener
 from umqtt_broker.transport.websocket.frames import BadFrame, FrameDecoder
 from umqtt_broker.transport.websocket.upgrade import UpgradeRefused, answer_upgrade
@@ -327,34 +323,6 @@ def test_a_client_that_pings_and_reads_nothing_fills_no_memory(start_broker: Sta
 # Other makers' clients
 
 
-@pytest.mark.parametrize("qos", [0, 1, 2])
-def test_paho_talks_over_websocket(port: int, qos: int) -> None:
-    received: list[bytes] = []
-    done, subscribed = threading.Event(), threading.Event()
-    client = paho.Client(CallbackAPIVersion.VERSION2, "paho", transport="websockets")
-
-    def on_message(client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
-        del client, userdata
-        received.append(message.payload)
-        if len(received) == 50:
-            done.set()
-
-    client.on_message = on_message
-    client.on_subscribe = lambda *_: subscribed.set()
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    try:
-        client.subscribe("a/#", qos)
-        assert subscribed.wait(WAIT_LIMIT_S)
-        sent = [bytes(number * 100) for number in range(50)]
-        for payload in sent:
-            client.publish("a/b", payload, qos)
-        assert done.wait(WAIT_LIMIT_S) and received == sent
-    finally:
-        client.disconnect()
-        client.loop_stop()
-
-
 def test_the_websockets_package_agrees_on_every_frame(port: int) -> None:
     async def talk() -> None:
         options = {"subprotocols": ["mqtt"], "open_timeout": WAIT_LIMIT_S, "close_timeout": WAIT_LIMIT_S}
@@ -381,16 +349,3 @@ def test_our_own_client_talks_over_websocket(port: int) -> None:
     assert received == [(b"a/b", b"x" * 900)]
     client.disconnect()
     eventually(lambda: (client.poll(10), client.closed)[1])
-
-
-NODE = """
-const mqtt = require('mqtt');
-const client = mqtt.connect(process.argv[2], {reconnectPeriod: 0});
-client.on('connect', () => client.subscribe('a/#', {qos: 2}, () => client.publish('a/b', 'hello', {qos: 2})));
-client.on('message', (topic, payload) => { console.log(topic, payload.toString()); client.end(); });
-client.on('error', (error) => { console.log(error.message); process.exit(1); });
-"""
-
-
-def test_mqtt_of_npm_talks_over_websocket(port: int) -> None:
-    assert run_node(NODE, f"ws://127.0.0.1:{port}/mqtt", timeout=2 * WAIT_LIMIT_S) == "a/b hello\n"
