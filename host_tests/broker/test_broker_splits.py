@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from broker_wire import stop_time
+from broker_wire import Transport, stop_time
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
@@ -58,36 +58,15 @@ SESSION_5 = b"".join(
 )  # fmt: skip
 
 
-class Transport(asyncio.Transport):
-    """Keeps what is written."""
+class Filling(Transport):
+    """Keeps what is written. full_for: the connection to which every write reports that too much is buffered."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.closed = False
-        # The connection to which every write, while this is set, reports that too much is buffered.
-        self.full_for: Connection | None = None
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        del high, low
+    full_for: Connection | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed
-        self.written += data
+        super().write(data)
         if self.full_for is not None and not self.full_for.congested:
             self.full_for.pause_writing()
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def resume_reading(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
 
 
 async def replay(cuts: list[int], session: bytes = SESSION) -> tuple[bytes, dict[str, object]]:
@@ -97,7 +76,7 @@ async def replay(cuts: list[int], session: bytes = SESSION) -> tuple[bytes, dict
         stop_time(broker.loop)
         # The rest of an expiry interval is part of the answer.
         broker.context.expiry.clock = lambda: 1_800_000_000.0
-        transport = Transport()
+        transport = Filling()
         connection = Connection(broker, broker.config.all_listeners()[0])
         connection.connection_made(transport)
         for start, end in zip([0, *cuts], [*cuts, len(session)], strict=True):
@@ -146,7 +125,7 @@ def test_a_peer_that_becomes_slow_between_an_acknowledgement_and_a_message_still
     async def become_slow() -> bytes:
         async with Broker(BrokerConfig(port=0)) as broker:
             stop_time(broker.loop)
-            transport = Transport()
+            transport = Filling()
             connection = Connection(broker, broker.config.all_listeners()[0])
             connection.connection_made(transport)
             connection.data_received(encoder.connect(b"client") + encoder.subscribe(1, (b"a", 1)))

@@ -21,13 +21,12 @@ from ..sessions.shared_queue import SharedQueue
 from . import readings
 from .commit import StoreFailed, committed
 from .guard import Guard
-from .ports import ObservedBroker
 from .rates import ClientRates, History
 from .readings import text
 from .routes import Route
 from .slices import slices, smallest
 from .survey import Survey
-from .view import BrokerView
+from .view import BrokerView, ObservedBroker
 
 Answer = dict[str, Any]
 

@@ -5,10 +5,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from .ports import ObservedBroker
 from .survey import Survey
 from .sys_topics import SysTopics
-from .view import BrokerView
+from .view import BrokerView, ObservedBroker
 
 if TYPE_CHECKING:
     from .server import Server

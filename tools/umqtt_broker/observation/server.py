@@ -16,12 +16,11 @@ from .api import Api
 from .guard import Guard, Handler, error_response
 from .metrics import BrokerCollector, Scrape
 from .openapi import describe
-from .ports import ObservedBroker
 from .rates import History
 from .routes import MAX_BODY, ROUTES
 from .survey import Survey
 from .token_file import read_or_create, token_path
-from .view import BrokerView
+from .view import BrokerView, ObservedBroker
 
 _SAMPLE_SECONDS = 1.0
 # Seconds that a request may continue when the broker stops.

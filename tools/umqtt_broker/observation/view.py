@@ -1,16 +1,37 @@
 """A read-only view of a broker's current state, for its observation, programs that run it, and tests."""
 
+import asyncio
 from collections.abc import Iterator
+from typing import Protocol
 
+from ..bridge.bridges import Bridges
 from ..bridge.state import BridgeStatus
 from ..clients.connection import Connection
+from ..clients.registry import Sessions
 from ..protocol.messages import RetainedMessage
+from ..routing.router import Router
 from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
-from ..settings.broker import Listener
+from ..settings.broker import BrokerConfig, Listener
 from ..stats import Stats
-from .ports import ObservedBroker
+from ..store import Store
+from ..transport.listeners import BoundListener
+
+
+class ObservedBroker(Protocol):
+    """The parts that figures are read from, and on which an operator can act: publish, kick, discard, clear."""
+
+    config: BrokerConfig
+    stats: Stats
+    store: Store
+    standby: str
+    router: Router
+    sessions: Sessions
+    bridges: Bridges
+    connections: set[Connection]
+    bound_listeners: list[BoundListener]
+    loop: asyncio.AbstractEventLoop
 
 
 class BrokerView:
