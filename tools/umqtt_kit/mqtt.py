@@ -191,7 +191,8 @@ def make_access(
     if contents[0] is None and any(broker.startswith("mqtts:") for broker in brokers):
         contents[0] = _trusted_here()
     protocol = _PROTOCOLS[mqtt_version or _DEFAULT_VERSION]
-    each = [Access((broker,), username, password, *contents, timeout_s, protocol, client_id) for broker in brokers]
+    options = {"timeout_s": timeout_s, "protocol": protocol, "client_id": client_id}
+    each = [Access((broker,), username, password, *contents, **options) for broker in brokers]
     return replace(each[0], others=tuple(each[1:]))
 
 
