@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -23,7 +24,7 @@ from kit_command import umqtt_command
 from terminals import terminal
 from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
-from umqtt_kit.mqtt import Link, make_access
+from umqtt_kit.mqtt import Link, explain, make_access
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.proxy import FaultProxy
@@ -54,6 +55,23 @@ def test_a_client_id_is_used_where_the_broker_wants_a_certain_one(tmp_path: Path
         assert run(["pub", "a", "b", *at]) == 4
         assert "it does not accept the client id" in capsys.readouterr().err
         assert run(["pub", "a", "b", *at, "--client-id", "lab-1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "asks for a certificate of this client — give --cert and --key"),
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "does not accept the certificate of this client (certificate revoked)"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "does not accept the certificate of this client (unknown ca)"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "ends the TLS handshake (protocol version) — see its log"),
+        ("WRONG_VERSION_NUMBER", "is that a port for mqtts://?"),
+    ],
+)
+def test_the_alert_of_a_broker_is_told_in_words(reason: str, said: str):
+    """Planted: each failure of TLS is taken for a wrong port."""
+    error = ssl.SSLError(1, "failed")
+    error.reason = reason
+    assert said in explain(error, 10)
 
 
 @pytest.fixture

@@ -506,6 +506,16 @@ def check_host(address: str) -> None:
         raise KitError(f"{address}: {problem} — correct the address", EXIT_USAGE) from None
 
 
+def _explain_alert(alert: str) -> str:
+    """Return why the broker ends a TLS handshake [RFC 8446, 6.2], and what to do. alert: in OpenSSL's words."""
+    words = alert.lower().replace("_", " ")
+    if alert == "CERTIFICATE_REQUIRED":
+        return "the broker asks for a certificate of this client — give --cert and --key"
+    if "CERTIFICATE" in alert or alert == "UNKNOWN_CA":
+        return f"the broker does not accept the certificate of this client ({words}) — give another: --cert and --key"
+    return f"the broker ends the TLS handshake ({words}) — see its log"
+
+
 def explain(problem: BaseException, timeout_s: float) -> str:
     """Return why there is no link, and what to do, in one line."""
     from umqtt_robust.errors import LinkLost, ProtocolError, Refused
@@ -519,6 +529,8 @@ def explain(problem: BaseException, timeout_s: float) -> str:
         return f"the broker refuses the connection: {_REFUSALS.get(code) or _reason(code, *more) + ' — see its log'}"
     if isinstance(problem, CertificateRefused):
         return f"its certificate is not trusted ({problem}) — give the one that signed it: --ca FILE"
+    if isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or ""):
+        return _explain_alert(str(problem.reason).partition("ALERT_")[2])
     if isinstance(problem, ssl.SSLError):
         return f"TLS fails ({problem.reason or problem}) — is that a port for mqtts://?"
     if isinstance(problem, MessageTooLarge):
