@@ -143,20 +143,6 @@ def test_puback_needs_no_commit_once_every_persistent_subscriber_has_acknowledge
             assert database.execute("SELECT count(*) FROM delivery").fetchone() == (0,)
 
 
-def test_puback_waits_for_one_absent_session_among_quick_ones(broker: BrokerThread, disk: Disk) -> None:
-    keep(broker, 1)
-    with Peer(broker.port) as client, Peer(broker.port) as publisher:
-        client.connect(b"client", clean_session=False)
-        client.subscribe(b"kept/1", 1)
-        publisher.connect(b"publisher")
-        disk.stop()
-        publisher.send(encoder.publish(b"kept/1", b"x", 1, 1))
-        client.receive_message()
-        assert_silent(broker, disk, publisher)
-        disk.go()
-        publisher.expect(PUBACK, 1)
-
-
 def test_a_subscriber_that_is_slow_to_acknowledge_does_not_hold_up_the_commit(broker: BrokerThread) -> None:
     with Peer(broker.port) as client, Peer(broker.port) as publisher:
         client.connect(b"client", clean_session=False)
