@@ -73,6 +73,8 @@ def apply(board, settings, key):
     if key == "home_assistant" and telemetry:
         board.discover(settings[key])
         return True
+    if key in ("interval_ms", "sleep_s"):
+        board.room = None
     if key == "interval_ms" and telemetry:
         telemetry.interval_ms = settings[key]
         if not telemetry.paused:

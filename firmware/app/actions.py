@@ -82,7 +82,7 @@ class Actions:
 
     def step(self):
         """Answer the pause commands once the outbox is empty."""
-        if self._paused and self._board.client.pending == 0:
+        if self._paused and self._board.client.pending == 0 and not self._board.telemetry.waits():
             waiting = self._paused
             self._paused = []
             for order in waiting:

@@ -79,15 +79,18 @@ class Application:
             board.gaps.aside = []
             once("aside", "handle", board, topics)
         client = board.client
-        if board.unreported and client.connected and client.pending <= board.settings["outbox"] // 2:
+        if board.unreported and client.connected and client.pending <= client.outbox.store.slots // 2:
             once("reported", "report", board)
-        board.gaps.step(board.client, board.settings["outbox"])
+        board.gaps.step(client, client.outbox.store.slots)
         wait_ms = _LONGEST_WAIT_MS
         for part in (board.update, board.ntp, board.telemetry, board.discovery, board.sleeper, board.trial):
             if part:
                 wanted = part.step()
                 if wanted is not None and wanted < wait_ms:
                     wait_ms = wanted
+        if board.room is None and board.telemetry and board.telemetry.seq:
+            board.room = ""  # also if it cannot be computed
+            once("room", "tell", board)
         if board.restart.asked:
             from app.restart import step
 

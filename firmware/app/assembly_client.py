@@ -13,7 +13,7 @@ from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.flash import FlashStore
 from umqtt_robust.policy import DROP_OLDEST
 
-_MOST_IN_RAM = 64  # messages
+_MOST_IN_RAM = _SLOTS = 64  # messages; readings for which these slots are too few wait in files
 
 
 def add_client(board, secrets, store_error=None):
@@ -56,7 +56,7 @@ def _add_client(board, secrets, store_error):
     # Room for two readings: heap is scarce, and larger messages are sent uncopied. Set on the class, because one more
     # attribute of the instance would make its attribute table grow.
     Client.tx_size = 512
-    name, brokers, slots = board.identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"]
+    name, brokers, slots = board.identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"] or _SLOTS
     if len(brokers) == 1:
         brokers = brokers[0]  # the client parses a single address without loading another module
     if settings["cluster"]:
@@ -89,7 +89,7 @@ def _add_client(board, secrets, store_error):
 def _add_log(board):
     client, identity, boots = board.client, board.identity, board.boots
     # The log may fill three quarters of the outbox; the last quarter is for readings and replies.
-    most_pending = board.settings["outbox"] * 3 // 4
+    most_pending = client.outbox.store.slots * 3 // 4
     board.log = log = Log(client, identity, board.clock, board.settings["log_level"], most_pending)
     started = "%s %s, boot %d" % (identity.device_id, board.version, boots.count)
     log.report("info", started + (", safe mode" if boots.safe else ""))

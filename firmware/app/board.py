@@ -13,6 +13,7 @@ class Board:
 
     telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = trial = None
     unreported = None
+    room = None  # for how long the flash keeps readings, as text; None: not yet computed
     commands_until = 0  # uptime in ms; guard.py limits unsigned commands with it
 
     def __init__(self, folder, settings, boots, version):

@@ -45,7 +45,7 @@ class Discovery:
         """Send at most one message. Returns 0 while there may be more to do, else None."""
         client = self._board.client
         # Readings have priority in the outbox.
-        if not client.connected or client.pending > self._board.settings["outbox"] // 2:
+        if not client.connected or client.pending > client.outbox.store.slots // 2:
             return None
         if not self._wanted:
             return self._take_back(client)

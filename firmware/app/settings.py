@@ -18,9 +18,9 @@ DEFAULTS = {
     "device_id": None,
     "brokers": [],
     "cluster": None,
-    "interval_ms": 1000,
+    "interval_ms": 60_000,
     "keep_alive": 60,
-    "outbox": 64,
+    "outbox": None,
     "telemetry_qos": 1,
     "encoding": "json",
     "expires_s": 0,
@@ -86,6 +86,8 @@ def check_settings(values, file=FILE):
     merged.update(values)
     for key in DEFAULTS:
         value = merged[key]
+        if value is None and DEFAULTS[key] is None:
+            continue
         if key in _NUMBERS:
             problem = _number_problem(value, *_NUMBERS[key])
         elif key in _SWITCHES:
@@ -181,8 +183,6 @@ def _number_problem(value, least, most, unit):
 
 
 def _device_id_problem(value):
-    if value is None:
-        return None
     if not _is_text(value, _LONGEST_NAME):
         return "must be null or text of 1 to %d characters" % _LONGEST_NAME
     # It is a level of topic names [MQTT-4.7.1] and appears unescaped in shell commands and file names.
@@ -203,7 +203,7 @@ def _brokers_problem(value):
 
 
 def _cluster_problem(value):
-    if value is None or _is_text(value, _LONGEST_NAME):
+    if _is_text(value, _LONGEST_NAME):
         return None
     return "must be null or the name of the cluster, of 1 to %d characters" % _LONGEST_NAME
 
@@ -253,16 +253,12 @@ def _country_problem(value):
 
 
 def _hostname_problem(value):
-    if value is None:
-        return None
     if not _is_text(value, _LONGEST_HOSTNAME) or "-" in (value[0], value[-1]):
         return "must be null or text of 1 to %d characters, the first and last no hyphen" % _LONGEST_HOSTNAME
     return _only(value, "-")
 
 
 def _static_ip_problem(value):
-    if value is None:
-        return None
     numbers = [_ipv4(part) for part in value] if isinstance(value, list) else []
     if len(numbers) != 4 or -1 in numbers:
         return 'must be null or four addresses, like ["192.168.1.50", "255.255.255.0", "192.168.1.1", "192.168.1.1"]'
@@ -293,7 +289,7 @@ def _ipv4(text):
 
 
 def _ntp_host_problem(value):
-    if value is None or value == "":
+    if value == "":
         return None
     # An IPv6 address has no brackets here, and no port.
     if _is_text(value, 255) and _is_host_and_port("[%s]" % value if value.count(":") > 1 else value):
@@ -338,14 +334,12 @@ def _is_finite(value):
 
 
 def _update_url_problem(value):
-    if value is None or _is_text(value, 255) and value.startswith(("http://", "https://")) and "@" not in value:
+    if _is_text(value, 255) and value.startswith(("http://", "https://")) and "@" not in value:
         return None
     return "must be null or the beginning of the addresses that may be loaded, https://… or http://…, without a user"
 
 
 def _board_problem(value):
-    if value is None:
-        return None
     return _only(value, "_") if _is_text(value, _LONGEST_NAME) else "must be null or the name of a folder in boards/"
 
 

@@ -91,6 +91,7 @@ class Sleeper:
         client = self._board.client
         inbound = client.outbox.store.inbound
         open_ = not client.connected or not client.subscribed or client.pending or self._board.commands.busy
+        open_ = open_ or self._board.telemetry.waits()
         if open_ or client.received != self._received or inbound and inbound.ids():
             self._received = client.received
             self._quiet_since = now

@@ -11,6 +11,7 @@ dropped to make room.
 
 import json
 
+from app.modules import once
 from umqtt_robust.errors import OutboxFull, StoreError
 
 # Functions called with the record's bytes right after publish() accepted it, for instance by a test or a data
@@ -19,21 +20,25 @@ on_published = []
 
 # A larger record is sent without some of its metrics: it has to fit into the buffers on its way, and into flash.
 _MOST_BYTES = 900
+# With so many messages in the outbox, half of its default, further readings wait in files; the rest is for status, log
+# and replies.
+_MOST_IN_OUTBOX = 32
 
 
 class Telemetry:
     """A publisher of readings. client: umqtt_robust.Client; sensors: app.sensors.Sensors or None; report(level,
     text): of a log; gaps: app.gaps.Gaps; qos: 1 or 2; expires_s: seconds after which an unsent reading is dropped,
-    0: never; encoding: "json" or "cbor", of the records.
+    0: never; encoding: "json" or "cbor", of the records. files: where readings wait for the outbox, as overflow.find()
+    returns it; None: the outbox alone keeps readings.
 
-    Counters: published, dropped (refused by the outbox). first_id: packet id of the first reading of this boot that
-    the outbox accepted: its acknowledgement confirms the boot.
+    Counters: published, dropped (for lack of room). first_id: packet id of the first reading that the outbox accepted
+    in this boot: its acknowledgement confirms the boot.
     """
 
     def __init__(self, client, identity, clock, sensors, interval_ms, report, gaps=None, qos=1, expires_s=0,
-                 encoding="json"):  # fmt: skip
-        self._client = client
-        self._topic = identity.topic("telemetry")
+                 encoding="json", files=None):  # fmt: skip
+        self.client = client
+        self.topic = identity.topic("telemetry")
         self._boot = identity.boot
         self._head = '{"v":1,"id":%s,"boot":"%s","seq":' % (json.dumps(identity.device_id), identity.boot)
         self._fields = self._cbor = None
@@ -45,7 +50,7 @@ class Telemetry:
         self._clock = clock
         self._sensors = sensors
         self._report = report
-        self._gaps = gaps
+        self.gaps = gaps
         self._next_ms = clock.uptime_ms()
         self._started_ms = None
         self._too_large = False
@@ -53,6 +58,7 @@ class Telemetry:
         self.qos = qos
         self.expires_s = expires_s
         self.paused = False
+        self.files = files
         self.metrics = {}  # of the last reading
         self.seq = 0
         self.first_id = 0
@@ -61,6 +67,8 @@ class Telemetry:
 
     def step(self):
         """Take a reading if it is due. Returns the milliseconds until the next one, or None while paused."""
+        if self.waits() and self.client.pending <= _MOST_IN_OUTBOX // 2:
+            once("overflow", "hand_on", self)
         if self.paused:
             return None
         now = self._clock.uptime_ms()
@@ -97,27 +105,38 @@ class Telemetry:
 
     def _take(self, now):
         self.metrics = self._sensors.read() if self._sensors else {}
-        record = self._encode(now, self.metrics)
+        record = self.encode(now, self.metrics)
         self._started_ms = None
         seq = self.seq
         self.seq += 1
-        expires_in = self.expires_s * 1000 or None
         try:
-            packet_id = self._client.publish(self._topic, record, qos=self.qos, expires_in=expires_in)
-        except (OutboxFull, StoreError) as error:
+            if self.waits() or self.files and self.client.pending >= _MOST_IN_OUTBOX:
+                once("overflow", "keep", self, record)
+            else:
+                self.publish(record)
+        except (OutboxFull, StoreError, MemoryError) as error:
             self.dropped += 1
-            if self._gaps:
-                self._gaps.add(self._boot, seq)
+            if self.gaps:
+                self.gaps.add(self._boot, seq)
             if isinstance(error, OutboxFull):
                 return
-            raise  # start.py continues with the outbox in RAM
+            raise  # StoreError: start.py continues with the outbox in RAM
         self.published += 1
-        if not self.first_id:
-            self.first_id = packet_id
         for hook in on_published:
             hook(record)
 
-    def _encode(self, now, metrics):
+    def waits(self):
+        """Return True if readings wait for the outbox."""
+        return self.files and self.files[1] != self.files[2]
+
+    def publish(self, record):
+        """Put the record of a reading into the outbox. Raises OutboxFull and StoreError."""
+        packet_id = self.client.publish(self.topic, record, qos=self.qos, expires_in=self.expires_s * 1000 or None)
+        if not self.first_id:
+            self.first_id = packet_id
+
+    def encode(self, now, metrics):
+        """Return the record (bytes) of a reading that is taken now."""
         ts = self._clock.unix_ms()
         record = self._pack(now, ts, metrics)
         if len(record) <= _MOST_BYTES:
@@ -131,10 +150,9 @@ class Telemetry:
             self._too_large = self._report("warning", text)
         return record
 
-
     def _pack(self, now, ts, metrics):
         if self._cbor:
             self._fields.update((("seq", self.seq), ("ts", ts), ("up", now), ("m", metrics)))
             return self._cbor(self._fields)
-        head = "%s%d,\"ts\":%s,\"up\":%d,\"m\":" % (self._head, self.seq, "null" if ts is None else ts, now)
+        head = '%s%d,"ts":%s,"up":%d,"m":' % (self._head, self.seq, "null" if ts is None else ts, now)
         return (head + json.dumps(metrics, separators=(",", ":")) + "}").encode()

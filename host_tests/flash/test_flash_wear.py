@@ -11,7 +11,8 @@ from typing import Any
 
 import flash_wear
 import pytest
-from umqtt_kit.sizes import ERASES_PER_1000_READINGS, years_of_readings
+from umqtt_kit.firmware_settings import firmware_module
+from umqtt_kit.sizes import room_and_years
 from umqtt_testkit.interpreter import MicroPythonMissing
 
 import umqtt_robust
@@ -45,9 +46,10 @@ def test_the_years_that_umqtt_size_prints_rest_on_what_is_measured(cases: list[d
         for case in cases
         if case["case"] == "wear" and (case["payload"], case["occupied"]) == (160, 1)
     }
-    assert found == {"esp32": pytest.approx(ERASES_PER_1000_READINGS[32], abs=2),
-                     "rp2": pytest.approx(ERASES_PER_1000_READINGS[256], abs=2)}  # fmt: skip
-    assert years_of_readings(1000, 256, 170) == pytest.approx(100_000 * 170 / (365.25 * 86_400 * 0.125))
+    erases = firmware_module("room").ERASES_PER_1000
+    assert found == {"esp32": pytest.approx(erases[32], abs=2),
+                     "rp2": pytest.approx(erases[256], abs=2)}  # fmt: skip
+    assert room_and_years(1000, 256, 170)[1] == pytest.approx(100_000 * 170 / (365.25 * 86_400 * 0.125))
 
 
 @pytest.mark.tier(3)

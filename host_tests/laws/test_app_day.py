@@ -6,14 +6,15 @@
 
 import gc
 import json
+import os
 import sys
 import time
 
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import Clock, equal, skip
+from umqtt_testkit.portable import Clock, Rng, equal, skip
 from world import FULL, Broker, Wire
 
-HEAP = "1M"
+HEAP = "8M"
 TIMEOUT_S = 600
 
 _HOURS = 24 if FULL else 9
@@ -47,12 +48,13 @@ class Dog:
 class Day:
     """The application on a virtual flash, with a virtual network; run() advances the time."""
 
-    def __init__(self):
+    def __init__(self, settings):
         # Continues the real clock, which the application read before everything was replaced.
         self.clock = clock = Clock(time.ticks_ms() & 0x3FFFFFFF)
         self.broker = Broker()
         self.wire = None
         self.readings = 0
+        self.seqs = None  # or the list of what has arrived, which takes heap
         self.replies = []
         Dog.clock = clock
         self.dog = Dog()
@@ -63,8 +65,9 @@ class Day:
         startup.now = startup.Startup(ROOT, 1)
         startup.now.begin()
         with open(ROOT + "/settings.json", "w") as file:
-            json.dump({"device_id": _ID, "brokers": ["mqtt://b"], "interval_ms": _INTERVAL_MS, "ntp_host": "",
-                       "watchdog_ms": _WATCHDOG_MS, "outbox": 24}, file)  # fmt: skip
+            always = {"device_id": _ID, "brokers": ["mqtt://b"], "ntp_host": "", "watchdog_ms": _WATCHDOG_MS}
+            always.update(settings)
+            json.dump(always, file)
         import umqtt_robust.transport
 
         self._tcp = umqtt_robust.transport.TCP
@@ -101,7 +104,7 @@ class Day:
         self.wire = Wire(self.broker)
         return self.wire
 
-    def run(self, ms):
+    def run(self, ms, pass_ms=1):
         passes = 0
         while ms > 0:
             wait = self.application.step()
@@ -109,7 +112,7 @@ class Day:
             while self.wire and self.wire.alive and self.wire.down:
                 self.board.client.tick()
             self._forget()
-            wait = max(1, wait)
+            wait = max(pass_ms, wait)
             self.clock.advance(wait)
             ms -= wait
             passes += 1
@@ -121,6 +124,8 @@ class Day:
         for topic, payload in broker.taken:
             if topic.endswith(b"/telemetry"):
                 self.readings += 1
+                if self.seqs is not None:
+                    self.seqs.append(json.loads(payload)["seq"])
             elif topic.endswith(b"/reply"):
                 self.replies.append(json.loads(payload)["ok"])
         broker.taken.clear()
@@ -182,7 +187,7 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
     from startup import STEADY
 
     with PowerCutFlash("esp32", 96):
-        day = Day()
+        day = Day({"interval_ms": _INTERVAL_MS, "outbox": 24})
         try:
             heap = []
             number = 0
@@ -224,3 +229,73 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
             equal(day.board.boots.state(), STEADY)
         finally:
             day.close()
+
+
+# Blocks of the file system that the firmware fills, at most (umqtt size --board).
+_PROGRAM_BLOCKS = 85
+
+
+class Sensors:
+    """A stand-in for the sensors of a README: their values are as long as real ones."""
+
+    def __init__(self):
+        self._rng = Rng(49)
+
+    def read(self):
+        def noise(n):
+            return self._rng.below(n)
+
+        return {"temp_c": (2000 + noise(99)) / 100, "humidity_pct": (400 + noise(99)) / 10, "rssi": -50 - noise(30),
+                "pressure_hpa": (100000 + noise(999)) / 100, "wire_temp_c": 20 + noise(99) / 16,
+                "room_temp_c": (200 + noise(99)) / 10, "room_humidity_pct": (400 + noise(99)) / 10,
+                "chip_c": (300 + noise(9)) / 10, "mem_free": 100000 + 32 * noise(99)}  # fmt: skip
+
+
+def _outage(board, hours):
+    # Planted: the outbox alone keeps readings; all of a file counts as handed on with its first reading.
+    if not hasattr(gc, "mem_alloc"):
+        skip("littlefs is in MicroPython only")
+    with open(__file__.rsplit("/", 3)[0] + "/boards/%s/board.json" % board) as file:
+        littlefs = json.load(file)["littlefs"]
+    from app import overflow, telemetry
+
+    # Compiled once: boards load compiled modules.
+    telemetry.once = lambda module, function, *arguments: getattr(overflow, function)(*arguments)
+    geometry = "rp2" if littlefs["program_size"] == 256 else "esp32"
+    with PowerCutFlash(geometry, littlefs["block_count"] - _PROGRAM_BLOCKS):
+        day = Day({})
+        try:
+            day.seqs = []
+            day.flash_blocks = os.statvfs(ROOT)[3]
+            day.board.sensors.add("readme", Sensors())
+            day.broker.down = True
+            day.run(hours * _HOUR_MS, 10_000)  # ten times as fast as the main loop
+            taken = day.board.telemetry.seq
+            assert taken >= hours * 60, taken
+            files = day.board.telemetry.files
+            print(board, day.board.room, taken, "readings in", files[2] - files[1], "files")
+            room_h = day.board.status.extra["room_h"]
+            assert room_h > 24, day.board.room
+            # What was promised: no file holds fewer readings.
+            promised = room_h * 60 / (day.flash_blocks - 32)
+            assert (files[2] - files[1] - 1) * promised < taken, (files, promised)
+            day.run(1000)
+            day.dog.longest = 0
+            day.broker.down = False
+            day.run(600_000)
+            equal((day.seqs[:taken], day.board.telemetry.dropped), (list(range(taken)), 0))
+            equal(day.broker.faults, [])
+            assert day.dog.longest < _WATCHDOG_MS // 2, day.dog.longest
+        finally:
+            day.close()
+
+
+def test_with_default_settings_the_smallest_flash_has_room_for_a_day_without_a_broker():
+    _outage("RPI_PICO_W", 24 if FULL else 6)
+
+
+def test_each_board_with_default_settings_loses_nothing_in_a_day_without_a_broker():
+    if not FULL:
+        skip("a sweep of `make prove-firmware`")
+    for board in ("RPI_PICO2_W", "ESP32_GENERIC", "ESP32_GENERIC_C3", "ESP32_GENERIC_C6", "ESP32_GENERIC_S3"):
+        _outage(board, 24)

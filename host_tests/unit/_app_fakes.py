@@ -11,7 +11,8 @@ class Client:
     """A client that accepts publishes until it holds `room` of them; acknowledge() empties it."""
 
     def __init__(self, room=100):
-        self.room = room
+        self.room = self.slots = room
+        self.outbox = self.store = self
         self.published = []
         self.pending = 0
         self.connected = True

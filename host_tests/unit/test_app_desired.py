@@ -96,7 +96,7 @@ def test_what_cannot_be_carried_out_now_is_asked_for_again():
 
     world.door._actions.authorize = no_memory
     equal(world.desire(1, {"interval_ms": 500})[1]["ok"], False)
-    equal(world.in_flash()["interval_ms"], 1000)
+    equal(world.in_flash()["interval_ms"], 60_000)
     world.ticks.advance(59_999)
     world.door.step()
     equal(asked, [])
@@ -137,7 +137,7 @@ def test_all_of_it_or_nothing():
         settings = {"interval_ms": 500, "expires_s": 9}
         settings.update(wrong)
         _, reply = world.desire(n, settings)
-        equal((reply["ok"], world.in_flash(), world.board.settings["interval_ms"]), (False, before, 1000), wrong)
+        equal((reply["ok"], world.in_flash(), world.board.settings["interval_ms"]), (False, before, 60_000), wrong)
     for n, wrong in enumerate(([], "interval_ms", 5, None)):
         _, reply = world.desire(10 + n, wrong)
         equal((reply["ok"], world.in_flash()), (False, before))

@@ -20,7 +20,7 @@ class _Board:
     def __init__(self, device_id=_ID):
         self.folder = ""
         self.version = "0.1.0"
-        self.settings = {"outbox": 64, "board": "RPI_PICO_W"}
+        self.settings = {"board": "RPI_PICO_W"}
         self.identity = fakes.identity(device_id)
         self.client = fakes.Client()
         self.telemetry = _Telemetry()
@@ -140,7 +140,7 @@ def test_switched_off_everything_is_taken_back_and_nothing_kept():
 def test_readings_go_first_and_what_was_dropped_goes_again():
     with _World() as world:
         client = world.board.client
-        client.pending = 33
+        client.pending = client.slots // 2 + 1
         equal(world.boot(), [])
         client.acknowledge()
         world.run()

@@ -32,7 +32,7 @@ class Client(fakes.Client):
 
 
 def _application():
-    board = Board("", {"outbox": 9}, None, "0.1.0")
+    board = Board("", {}, None, "0.1.0")
     board.clock = fakes.clock()[1]
     board.wifi = board.status = board.log = board.commands = board.gaps = board.restart = board.health = Part()
     board.crash_report = None

@@ -81,7 +81,7 @@ def test_every_bad_value_names_its_key():
         ("cluster", ("", 1, True, ["a"], "x" * 65)),
         ("interval_ms", (0, 9, -1, 86400001, 1.5, "1000", None, True)),
         ("keep_alive", (-1, 65536, 1.5, "60", None, False)),
-        ("outbox", (0, -1, 10001, 2.5, "64", None, True)),
+        ("outbox", (0, -1, 10001, 2.5, "64", True)),
         ("telemetry_qos", (0, 3, "1", None, True, 1.0)),
         ("expires_s", (-1, 31536001, 0.5, None, False)),
         ("encoding", ("", "CBOR", None, 1, ["cbor"])),
@@ -228,7 +228,7 @@ def test_the_files_are_read_and_settings_json_may_not_be_missing():
     with _Folder() as folder:
         equal(raises(SettingsError, settings_files.load, folder.path).file, "settings.json")
     with _Folder(settings=json.dumps(_GOOD)) as folder:
-        equal(settings_files.load(folder.path)[0]["outbox"], 64)
+        equal(settings_files.load(folder.path)[0]["outbox"], None)
     with _Folder(settings="{") as folder:
         assert "not JSON" in str(raises(SettingsError, settings_files.load, folder.path))
 

@@ -127,7 +127,7 @@ def test_every_reading_is_published_or_noted_as_a_gap():
             ticks.advance(100)
             if rng.chance(20):
                 client.acknowledge()
-        equal(sorted([record["seq"] for record in _records(client)] + part._gaps.noted), list(range(part.seq)))
+        equal(sorted([record["seq"] for record in _records(client)] + part.gaps.noted), list(range(part.seq)))
         equal(part.published + part.dropped, part.seq)
 
 
@@ -139,7 +139,7 @@ def test_a_reading_that_the_flash_does_not_take_is_noted_and_the_error_passed_on
     client.publish = broken
     _, _, part = _build(client)
     raises(StoreError, part.step)
-    equal((part._gaps.noted, part.seq, part.dropped), ([0], 1, 1))
+    equal((part.gaps.noted, part.seq, part.dropped), ([0], 1, 1))
 
 
 def test_qos_and_expiry_are_those_asked_for():

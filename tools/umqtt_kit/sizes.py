@@ -20,9 +20,13 @@ from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
-from umqtt_kit.firmware_settings import settings_module
+from umqtt_kit.firmware_settings import firmware_module, settings_module
 from umqtt_kit.mpy_cross import compile_file, last_line
 
+#: Bytes of a usual reading: the metrics of the firmware itself and of three sensors.
+RECORD_BYTES = 300
+#: Blocks of flash that the firmware fills at most, on every kind of board.
+PROGRAM_BLOCKS = 90
 _INIT_APART = "_init"
 _TIMEOUT_S = 30.0
 
@@ -177,21 +181,14 @@ def _spelled_names(mpy: bytes) -> int:
     return spelled
 
 
-# Block erases for 1000 readings of the firmware, 160 bytes each, by the number of bytes that the flash programs at
-# once; measured by host_tests/flash/flash_wear.py. ENDURANCE: how many erases a block stands, by the data sheets of
-# the usual NOR flashes.
-ERASES_PER_1000_READINGS = {32: 91, 256: 125}
-ENDURANCE = 100_000
-_MS_PER_YEAR = 365.25 * 24 * 3_600_000
-
-
 @dataclass(frozen=True)
 class FileSizes:
     """What the files of a board take of its flash, and how long the flash lasts.
 
     files: bytes of each file that a board gets, by its path there; flash_bytes: the blocks that these fill, at most
-    (littlefs may put a small file beside its name); file_system_bytes: size of the board's whole file system; years:
-    until the blocks that are left are worn out, with one reading each interval_ms.
+    (littlefs may put a small file beside its name); file_system_bytes: size of the board's whole file system; hours:
+    for how long the blocks that are left keep readings without a broker, with one each interval_ms; years: until they
+    are worn out.
     """
 
     board: str
@@ -199,13 +196,13 @@ class FileSizes:
     flash_bytes: int
     file_system_bytes: int
     interval_ms: int
+    hours: float
     years: float
 
 
-def years_of_readings(interval_ms: int, program_size: int, blocks: int) -> float:
-    """Return the years until each of `blocks` blocks, which share the wear, has been erased ENDURANCE times."""
-    erases_a_year = _MS_PER_YEAR / interval_ms * ERASES_PER_1000_READINGS[program_size] / 1000
-    return ENDURANCE * blocks / erases_a_year
+def room_and_years(interval_ms: int, program_size: int, blocks: int, outbox: int | None = None) -> tuple[float, float]:
+    """Return (hours without a broker for which `blocks` free blocks keep readings, years until they are worn out)."""
+    return firmware_module("room").room(blocks, program_size, RECORD_BYTES, interval_ms, outbox)
 
 
 def measure_files(board: str, interval_ms: int | None = None) -> FileSizes:
@@ -221,15 +218,17 @@ def measure_files(board: str, interval_ms: int | None = None) -> FileSizes:
     if not isinstance(geometry, dict) or not {"block_size", "block_count", "program_size"} <= geometry.keys():
         problem = f"board.json of {board} does not say its littlefs' block_size, block_count and program_size"
         raise KitError(f"{problem} — add them", EXIT_USAGE)
-    if geometry["program_size"] not in ERASES_PER_1000_READINGS:
-        known = " and ".join(map(str, ERASES_PER_1000_READINGS))
+    measured = firmware_module("room").ERASES_PER_1000
+    if geometry["program_size"] not in measured:
+        known = " and ".join(map(str, measured))
         raise KitError(f"board.json of {board}: program_size is measured for {known} — give one of these", EXIT_USAGE)
     files = {path: len(content) for path, content in build(board, OPTIONAL).files.items()}
     block = geometry["block_size"]
     flash = sum(-(-size // block) * block for size in files.values())
     between_ms = int(settings_module().DEFAULTS["interval_ms"]) if interval_ms is None else interval_ms
-    years = years_of_readings(between_ms, geometry["program_size"], geometry["block_count"] - flash // block)
-    return FileSizes(board, files, flash, block * geometry["block_count"], between_ms, round(years, 1))
+    blocks = geometry["block_count"] - flash // block
+    hours, years = room_and_years(between_ms, geometry["program_size"], blocks)
+    return FileSizes(board, files, flash, block * geometry["block_count"], between_ms, round(hours, 1), round(years, 1))
 
 
 def _totals(sizes: Iterable[ModuleSize]) -> dict[str, int]:

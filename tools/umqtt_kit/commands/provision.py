@@ -179,5 +179,7 @@ def _report(done: list[Provisioned], as_json: bool) -> None:
         ("port", "device id", "written"),
         ((one.port, one.device_id, ", ".join(one.changed) or "nothing (no change)") for one in done),
     )
+    for one in done:
+        say(f"{one.device_id}: {one.room}")
     if any(one.deploy for one in done):
         say("The firmware there lacks a module that these settings need: umqtt deploy")

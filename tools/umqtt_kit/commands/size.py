@@ -36,8 +36,8 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
     It measures the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
     is that of a 64-bit MicroPython; a 32-bit board needs 0.7 to 0.8 of it. Exits with 1 if a budget is exceeded.
 
-    With --board: firmware and library, file by file, the flash they take of the board's file system, and after how many
-    years of readings its free blocks are worn out.
+    With --board: firmware and library, file by file, the flash they take of the board's file system, for how long
+    the rest keeps readings without a broker, and after how many years it is worn out.
 
     \b
     Example:
@@ -88,7 +88,8 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
 
 
 def _show_files(board: str, interval_ms: int | None, as_json: bool) -> None:
-    from umqtt_kit.sizes import ENDURANCE, measure_files
+    from umqtt_kit.firmware_settings import firmware_module
+    from umqtt_kit.sizes import measure_files
 
     sizes = measure_files(board, interval_ms)
     if as_json:
@@ -99,8 +100,9 @@ def _show_files(board: str, interval_ms: int | None, as_json: bool) -> None:
         f"\n{len(sizes.files)} files, {sum(sizes.files.values()):,} bytes; in whole blocks {sizes.flash_bytes:,} of "
         f"{sizes.file_system_bytes:,} bytes that the file system of {sizes.board} has"
     )
+    room = firmware_module("room")
     results().print(
-        f"A reading each {sizes.interval_ms / 1000:g} s wears the rest of its flash out in {sizes.years:,.0f} years "
-        f"({ENDURANCE:,} erases a block)",
+        f"With a reading each {sizes.interval_ms / 1000:g} s: {room.describe(sizes.hours, sizes.years)} "
+        f"({room.ENDURANCE:,} erases a block)",
         soft_wrap=True,
     )

@@ -258,7 +258,7 @@ def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
             return
         said = _last(lines, "Wi-Fi: ") or ""
         yield Finding("wifi", OK, said if said.startswith("joined ") else "joined")
-    yield _outbox(state.get("waiting", 0), state.get("aside", ()))
+    yield _outbox(state)
     if state["link"]:
         yield Finding("broker from the board", OK, "connected")
         return
@@ -266,10 +266,13 @@ def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
     yield Finding("broker from the board", FAIL, reason, "correct it: umqtt provision", EXIT_NETWORK)
 
 
-def _outbox(waiting: int, aside: Sequence[bytes]) -> Finding:
-    """Return what waits on the board, and which topics its broker does not take."""
+def _outbox(state: dict[str, Any]) -> Finding:
+    """Return what waits on the board, for how much there is room, and which topics its broker does not take."""
+    aside: Sequence[bytes] = state["aside"]
     if not aside:
-        return Finding("outbox", OK, f"{waiting} messages wait")
+        more = ", and further readings in flash" if state["later"] else ""
+        room = f"; {state['room']}" if state["room"] else ""
+        return Finding("outbox", OK, f"{state['waiting']} messages wait{more}{room}")
     topics = ", ".join(sorted({printable(topic) for topic in aside})[:3])
     text = f"{len(aside)} messages are set aside, because the broker ends each link at them: {topics}"
     return Finding("outbox", WARN, text, "let it take them, then: umqtt outbox --send-on all", EXIT_NETWORK)

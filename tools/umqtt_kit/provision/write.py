@@ -7,7 +7,7 @@ encrypted broker only while its CA is.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from umqtt_kit.deploy.filesets import optional_modules
 from umqtt_kit.deploy.plan import read_record
@@ -15,7 +15,9 @@ from umqtt_kit.device import Board, Info, Manner, Port, read_configuration
 from umqtt_kit.device.configuration import SECRETS, SETTINGS
 from umqtt_kit.device.guess import check_network
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.firmware_settings import firmware_module, settings_module
 from umqtt_kit.provision.values import Change, Target, target
+from umqtt_kit.sizes import PROGRAM_BLOCKS, room_and_years
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,17 @@ class Provisioned:
     """The result for one board.
 
     port: its name; changed: files that were written; deploy: whether the firmware there lacks modules for these
-    settings.
+    settings; room: about how long the flash keeps readings without a broker, and how long it lasts, as text.
     """
 
     port: str
     device_id: str
     changed: tuple[str, ...]
     deploy: bool
+    room: str
 
     def as_dict(self) -> dict[str, object]:
-        return {"port": self.port, "device_id": self.device_id, "changed": list(self.changed), "deploy": self.deploy}
+        return asdict(self) | {"changed": list(self.changed)}
 
 
 def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
@@ -61,7 +64,17 @@ def provision(port: Port, change: Change) -> Provisioned:
         device_id(wanted, info),
         changed,
         record.complete and not needed <= set(record.optional),
+        _room(wanted, info, record.version is not None),
     )
+
+
+def _room(wanted: Target, info: Info, deployed: bool) -> str:
+    settings = settings_module().check_settings(wanted.settings)
+    blocks = info.flash_free // 4096 - (0 if deployed else PROGRAM_BLOCKS)
+    interval_ms = settings["sleep_s"] * 1000 or settings["interval_ms"]
+    program_size = 256 if info.platform == "rp2" else 32
+    hours, years = room_and_years(interval_ms, program_size, max(0, blocks), settings["outbox"])
+    return firmware_module("room").describe(hours, years)
 
 
 def write(board: Board, wanted: Target) -> tuple[str, ...]:

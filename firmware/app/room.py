@@ -1,0 +1,54 @@
+"""Computes for how long the flash keeps readings without a broker, and how long it lasts: also for the host's tools."""
+
+import os
+import sys
+
+# Blocks that overflow.py leaves free, and that an outbox with 64 messages may take.
+_NOT_FOR_READINGS = 32
+_BLOCK = 4096
+_HEAD_BYTES = 6  # of a reading; numbers are about a third of its record
+# Erases for 1000 readings that are acknowledged soon, by the bytes that the flash programs at once: host_tests/flash
+# measures them (docs/flash.md). Each block stands 100,000 (the data sheets of the usual flashes).
+ERASES_PER_1000 = {32: 91, 256: 125}
+ENDURANCE = 100_000
+_MS_PER_HOUR = 3_600_000
+_HOURS_PER_YEAR = 8766
+
+
+def free(folder):
+    """Return the number of free blocks of flash.
+
+    littlefs counts blocks that files share twice, so on a full flash it says less than 0, without the sign.
+    """
+    _, _, total, count = os.statvfs(folder)[:4]
+    return count if 0 <= count <= total else 0
+
+
+def room(free_blocks, program_size, record_bytes, interval_ms, outbox):
+    """Return (hours of readings that fit into the flash, years until it is worn out while a broker takes them).
+
+    free_blocks: of the file system, without the outbox's; outbox: the setting.
+    """
+    in_block = _BLOCK // (record_bytes // 3 + _HEAD_BYTES)
+    readings = outbox or max(0, free_blocks - _NOT_FOR_READINGS) * in_block
+    hours_until_worn = ENDURANCE * free_blocks * 1000 / ERASES_PER_1000[program_size] * interval_ms / _MS_PER_HOUR
+    return readings * interval_ms / _MS_PER_HOUR, hours_until_worn / _HOURS_PER_YEAR
+
+
+def describe(hours, years):
+    """Return what room() found, as text."""
+    kept = "%d minutes" % (hours * 60) if hours < 2 else "%d hours" % hours if hours < 96 else "%d days" % (hours / 24)
+    lasts = "%d years" % years if years >= 2 else "%.1f years" % years
+    return "room for %s without a broker; the flash lasts %s" % (kept, lasts)
+
+
+def tell(board):
+    """Say in log, status and board.room for how long the flash keeps the readings of this board."""
+    telemetry = board.telemetry
+    record_bytes = len(telemetry.encode(board.clock.uptime_ms(), telemetry.metrics))
+    free_blocks = free(board.state_folder)
+    program_size = 256 if sys.platform == "rp2" else 32
+    hours, years = room(free_blocks, program_size, record_bytes, telemetry.interval_ms, board.settings["outbox"])
+    board.room = describe(hours, years)
+    board.log.report("info", board.room)
+    board.status.extra.update((("room_h", round(hours, 1)), ("flash_years", round(years, 1))))

@@ -1,0 +1,212 @@
+"""Readings that wait in flash beside the outbox: none is lost at a power cut, and what a full flash drops is noted."""
+
+import json
+import os
+
+import _app_fakes as fakes
+from app import overflow, room, telemetry
+from app.gaps import Gaps
+from app.telemetry import Telemetry
+from umqtt_testkit.flash import PowerCutFlash
+from umqtt_testkit.portable import FULL, Rng, equal, raises, skip
+
+from umqtt_robust.errors import StoreError
+
+HEAP = "4M"
+_TOPIC = b"fleet/pump-7/telemetry"
+_FOLDER = "/state/mqtt/later"
+
+
+class _Client(fakes.Client):
+    """A client whose outbox has 64 slots."""
+
+    def __init__(self, pending=0):
+        fakes.Client.__init__(self, 64)
+        self.pending = pending
+
+
+class _Sensors:
+    lead_ms = 0
+
+    def __init__(self, rng):
+        self._rng = rng
+
+    def read(self):
+        metrics = {"temp_c": self._rng.below(400) / 16 - 10, "mem_free": 99000 + self._rng.below(999)}
+        if not self._rng.below(6):
+            metrics["sensor_failures"] = 1  # a record of other texts
+        return metrics
+
+
+class _Board:
+    """Telemetry on the flash at `root`, as it is after a start, with a reading every 100 ms."""
+
+    def __init__(self, root, client, rng, encoding="json"):
+        for name in ("/state", "/state/mqtt"):
+            try:
+                os.mkdir(root + name)
+            except OSError:
+                pass
+        self.client = client
+        self.ticks, clock = fakes.clock()
+        self.log = fakes.Log()
+        self.gaps = Gaps(root + "/gaps", fakes.identity().boot, self.log.report)
+        self.telemetry = Telemetry(
+            client, fakes.identity(), clock, _Sensors(rng), 100, self.log.report, self.gaps,
+            encoding=encoding, files=overflow.find(root + _FOLDER),
+        )  # fmt: skip
+
+    def step(self):
+        self.telemetry.step()
+        self.ticks.advance(100)
+
+    def drain(self):
+        """Let the broker take everything, without new readings."""
+        self.telemetry.paused = True
+        for _ in range(1000):
+            self.telemetry.step()
+            self.client.acknowledge()
+            if not self.telemetry.waits():
+                break
+
+    def arrived(self):
+        return [json.loads(payload)["seq"] for payload in self.client.payloads(_TOPIC)]
+
+
+class _ShortFiles:
+    """Files of 600 bytes instead of a block, so that a few readings fill several, on a flash of few blocks."""
+
+    def __enter__(self):
+        self._before = overflow.BLOCK, overflow.LEAST_FREE
+        overflow.BLOCK, overflow.LEAST_FREE = 600, 4
+        self._once = telemetry.once
+        telemetry.once = lambda module, function, *arguments: getattr(overflow, function)(*arguments)
+
+    def __exit__(self, kind, error, trace):
+        overflow.BLOCK, overflow.LEAST_FREE = self._before
+        telemetry.once = self._once
+
+
+def test_a_power_cut_loses_no_reading_that_waits():
+    # Planted: all of a file counts as handed on with its first reading.
+    def scenario(root, ledger):
+        board = _Board(root, _Client(32), Rng(5, quiet=True))
+        for _ in range(14):
+            board.step()
+            ledger["kept"] = board.telemetry.seq
+        board.client.acknowledge()
+        board.telemetry.paused = True
+        for _ in range(3):
+            publish = board.client.publish
+
+            def noted(*arguments, **more):
+                publish(*arguments, **more)
+                ledger["given"] = board.arrived()
+
+            board.client.publish = noted
+            board.telemetry.step()
+            board.client.acknowledge()
+
+    def check(root, ledger):
+        board = _Board(root, _Client(), Rng(6, quiet=True))
+        board.drain()
+        equal(board.gaps.unreadable, 0)
+        later = board.arrived()
+        equal(later, sorted(later))
+        missing = set(range(ledger.get("kept", 0))) - set(ledger.get("given", ())) - set(later)
+        assert not missing, missing
+
+    with PowerCutFlash("esp32") as flash, _ShortFiles():
+        flash.sweep(scenario, check, None if FULL else 150)
+
+
+def test_readings_keep_their_order_and_every_byte():
+    # Planted: a number that is equal to that of the file's first reading is taken for a missing one.
+    for encoding in ("json", "cbor"):
+        with PowerCutFlash("rp2", 64) as flash, _ShortFiles():
+            client = _Client()
+            board = _Board("/flash", client, Rng(7), encoding)
+            taken = []
+            telemetry.on_published.append(taken.append)
+            try:
+                rng = Rng(8)
+                for _ in range(300):
+                    board.step()
+                    if not rng.below(30):
+                        client.acknowledge()
+                board.drain()
+            finally:
+                telemetry.on_published.remove(taken.append)
+            found = client.payloads(_TOPIC)
+            equal(len(found), len(taken))
+            for i in range(len(taken)):
+                equal(found[i], taken[i])
+            assert sum(flash.flash.erases), "nothing waited in flash"
+
+
+def test_a_full_flash_drops_the_oldest_readings_and_notes_them():
+    # Planted: nothing is noted; the newest are dropped.
+    with PowerCutFlash("esp32"), _ShortFiles():
+        board = _Board("/flash", _Client(32), Rng(9))
+        for _ in range(400):
+            board.step()
+        assert board.telemetry.dropped
+        board.client.acknowledge()
+        board.drain()
+        found = board.arrived()
+        equal(found, list(range(board.telemetry.dropped, 400)))
+        board.gaps.step(board.client, 64)
+        equal(board.log.records[-1][2]["dropped_seq"], [[0, board.telemetry.dropped - 1]])
+
+
+def test_a_failing_flash_ends_the_use_of_the_outbox_in_flash():
+    with PowerCutFlash("esp32") as flash:
+        board = _Board("/flash", _Client(32), Rng(10))
+        board.step()
+        flash.unmount()
+        flash.mount(readonly=True)
+        raises(StoreError, board.step)
+        equal(board.telemetry.dropped, 1)
+
+
+def test_a_damaged_file_costs_the_readings_behind_the_damage_and_is_reported():
+    with PowerCutFlash("fat", 64), _ShortFiles():
+        board = _Board("/flash", _Client(32), Rng(11))
+        for _ in range(20):
+            board.step()
+        name = "/flash" + _FOLDER + "/0"
+        with open(name, "rb") as file:
+            data = file.read()
+        with open(name, "wb") as file:
+            file.write(data[:-3])
+        board = _Board("/flash", _Client(), Rng(12))
+        board.drain()
+        equal(board.gaps.unreadable, 1)
+        lost = set(range(20)) - set(board.arrived())
+        assert len(lost) == 1, lost
+
+
+def test_what_waits_goes_out_after_outbox_was_set():
+    # Planted: with `outbox` set, the files are not looked at.
+    if not hasattr(os, "ilistdir"):
+        skip("littlefs is in MicroPython only")
+    with PowerCutFlash("esp32"):
+        board = _Board("/flash", _Client(32), Rng(13))
+        for _ in range(50):
+            board.step()
+        client = _Client()
+        client.slots = client.room = 3
+        board = _Board("/flash", client, Rng(14))
+        board.drain()
+        equal(board.arrived(), list(range(50)))
+
+
+def test_room_and_years_of_the_flash():
+    # 95 blocks for readings, 38 readings a block, one a minute; wear as in docs/flash.md.
+    hours, years = room.room(127, 256, 300, 60_000, None)
+    equal((round(hours, 1), round(years)), (60.2, 193))
+    equal(room.describe(hours, years), "room for 60 hours without a broker; the flash lasts 193 years")
+    equal(room.room(127, 256, 300, 1000, 64)[0] * 3600, 64)
+    equal(room.describe(1.5, 1.5), "room for 90 minutes without a broker; the flash lasts 1.5 years")
+    equal(room.describe(100, 2.5), "room for 4 days without a broker; the flash lasts 2 years")
+    equal(room.room(20, 32, 300, 1000, None)[0], 0)
