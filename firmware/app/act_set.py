@@ -74,7 +74,7 @@ def apply(board, settings, key):
         board.discover(settings[key])
         return True
     if key in ("interval_ms", "sleep_s"):
-        board.room = None
+        board.room_told = False
     if key == "interval_ms" and telemetry:
         telemetry.interval_ms = settings[key]
         if not telemetry.paused:

@@ -88,8 +88,8 @@ class Application:
                 wanted = part.step()
                 if wanted is not None and wanted < wait_ms:
                     wait_ms = wanted
-        if board.room is None and board.telemetry and board.telemetry.seq:
-            board.room = ""  # also if it cannot be computed
+        if not board.room_told and board.telemetry and board.telemetry.seq:
+            board.room_told = True  # also if it cannot be computed
             once("room", "tell", board)
         if board.restart.asked:
             from app.restart import step

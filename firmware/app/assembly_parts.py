@@ -4,6 +4,7 @@ import os
 
 from app.board import Restart
 from app.command_door import CommandDoor, first_bytes
+from app.modules import once
 from app.wifi import Wifi
 
 _NTP_HOST = "pool.ntp.org"
@@ -14,6 +15,7 @@ def add_parts(board, secrets):
     client, settings, log = board.client, board.settings, board.log
     board.crash_report = _crash_report(board.state_folder, log.report)
     board.restart = Restart()
+    board.files = _files(board)
     board.wifi = Wifi(_network() if settings["wifi"] else None, settings, secrets["wifi"], log.report)
     board.ntp = _ntp(board)
     if _exists(board.state_folder + "/commands/desired"):
@@ -24,6 +26,15 @@ def add_parts(board, secrets):
         client.on(board.identity.topic(leaf), board.commands.handle)
         # QoS 2 would take 5 KB of heap and more writes to flash: the ledger recognizes a repeated command by its id.
         client.subscribe(board.identity.topic(leaf), qos=1)
+
+
+def _files(board):
+    # Returns where readings may wait besides the outbox (Telemetry.files), or None.
+    if getattr(board.client.outbox.store, "volatile", False):
+        return None
+    folder = board.state_folder + "/mqtt/later"
+    files = once("overflow", "find", folder) if _exists(folder) else [folder, 0, 0, 0]
+    return None if board.settings["outbox"] and files[1] == files[2] else files
 
 
 def _crash_report(state_folder, report):

@@ -4,7 +4,6 @@ import os
 import sys
 
 from app.health import Health
-from app.modules import once
 
 
 def add_readings(board):
@@ -35,15 +34,9 @@ def _add_telemetry(board):
         sensors.configure({"module": "chip"})
     for entry in settings["sensors"]:
         sensors.configure(entry)
-    files = None
-    folder = board.state_folder + "/mqtt/later"
-    if not getattr(board.client.outbox.store, "volatile", False):
-        files = once("overflow", "find", folder) if _exists(folder) else [folder, 0, 0, 0]
-        if settings["outbox"] and files[1] == files[2]:
-            files = None
     board.telemetry = Telemetry(
         board.client, board.identity, clock, sensors, settings["interval_ms"], report, board.gaps,
-        settings["telemetry_qos"], settings["expires_s"], settings["encoding"], files,
+        settings["telemetry_qos"], settings["expires_s"], settings["encoding"], board.files,
     )  # fmt: skip
     if settings["home_assistant"] or _exists(board.state_folder + "/discovery"):
         board.discover(settings["home_assistant"])

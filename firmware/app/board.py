@@ -4,16 +4,16 @@
 class Board:
     """The parts. folder: holds settings.json, "" for the root; settings: dict; boots: startup.Startup; version: str.
 
-    The assembly modules add state_folder, identity, clock, client, status, log, gaps, crash_report,
-    wifi, ntp, commands, health and restart (calling it restarts the board). These may be None: telemetry, sensors and
-    loop_timer in safe mode; ntp and discovery if not wanted; trial if no changed settings are on trial; sleeper if
-    the board never sleeps; update until a command needs it; wake once the board is built. unreported is
-    True while reported.py has settings to publish, None if no settings were ever desired.
+    The assembly modules add state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp,
+    commands, health and restart (calling it restarts the board). These may be None: telemetry, sensors and
+    loop_timer in safe mode; files without an outbox in flash; ntp and discovery if not wanted; trial if no changed
+    settings are on trial; sleeper if the board never sleeps; update until a command needs it; wake once the board
+    is built. unreported is True while reported.py has settings to publish, None if no settings were ever desired.
     """
 
-    telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = trial = None
+    telemetry = loop_timer = sensors = sleeper = update = files = ntp = discovery = commands = wake = trial = None
     unreported = None
-    room = None  # for how long the flash keeps readings, as text; None: not yet computed
+    room_told = False
     commands_until = 0  # uptime in ms; guard.py limits unsigned commands with it
 
     def __init__(self, folder, settings, boots, version):

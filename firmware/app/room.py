@@ -43,12 +43,11 @@ def describe(hours, years):
 
 
 def tell(board):
-    """Say in log, status and board.room for how long the flash keeps the readings of this board."""
+    """Say in log and status for how long the flash keeps the readings of this board."""
     telemetry = board.telemetry
     record_bytes = len(telemetry.encode(board.clock.uptime_ms(), telemetry.metrics))
     free_blocks = free(board.state_folder)
     program_size = 256 if sys.platform == "rp2" else 32
     hours, years = room(free_blocks, program_size, record_bytes, telemetry.interval_ms, board.settings["outbox"])
-    board.room = describe(hours, years)
-    board.log.report("info", board.room)
+    board.log.report("info", describe(hours, years))
     board.status.extra.update((("room_h", round(hours, 1)), ("flash_years", round(years, 1))))

@@ -1,4 +1,20 @@
-"""Loads the module of a sensor."""
+"""Loads the module of a sensor and makes the sensor."""
+
+
+def make(place, places):
+    """Return the sensor of a place (app.sensors), and choose the prefix of its metrics. places: the earlier ones.
+
+    Raises whatever its constructor does.
+    """
+    module, arguments = place.maker
+    kind = load(module)
+    if hasattr(kind, "metrics") and not place.names:
+        # Before the hardware is asked: names must not depend on which sensor answers.
+        place.names = names = tuple(kind.metrics)
+        taken = [other.prefix + name for other in places for name in other.names]
+        if [name for name in names if place.prefix + name in taken]:
+            place.prefix += module + "_"
+    return kind(**arguments)
 
 
 def load(module):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 import struct
 import threading
@@ -21,6 +23,8 @@ from umqtt_testkit.wire import Type
 
 MakeBoard = Callable[..., VirtualBoard]
 _BEFORE_UNIX = 2_208_988_800
+_TWO_BOARDS = ("ESP32_GENERIC_S3", "RPI_PICO_W")
+_REAL_BOARDS = (*_TWO_BOARDS, "ESP32_GENERIC", "ESP32_GENERIC_C3", "ESP32_GENERIC_C6", "RPI_PICO2_W")
 
 
 _OWN_SENSOR = b"""
@@ -77,25 +81,29 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer, **settings: Any) -> None:
     board.install(_program() | files)
 
 
-@pytest.mark.parametrize(("model", "scl", "sda"), [("ESP32_GENERIC_S3", 9, 8), ("RPI_PICO_W", 5, 4)])
-def test_every_sensor_answers_fails_alone_and_comes_back(
-    virtual_board: MakeBoard, peer: ScriptedPeer, model: str, scl: int, sda: int
+def _readme_sensors(model: str) -> list[dict[str, Any]]:
+    text = (Path(__file__).resolve().parents[2] / "boards" / model / "README.md").read_text()
+    (line,) = re.findall(r"--set 'sensors=(.*)'", text)
+    return json.loads(line)
+
+
+@pytest.mark.parametrize("model", _REAL_BOARDS if os.environ.get("UMQTT_FULL_SWEEPS") else _TWO_BOARDS)
+def test_every_sensor_of_the_readme_answers_fails_alone_and_comes_back(
+    virtual_board: MakeBoard, peer: ScriptedPeer, model: str
 ):
+    """Planted: two sensors with one metric overwrite each other."""
+    sensors = _readme_sensors(model)
+    pin = {entry["module"]: str(entry.get("pin")) for entry in sensors}
     world: dict[str, Any] = {
         "chip_celsius": 31.0,
-        "ds18b20": {"13": [21.5]},
-        "dht": {"14": [22.4, 55.2]},
+        "ds18b20": {pin["ds18b20"]: [21.5]},
+        "dht": {pin["dht22"]: [22.4, 55.2]},
         "i2c": {"0x76": {"celsius": 20.5, "percent": 40, "hpa": 1003.2}},
     }
     board = virtual_board(board=model)
     board.hooks(**world)
-    sensors = [
-        {"module": "ds18b20", "pin": 13, "name": "boiler"},
-        {"module": "dht22", "pin": 14, "name": "cellar"},
-        {"module": "bme280", "scl": scl, "sda": sda},
-        {"module": "own", "factor": 3},
-    ]
-    if model == "RPI_PICO_W":
+    sensors.append({"module": "own", "factor": 3})
+    if model.startswith("RPI"):
         world["supply_volts"] = 4.8
         board.hooks(**world)
         sensors.append({"module": "supply", "pin": 29, "factor": 3, "select": 25})
@@ -107,29 +115,29 @@ def test_every_sensor_answers_fails_alone_and_comes_back(
 
     def everything() -> bool:
         seen.update(broker.metrics())
-        return {"boiler_temp_c", "cellar_temp_c", "temp_c", "door", "chip_c"} <= set(seen)
+        return {"ds18b20_temp_c", "dht22_temp_c", "temp_c", "door", "chip_c"} <= set(seen)
 
     broker.until(everything)
-    assert seen["boiler_temp_c"] == 21.5
-    assert (seen["cellar_temp_c"], seen["cellar_humidity_pct"]) == (22.4, 55.2)
+    assert seen["ds18b20_temp_c"] == 21.5
+    assert (seen["dht22_temp_c"], seen["dht22_humidity_pct"]) == (22.4, 55.2)
     assert seen["temp_c"] == pytest.approx(20.5, abs=0.05)
     assert seen["pressure_hpa"] == pytest.approx(1003.2, abs=0.1)
     assert seen["humidity_pct"] == pytest.approx(40, abs=0.2)
     assert seen["chip_c"] == pytest.approx(31.0, abs=1)
     assert seen["door"] == 3
-    if model == "RPI_PICO_W":
+    if model.startswith("RPI"):
         # Measured once, before the radio uses the pins.
         supplied = [record["m"].get("supply_v") for record in broker.of("telemetry")]
         assert supplied[0] == pytest.approx(4.8, abs=0.05) and not any(supplied[1:])
     assert "sensor_failures" not in seen and broker.logged() == []
     board.hooks(**{**world, "ds18b20": {}, "i2c": {}})
-    broker.until(lambda: {"boiler_temp_c", "temp_c"}.isdisjoint(broker.metrics()))
+    broker.until(lambda: {"ds18b20_temp_c", "temp_c"}.isdisjoint(broker.metrics()))
     count = len(broker.of("telemetry"))
     broker.until(lambda: len(broker.of("telemetry")) > count + 1)
-    assert sorted(text.partition(": ")[0] for text in broker.logged()) == ["sensor boiler", "sensor bme280"][::-1]
+    assert sorted(text.partition(": ")[0] for text in broker.logged()) == ["sensor bme280", "sensor ds18b20"]
     assert broker.metrics()["door"] == 3 and broker.metrics()["sensor_failures"] >= 2
     board.hooks(**world)
-    broker.until(lambda: {"boiler_temp_c", "temp_c"} <= set(broker.metrics()))
+    broker.until(lambda: {"ds18b20_temp_c", "temp_c"} <= set(broker.metrics()))
 
 
 def test_a_wrong_password_is_said_once_and_the_next_network_is_joined(virtual_board: MakeBoard, peer: ScriptedPeer):

@@ -273,9 +273,9 @@ def _outage(board, hours):
             taken = day.board.telemetry.seq
             assert taken >= hours * 60, taken
             files = day.board.telemetry.files
-            print(board, day.board.room, taken, "readings in", files[2] - files[1], "files")
+            print(board, taken, "readings in", files[2] - files[1], "files")
             room_h = day.board.status.extra["room_h"]
-            assert room_h > 24, day.board.room
+            assert room_h > 24, room_h
             # What was promised: no file holds fewer readings.
             promised = room_h * 60 / (day.flash_blocks - 32)
             assert (files[2] - files[1] - 1) * promised < taken, (files, promised)

@@ -16,7 +16,7 @@ class _I2C:
 
     def __init__(self, chip=0x60, address=0x76):
         self.address = address
-        self.hold = {0xD0: bytes([chip]), 0xF7: b"\x80\0\0\x80\0\0\x80\0"}
+        self.hold = {0xD0: bytes([chip]), 0xF3: b"\0", 0xF7: b"\x80\0\0\x80\0\0\x80\0"}
         self.writes = []
 
     def readfrom_mem(self, address, register, count):
@@ -139,3 +139,20 @@ def test_another_chip_at_its_address_is_refused_and_nobody_there_too():
     raises(OSError, Sensor, i2c=_I2C(address=0x77))
     Sensor(i2c=_chip(), address=0x76)
     equal(bme280.Sensor.lead_ms, 10)
+
+
+def test_a_chip_that_is_not_ready_or_reads_zeros_gives_nothing():
+    # Planted: what the registers hold is taken for a measurement: -148 °C.
+    i2c = _chip()
+    _measure(i2c, 415148, 519888, 20000)
+    sensor = Sensor(i2c=i2c)
+    equal(sorted(sensor.read()), ["humidity_pct", "pressure_hpa", "temp_c"])
+    for status in (b"\x08", b"\x01"):
+        i2c.hold[0xF3] = status
+        raises(OSError, sensor.read)
+        raises(OSError, Sensor, i2c=i2c)
+    i2c.hold[0xF3] = b"\0"
+    i2c.hold[0xF7] = bytes(8)
+    raises(OSError, sensor.read)
+    i2c.hold[0x88] = bytes(24)
+    raises(OSError, Sensor, i2c=i2c)

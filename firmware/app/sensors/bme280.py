@@ -8,11 +8,13 @@ waits for it (forced mode: the chip sleeps in between). Formulas: data sheet BST
 
 from struct import unpack_from
 
-_ID, _CTRL_HUM, _CTRL_MEAS, _DATA = 0xD0, 0xF2, 0xF4, 0xF7
+_ID, _CTRL_HUM, _STATUS, _CTRL_MEAS, _DATA = 0xD0, 0xF2, 0xF3, 0xF4, 0xF7
 _BME280, _BMP280 = 0x60, 0x58
 # Temperature and pressure once each, forced mode (5.4.5); humidity once (5.4.3), effective at the next ctrl_meas.
 _MEASURE_ONCE = 0x25
 _HUMIDITY_ONCE = 0x01
+# Bits of the status (5.4.4): a measurement is running; the calibration is being copied to its registers.
+_NOT_READY = 0x09
 # What a register holds when nothing was measured (5.4.7, 5.4.8).
 _NO_MEASUREMENT = 0x80000
 
@@ -20,6 +22,7 @@ _NO_MEASUREMENT = 0x80000
 class Sensor:
     # At most 9.3 ms at one sample each (appendix 9.1).
     lead_ms = 10
+    metrics = {"temp_c": (-40, 85), "pressure_hpa": (300, 1100), "humidity_pct": (0, 100)}
 
     def __init__(self, scl=None, sda=None, address=0x76, bus=0, i2c=None):
         """Read the chip's calibration. i2c: a machine.I2C to use instead of pins. Raises OSError for other chips."""
@@ -29,18 +32,26 @@ class Sensor:
         if chip not in (_BME280, _BMP280):
             raise OSError("the chip at address %d is no BME280 but 0x%02x" % (address, chip))
         self._humid = chip == _BME280
+        self._check_status()
         self.calibration = read_calibration(self._i2c, address, self._humid)
+        if not self.calibration[0][0]:
+            raise OSError("the calibration of the BME280 reads 0")
 
     def start(self):
         if self._humid:
             self._i2c.writeto_mem(self._address, _CTRL_HUM, bytes([_HUMIDITY_ONCE]))
         self._i2c.writeto_mem(self._address, _CTRL_MEAS, bytes([_MEASURE_ONCE]))
 
+    def _check_status(self):
+        if self._i2c.readfrom_mem(self._address, _STATUS, 1)[0] & _NOT_READY:
+            raise OSError("the BME280 is not ready")
+
     def read(self):
+        self._check_status()
         data = self._i2c.readfrom_mem(self._address, _DATA, 8 if self._humid else 6)
         pressure = data[0] << 12 | data[1] << 4 | data[2] >> 4
         temperature = data[3] << 12 | data[4] << 4 | data[5] >> 4
-        if temperature == _NO_MEASUREMENT:
+        if temperature in (_NO_MEASUREMENT, 0):  # 0: no chip measures that, a bad bus reads it
             raise OSError("the BME280 has measured nothing: did it lose its power?")
         fine, hundredths = compensate_temperature(self.calibration, temperature)
         metrics = {

@@ -6,6 +6,8 @@ import sys
 class Sensor:
     """The chip's thermometer. Raises OSError on a chip without one that MicroPython can read."""
 
+    metrics = {"chip_c": (-40, 150)}
+
     def __init__(self):
         self._celsius = _esp32() if sys.platform == "esp32" else _rp2()
 

@@ -1,6 +1,7 @@
 """temp_c and humidity_pct of a DHT22 (AM2302): {"module": "dht22", "pin": 4}
 
-The sensor needs 2 s between two measurements; readings in between are sent without it.
+The sensor needs 2 s between two measurements; readings in between are sent without it. Clones of the chip send
+temperatures below 0 °C in two's complement instead of with a sign.
 """
 
 import time
@@ -12,6 +13,8 @@ _SHORTEST_MS = 2000
 
 
 class Sensor:
+    metrics = {"temp_c": (-40, 80), "humidity_pct": (0, 100)}
+
     def __init__(self, pin):
         self._dht = dht.DHT22(Pin(pin))
         self._measured_at = None
@@ -23,4 +26,11 @@ class Sensor:
         self._measured_at = now
         # Up to 25 ms with interrupts off for most of it: the protocol is timed in microseconds.
         self._dht.measure()
-        return {"temp_c": round(self._dht.temperature(), 1), "humidity_pct": round(self._dht.humidity(), 1)}
+        celsius, percent = self._dht.temperature(), self._dht.humidity()
+        if percent > 100:
+            raise OSError("%.1f %% of humidity: a DHT11, or a bad wire" % percent)
+        if not celsius and not percent:
+            raise OSError("it reads all zeros: a bad wire")  # whose checksum is right
+        if celsius < -1000:
+            celsius = -celsius - 3276.8
+        return {"temp_c": round(celsius, 1), "humidity_pct": round(percent, 1)}

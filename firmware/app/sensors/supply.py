@@ -12,6 +12,8 @@ from machine import ADC, Pin
 
 
 class Sensor:
+    metrics = {"supply_v": (0, 60)}
+
     def __init__(self, pin, factor=1, select=None):
         self._factor = factor
         self._once = None

@@ -26,6 +26,7 @@ from umqtt_kit.device.guess import check_board, missing_network
 from umqtt_kit.device.trouble import HEAP_TOO_SMALL, LEAST_HEAP
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.mqtt import Access
 from umqtt_kit.provision.write import about_dot
 from umqtt_robust.errors import Refused
@@ -271,7 +272,8 @@ def _outbox(state: dict[str, Any]) -> Finding:
     aside: Sequence[bytes] = state["aside"]
     if not aside:
         more = ", and further readings in flash" if state["later"] else ""
-        room = f"; {state['room']}" if state["room"] else ""
+        hours, years = state["room"]
+        room = f"; {firmware_module('room').describe(hours, years)}" if hours is not None else ""
         return Finding("outbox", OK, f"{state['waiting']} messages wait{more}{room}")
     topics = ", ".join(sorted({printable(topic) for topic in aside})[:3])
     text = f"{len(aside)} messages are set aside, because the broker ends each link at them: {topics}"

@@ -26,7 +26,8 @@ print(repr(_u_starts()))
 RUNNING = """
 print(repr({"up": board.clock.uptime_ms(), "wifi": board.wifi.connected, "link": board.client.connected,
             "lines": board.log.lines(), "waiting": board.client.pending,
-            "room": board.room, "later": bool(board.telemetry and board.telemetry.waits()),
+            "room": [board.status.extra.get(name) for name in ("room_h", "flash_years")],
+            "later": bool(board.telemetry and board.telemetry.waits()),
             "aside": [one[1] for one in board.client.part("quarantine").messages()]
                      if board.client.quarantined else []}))
 """
