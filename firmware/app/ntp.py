@@ -3,7 +3,8 @@
 Nothing here blocks, not even the look-up of the server's name (names.py), except if only getaddrinfo() can find it:
 that takes up to 14 s on lwIP (7 s for each of two name servers that do not answer). So an address is kept, and the
 name is looked up again only after _RESOLVE_AFTER requests without an answer, never more often than the pauses
-between requests allow.
+between requests allow. A server that is of no use is left at once, for the next address of its name; one that denies
+its service is never asked again (RFC 5905, 7.4).
 """
 
 import os
@@ -37,11 +38,15 @@ _ALARM = 3
 
 
 class NtpError(ValueError):
-    """An answer that must not be trusted. final: True if the server asks for no more requests (a kiss-o'-death)."""
+    """An answer that must not be trusted.
 
-    def __init__(self, text, final=False):
+    final: True if the server asks for no more requests now (a kiss-o'-death); denied: for ever.
+    """
+
+    def __init__(self, text, final=False, denied=False):
         super().__init__(text)
         self.final = final
+        self.denied = denied
 
 
 class Ntp:
@@ -59,6 +64,10 @@ class Ntp:
         self._address = None
         self._socket = None
         self._lookup = None
+        self._turn = 0  # which of the name's addresses is asked
+        self._alone = True  # it has no other one
+        self._denied = []
+        self._unfound = 0  # look-ups in a row
         self._next_ms = 0
         self._pause_ms = _FIRST_PAUSE_MS
         self._silent = 0
@@ -81,6 +90,10 @@ class Ntp:
             self._ask()
         except OSError as error:
             # This includes a name that was not found; on some ports the only argument is then a text.
+            if self._address:
+                self._leave()
+            else:
+                self._unfound += 1
             return self._failed("%s: %r" % (self._host, error))
         return _LOOK_MS
 
@@ -88,19 +101,30 @@ class Ntp:
         # Returns False while the name is being looked up.
         if self._address is None:
             host = self._host
-            server = self._wifi.name_server()
-            if server and not self._lookup:
-                from app.names import Lookup, is_name
+            servers = self._wifi.name_servers()
+            if servers and not self._lookup:
+                from app.names import Lookup, is_name, is_ports_turn
 
-                if is_name(host):
-                    self._lookup = Lookup(host, server, self._clock.uptime_ms)
+                if is_name(host) and not is_ports_turn(self._unfound):
+                    self._lookup = Lookup(host, servers, self._clock.uptime_ms)
+            texts = [host]
             if self._lookup:
-                host = self._lookup.step()
-                if not host:
+                texts = self._lookup.step()
+                if not texts:
                     return False
-            self._address = socket.getaddrinfo(host, self._port, 0, socket.SOCK_DGRAM)[0]
+            found = []
+            for text in texts:
+                for entry in socket.getaddrinfo(text, self._port, 0, socket.SOCK_DGRAM):
+                    if entry[-1] not in self._denied:
+                        found.append(entry)
             self._end_lookup()
             forget("names")  # seldom needed again: the address is kept
+            self._unfound = 0
+            if not found:
+                self._pause_ms = _LONGEST_PAUSE_MS
+                raise OSError("each of its servers denies its service")
+            self._alone = len(found) == 1
+            self._address = found[self._turn % len(found)]
         return True
 
     def _end_lookup(self):
@@ -133,8 +157,11 @@ class Ntp:
             unix_ms = decode(data) + (now - self._asked_at) // 2
             step = self._clock.synchronised(unix_ms)
         except NtpError as error:
-            if error.final:
+            if error.denied:
+                self._denied.append(self._address[-1])
+            if error.final and self._alone:
                 self._pause_ms = _LONGEST_PAUSE_MS
+            self._leave()
             return self._failed("%s: %s" % (self._host, error))
         except ValueError as error:
             return self._failed("%s: %s" % (self._host, error))
@@ -154,6 +181,11 @@ class Ntp:
             except OSError as error:
                 self._report("debug", "clock: the board's calendar was not set: %r" % error)
         return _PERIOD_MS
+
+    def _leave(self):
+        # Another address of the name is asked next.
+        self._turn += 1
+        self._address = None
 
     def _failed(self, text):
         self._close()
@@ -193,7 +225,8 @@ def decode(data):
         raise NtpError("an answer in mode %d" % (data[0] & 7))
     if data[1] == 0:
         # A kiss-o'-death; its four letters say why (RFC 5905, 7.4).
-        raise NtpError("it asks not to be asked: " + "".join([chr(b) for b in data[12:16] if 32 < b < 127]), final=True)
+        code = "".join([chr(b) for b in data[12:16] if 32 < b < 127])
+        raise NtpError("it asks not to be asked: " + code, True, code in ("DENY", "RSTR"))
     if data[0] >> 6 == _ALARM or data[1] > 15:
         raise NtpError("the server is not synchronised itself")
     seconds, fraction = unpack_from(">II", data, 40)

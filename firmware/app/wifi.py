@@ -69,10 +69,12 @@ class Wifi:
         except Exception:  # noqa: BLE001 - the link may have gone just now; step() tells when it has
             return None
 
-    def name_server(self):
-        """Return the address of the network's DNS server, or None if Wi-Fi has given none."""
+    def name_servers(self):
+        """Return addresses to ask for names: the network's DNS server, and its gateway, which often is one too."""
         found = self._call(self._wlan.ifconfig) if self._wlan and self.connected else None
-        return found[3] if found and found[3] != "0.0.0.0" else None
+        if not found or found[3] == "0.0.0.0":
+            return ()
+        return (found[3],) if found[2] in (found[3], "0.0.0.0") else (found[3], found[2])
 
     def off(self):
         """Switch the radio off."""

@@ -40,13 +40,14 @@ class _Port:
 class _Server:
     """A DNS server on loopback; answer(query) returns the bytes to send, or None."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, host="127.0.0.1"):
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self.answer = answer
         self.asked = 0
-        for port in range(40000, 60000, 7):
-            address = socket.getaddrinfo("127.0.0.1", port, 0, socket.SOCK_DGRAM)[0][-1]
+        # A second server has the port of the first one.
+        for port in range(40000, 60000, 7) if host == "127.0.0.1" else (names._PORT,):
+            address = socket.getaddrinfo(host, port, 0, socket.SOCK_DGRAM)[0][-1]
             try:
                 self._socket.bind(address)
             except OSError:
@@ -101,8 +102,8 @@ class World:
         self.client.tick()
         self.server.close()
 
-    def name_server(self):
-        return "127.0.0.1"
+    def name_servers(self):
+        return ("127.0.0.1",)
 
     def readings(self):
         """Return how many readings, due once a second, the loop takes in spite of its waits."""
@@ -133,6 +134,7 @@ def _silent(query):
 def test_a_silent_dns_server_costs_no_reading():
     """Planted: the port looks up the name; the stub of the port does not block."""
     with World(_silent) as world:
+        world.client.random = lambda n: n // 2
         equal((world.readings(), world.port.asked), (_SECONDS, 0))
         assert world.server.asked >= 3 and world.errors, (world.server.asked, world.errors)
     with World(_silent, by_name=False) as world:
@@ -169,7 +171,7 @@ def test_a_silent_dns_server_does_not_keep_ntp_waiting_either():
 def _looked_up(answer):
     server = _Server(answer)
     ticks, clock = fakes.clock()
-    lookup = Lookup("broker.example", "127.0.0.1", clock.uptime_ms)
+    lookup = Lookup("broker.example", ("127.0.0.1",), clock.uptime_ms)
     try:
         server.serve(expected=True)
         poller = select.poll()
@@ -183,9 +185,9 @@ def _looked_up(answer):
 
 def test_the_first_address_of_an_answer_is_taken():
     address = bytes([192, 0, 2, 7])
-    equal(_looked_up(lambda query: _response(query, [(1, address)])), "192.0.2.7")
+    equal(_looked_up(lambda query: _response(query, [(1, address)])), ["192.0.2.7"])
     name = b"\1b\7example\0"
-    equal(_looked_up(lambda query: _response(query, [(5, name), (28, bytes(16)), (1, address)])), "192.0.2.7")
+    equal(_looked_up(lambda query: _response(query, [(5, name), (28, bytes(16)), (1, address)])), ["192.0.2.7"])
 
 
 def test_no_such_name_and_every_damaged_answer_are_an_error_and_no_crash():
@@ -204,9 +206,8 @@ def test_no_such_name_and_every_damaged_answer_are_an_error_and_no_crash():
             assert found is None, (i, found)
         except OSError as error:
             equal(error.args, (-2,))
-    for flags in (b"\x81\x83", b"\x81\x82"):
-        error = raises(OSError, _looked_up, lambda query, flags=flags: _response(query, [], flags))
-        equal(error.args, (-2,))
+    error = raises(OSError, _looked_up, lambda query: _response(query, [], b"\x81\x83"))
+    equal(error.args, (-2,))
     raises(OSError, _looked_up, lambda query: _response(query, []))
 
 
@@ -267,3 +268,79 @@ def test_what_is_no_name_is_left_to_the_port():
     for host, asked in (("broker.example", True), ("192.0.2.1", False), ("broker.local", False), ("broker", False),
                         ("::1", False)):  # fmt: skip
         equal(is_name(host), asked, host)
+
+
+def _address_after(answers):
+    """Return what a look-up at servers finds that answer so, each on an address of its own; None: it is silent."""
+    ticks, clock = fakes.clock()
+    servers = []
+    for i in range(len(answers)):
+        servers.append(_Server(answers[i], "127.0.0.%d" % (i + 1)))
+    lookup = Lookup("broker.example", ["127.0.0.%d" % (i + 1) for i in range(len(answers))], clock.uptime_ms)
+    try:
+        for _ in range(200):
+            answered = 0
+            for server in servers:
+                asked = server.asked
+                server.serve()
+                answered += server.asked - asked if server.answer is not _silent else 0
+            if answered:
+                poller = select.poll()
+                poller.register(lookup.socket, select.POLLIN)
+                poller.poll(int(1000 * WAIT_LIMIT_S))
+            found = lookup.step()
+            if found:
+                return found
+            ticks.advance(100)
+    finally:
+        lookup.close()
+        for server in servers:
+            server.close()
+    return None
+
+
+def _right(query):
+    return _response(query, [(1, b"\1\2\3\4")])
+
+
+def test_a_server_that_is_down_fails_or_refuses_is_followed_by_the_next():
+    # Planted: only the first server is asked; a failure of the server is taken for an unknown name.
+    equal(_address_after([_right]), ["1.2.3.4"])
+    for flags in (b"\x81\x82", b"\x81\x85", b"\x81\x84"):
+        equal(_address_after([lambda query, flags=flags: _response(query, [], flags), _right]), ["1.2.3.4"])
+    equal(_address_after([_silent, _right]), ["1.2.3.4"])
+    equal(raises(OSError, _address_after, [_silent, _silent]).args, (-2,))
+
+
+def test_a_name_in_other_case_is_the_same_name():
+    equal(_looked_up(lambda query: _right(query[:12] + query[12:].replace(b"broker", b"bROKEr"))), ["1.2.3.4"])
+
+
+def test_after_many_failures_the_port_looks_the_name_up():
+    # Planted: it never does; it does so at every attempt.
+    equal([n for n in range(100) if names.is_ports_turn(n)], [8, 16, 32, 64])
+    with World(_silent) as world:
+        world.readings()
+        equal(world.port.asked, 2)
+
+
+def test_two_name_servers_of_a_network_are_its_dns_server_and_its_gateway():
+    from app.wifi import Wifi
+
+    class Wlan:
+        found = ("192.168.1.9", "255.255.255.0", "192.168.1.1", "192.168.1.2")
+
+        def ifconfig(self):
+            return self.found
+
+        def isconnected(self):
+            return True
+
+    wifi = Wifi(None, {"wifi": []}, {}, fakes.Log().report)
+    wifi._wlan = Wlan()
+    equal(wifi.connected, True)
+    equal(wifi.name_servers(), ("192.168.1.2", "192.168.1.1"))
+    Wlan.found = Wlan.found[:2] + ("192.168.1.1", "192.168.1.1")
+    equal(wifi.name_servers(), ("192.168.1.1",))
+    Wlan.found = Wlan.found[:2] + ("0.0.0.0", "0.0.0.0")
+    equal(wifi.name_servers(), ())

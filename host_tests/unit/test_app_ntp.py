@@ -86,8 +86,8 @@ class _Server:
 class _Wifi:
     connected = True
 
-    def name_server(self):
-        return None
+    def name_servers(self):
+        return ()
 
 
 class _World:
@@ -349,3 +349,65 @@ def test_the_clock_refuses_the_past_and_tells_its_steps():
     ticks.advance(1000)
     equal(clock.synchronised(_NOW + 1500), 500)
     equal(clock.drift_ppm, None)
+
+
+def _two_addresses(fields):
+    """Ask a name with two addresses for an hour; the first answers with such fields, or cannot be sent to (None).
+
+    Returns whether the clock is set, and how often each was asked.
+    """
+    import app.ntp
+
+    bad, good = _Server(), _Server()
+    for name in fields or ():
+        setattr(bad, name, fields[name])
+    ports = (0 if fields is None else bad.port, good.port)
+
+    class _Module:
+        SOCK_DGRAM = socket.SOCK_DGRAM
+        socket = socket.socket
+
+        @staticmethod
+        def getaddrinfo(*_):
+            return [socket.getaddrinfo("127.0.0.1", port, 0, socket.SOCK_DGRAM)[0] for port in ports]
+
+    ticks, clock = fakes.clock()
+    ntp = Ntp(clock, "two.example", _Wifi(), fakes.Log().report)
+    app.ntp.socket = _Module
+    try:
+        while clock.uptime_ms() < 3600000:
+            before = ntp._socket
+            wait = ntp.step()
+            if ntp._socket and ntp._socket is not before:
+                server = good if ntp._address[-1] == _Module.getaddrinfo()[1][-1] else bad
+                server.serve(server.asked + 1)
+                _arrives(ntp._socket)
+            ticks.advance(wait)
+    finally:
+        app.ntp.socket = socket
+        ntp._close()
+        for server in (bad, good):
+            server.close()
+    return clock.unix_ms() is not None, bad.asked, good.asked
+
+
+def test_a_server_of_no_use_is_left_for_the_next_address_of_its_name():
+    # Planted: the first address is kept for ever.
+    for fields in (
+        {"stratum": 16},
+        {"head": 0xE4},
+        {"stratum": 0, "reference": b"RATE"},
+        {"stratum": 0, "reference": b"DENY"},
+        None,
+    ):
+        equal(_two_addresses(fields), (True, 0 if fields is None else 1, 1), repr(fields))
+
+
+def test_a_server_that_denies_its_service_is_never_asked_again():
+    # Planted: DENY is forgotten with the address.
+    with _World() as world:
+        world.server.stratum = 0
+        world.server.reference = b"DENY"
+        world.run(24 * 3600000)
+        equal(world.server.asked, 1)
+        assert "denies its service" in world.texts()[-1], world.texts()
