@@ -6,7 +6,8 @@ import socket
 import time
 
 import _app_fakes as fakes
-from app.ntp import Ntp, set_calendar
+from app.ntp import Ntp
+from app.ntp_server import set_calendar
 from umqtt_testkit.portable import WAIT_LIMIT_S, equal, raises
 
 _NOW = 1795000000123
@@ -339,7 +340,7 @@ def test_a_host_may_be_an_ipv6_address():
     _, clock = fakes.clock()
     for host, expected in (("::1", ("::1", 123)), ("a:5", ("a", 5)), ("a", ("a", 123))):
         ntp = Ntp(clock, host, _Wifi(), None)
-        equal((ntp._host, ntp._port), expected)
+        equal((ntp.host, ntp.port), expected)
 
 
 def test_the_clock_refuses_the_past_and_tells_its_steps():
@@ -379,7 +380,7 @@ def _two_addresses(fields):
             before = ntp._socket
             wait = ntp.step()
             if ntp._socket and ntp._socket is not before:
-                server = good if ntp._address[-1] == _Module.getaddrinfo()[1][-1] else bad
+                server = good if ntp.address[-1] == _Module.getaddrinfo()[1][-1] else bad
                 server.serve(server.asked + 1)
                 _arrives(ntp._socket)
             ticks.advance(wait)
