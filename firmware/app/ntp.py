@@ -31,7 +31,7 @@ class Ntp:
     """An SNTP client. host: "name" or "name:port"; wifi: its `connected` is True if there is a network;
     report(level, text): of a log; rtc: machine.RTC, the board's own calendar, or None. Counters: requests, answers.
 
-    address: of getaddrinfo(), None until it is found (ntp_server.py); denied: addresses that are never asked again.
+    address: of getaddrinfo(), None until it is found (ntp_address.py); denied: addresses that are never asked again.
     """
 
     def __init__(self, clock, host, wifi, report, rtc=None):
@@ -79,14 +79,14 @@ class Ntp:
 
     def _find(self):
         # Returns False while the name is being looked up.
-        from app.ntp_server import find
+        from app.ntp_address import find
 
         address = find(self, socket)
         if not address:
             return False
         self.address = address
         self._end_lookup()
-        forget("names", "ntp_server")  # seldom needed again: the address is kept
+        forget("names", "ntp_address")  # seldom needed again: the address is kept
         return True
 
     def _end_lookup(self):
@@ -115,7 +115,7 @@ class Ntp:
                 return _LOOK_MS
             self._silent += 1
             return self._failed("%s: no answer: does it serve time, and may the board reach it?" % self.host)
-        from app.ntp_server import NtpError, decode, set_calendar
+        from app.ntp_answer import NtpError, decode, set_calendar
 
         try:
             unix_ms = decode(data) + (now - self._asked_at) // 2
@@ -130,7 +130,7 @@ class Ntp:
         except ValueError as error:
             return self._failed("%s: %s" % (self.host, error))
         finally:
-            forget("ntp_server")
+            forget("ntp_answer")
         self._close()
         self.answers += 1
         self._silent = 0

@@ -37,9 +37,7 @@ def room(free_blocks, program_size, record_bytes, interval_ms, outbox):
 
 def describe(hours, years):
     """Return what room() found, as text."""
-    kept = "%d minutes" % (hours * 60) if hours < 2 else "%d hours" % hours if hours < 96 else "%d days" % (hours / 24)
-    lasts = "%d years" % years if years >= 2 else "%.1f years" % years
-    return "room for %s without a broker; the flash lasts %s" % (kept, lasts)
+    return "room for %.1f hours without a broker; the flash lasts %.1f years" % (hours, years)
 
 
 def tell(board):

@@ -7,7 +7,7 @@ import time
 
 import _app_fakes as fakes
 from app.ntp import Ntp
-from app.ntp_server import set_calendar
+from app.ntp_answer import set_calendar
 from umqtt_testkit.portable import WAIT_LIMIT_S, equal, raises
 
 _NOW = 1795000000123
