@@ -286,32 +286,6 @@ def storage_options(table: Location) -> dict[str, str] | None:
     return OPTIONS if isinstance(table, StorePath) else None
 
 
-def engine_url(table: Location) -> str:
-    """Return the URL by which catalogs and their engines name a location.
-
-    :raises UsageError: it is a folder whose path engines read in different ways, or Azure's account is not known.
-    """
-    if isinstance(table, Path):
-        path = str(table.absolute())
-        if table.absolute().as_uri() != f"file://{path}":
-            raise UsageError(f"engines read {path} in different ways: choose a path of ASCII letters, digits, . _ - ~")
-        return f"file://{path}"
-    scheme, _, rest = str(table).partition("://")
-    if scheme != "az":
-        return str(table)
-    container, _, key = rest.partition("/")
-    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
-    if not account.isalnum():
-        raise UsageError("a catalog names Azure's account too: set AZURE_STORAGE_ACCOUNT_NAME")
-    return f"abfss://{container}@{account}.dfs.core.windows.net/{key}"
-
-
-def same_place(one: str, other: str) -> bool:
-    """Return whether two URLs of :func:`engine_url`, as catalogs write them, name the same place."""
-    one, other = (re.sub("^file:/+", "file:///", url).rstrip("/") for url in (one, other))
-    return one == other
-
-
 def remove_tree(folder: Location) -> None:
     """Remove the location with everything below it; it is no error if nothing exists."""
     if isinstance(folder, Path):

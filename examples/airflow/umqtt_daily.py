@@ -29,7 +29,6 @@ with DAG(
         task_id="ingest",
         bash_command=f"umqtt ingest --once --spool {quote(SPOOL)} {tables} --checkpoint {quote(CHECKPOINT)}",
     )
-    register = BashOperator(task_id="register", bash_command=f"umqtt tables register {tables}")
     daily = BashOperator(
         task_id="daily",
         bash_command=f"dbt build --project-dir {quote(DBT)} --profiles-dir {quote(DBT)}",
@@ -38,4 +37,4 @@ with DAG(
     )
     vacuum = BashOperator(task_id="vacuum", bash_command=f"umqtt tables vacuum {tables}")
 
-    ingest >> [register, daily] >> vacuum
+    ingest >> daily >> vacuum

@@ -42,9 +42,7 @@ PACKAGES = {
         frozenset({"kit", "spark"}),
     ),
     # It works with any MQTT broker, so it uses nothing of our broker.
-    "spark_ingest": Package(
-        "spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"spark", "alerts", "iceberg"})
-    ),
+    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"spark", "alerts"})),
     "umqtt_cli": Package("umqtt_cli", extras=frozenset({"ingest", "kit"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
     "firmware": Package(
@@ -371,7 +369,7 @@ def test_every_exception_is_still_needed():
         ("firmware/app/clock.py", "import typing", "a board has no module typing"),
         ("firmware/main.py", "import umqtt_testkit.portable", "firmware must not import umqtt_testkit"),
         ("spark_ingest/status.py", "from umqtt_broker import Broker", "spark_ingest must not import umqtt_broker"),
-        ("spark_ingest/tables.py", "import click_spinner", "not declared in the extras ['alerts', 'iceberg', 'spark']"),
+        ("spark_ingest/tables.py", "import click_spinner", "not declared in the extras ['alerts', 'spark']"),
         ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['broker', 'redis']"),
         ("tools/umqtt_broker/broker.py", "import spark_ingest", "umqtt_broker must not import spark_ingest"),
         ("tools/umqtt_broker/core/limits.py", "from ..broker import Broker", "core must not import broker"),

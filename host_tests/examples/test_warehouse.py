@@ -88,5 +88,4 @@ def test_the_dag_brings_what_was_stored_into_the_tables_and_into_the_daily_table
     run("dags", "test", "umqtt_daily")
     tables = tmp_path / "tables"
     assert DeltaTable(str(tables / "silver")).count() == len(readings)
-    assert (tables / "iceberg" / "catalog.db").exists()
     assert daily(project) == expected(tables) and sum(n for n, _ in daily(project).values()) == len(readings)

@@ -9,9 +9,6 @@
 ``parquet``    a table stored as plain Parquet files
 ``changes``    which rows were appended between two versions of a table
 ``upkeep``     compaction, vacuum, retention
-``iceberg``    Iceberg tables over the same files
-``unity``      the tables registered in Unity Catalog
-``hive``       the tables registered in a Hive metastore
 ``counts``     rows and identities, read with delta-rs and Arrow only
 =============  ============================================================================================
 """

