@@ -16,7 +16,7 @@ from spark_ingest.pipeline.decode.messages import part
 from spark_ingest.pipeline.deduplicate.dedup import Seen
 from spark_ingest.pipeline.deduplicate.silver import judge
 from spark_ingest.source.rows import ARROW_SCHEMA
-from spark_ingest.tables.parquet import Parquet
+from spark_ingest.tables.delta import Delta
 from spark_ingest.tables.schemas import SILVER_SCHEMA
 
 _RULES = """
@@ -39,7 +39,7 @@ def decoder_rows(folder: Path, scale: Scale) -> Iterator[Row]:
     """Yield microseconds of CPU a reading, from messages to rows of silver, each beside that of our own format."""
     (folder / "ingest.toml").write_text(_RULES)
     rules = Rules(False, load(folder / "ingest.toml"))
-    silver = Parquet(folder / "silver", SILVER_SCHEMA, None)
+    silver = Delta(folder / "silver", SILVER_SCHEMA, None)
     kinds = {
         "": _messages(scale.batch, "fleet/d{}/telemetry", _record),
         DECODE_MAPPED: _messages(scale.batch, "mapped/d{}", lambda i: _PAYLOAD % (i % 30, 1_795_000_000_000 + i)),

@@ -27,7 +27,6 @@ TOGETHER = (
         "spark/report/test_sql_examples.py",
         "spark/source/test_source_docs.py",
         "spark/source/test_sink_spark.py",
-        "spark/pipeline/test_parquet.py",
         "spark/pipeline/test_limits.py",
     ),
 )

@@ -16,7 +16,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
 
 from spark_ingest.pipeline.write.data_files import write_files
 from spark_ingest.spool.writer import Spool
-from spark_ingest.tables.table import Table
+from spark_ingest.tables.delta import Delta
 
 TOPIC = "fleet/pump/telemetry"
 RECEIVED_MS = 1_795_000_000_000
@@ -80,9 +80,9 @@ def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> 
             spool.append(b"".join(packets), len(packets), RECEIVED_MS + index)
 
 
-def append_once(table: Table, rows: pa.Table, application_id: str, batch_id: int, partition_by: str | None) -> bool:
+def append_once(table: Delta, rows: pa.Table, application_id: str, batch_id: int, partition_by: str | None) -> bool:
     """Append rows to a table as a micro-batch does; return whether it appended them."""
-    files = write_files(table.path, rows, partition_by, table.FILE_PREFIX)
+    files = write_files(table.path, rows, partition_by)
     return table.commit_files(files, application_id, batch_id)
 
 

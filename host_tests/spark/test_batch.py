@@ -1,6 +1,6 @@
 """The exactly-once law of a micro-batch: stopped anywhere and replayed, 0 lost and 0 duplicated.
 
-`make test` covers every stage and both table formats, UMQTT_FULL_SWEEPS=1 every pair of them.
+`make test` covers every stage.
 """
 
 import itertools
@@ -19,18 +19,12 @@ from spark_ingest.pipeline.deduplicate.dedup import Seen
 from spark_ingest.pipeline.deduplicate.progress import Progress
 from spark_ingest.pipeline.run.claim import claim
 from spark_ingest.pipeline.write import tasks
-from spark_ingest.pipeline.write.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
 from spark_ingest.tables import identities, summary
 
 QUERY = "0b7e"
 BATCHES = 3
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-AT_A_STAGE = list(itertools.product(STAGES, FORMATS) if FULL else zip(STAGES, itertools.cycle(FORMATS)))
-
-
-@pytest.fixture(params=list(FORMATS))
-def table_format(request) -> str:
-    return request.param
 
 
 class Killed(BaseException):
@@ -52,9 +46,7 @@ def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]
     return [table.slice(i * size, size) for i in range(BATCHES)], set(made), 12
 
 
-def run_killed(
-    folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]], table_format: str = "delta"
-) -> None:
+def run_killed(folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]]) -> None:
     """Write all micro-batches as Spark would; after each of `kills`, start again at the uncommitted one."""
     committed = 0
     pending = list(kills)
@@ -65,7 +57,7 @@ def run_killed(
             raise Killed(stage)
 
     while committed < len(batches):
-        writer = BatchWriter(folder, folder / "state", format=table_format, on_stage=kill, report=lambda _line: None)
+        writer = BatchWriter(folder, folder / "state", on_stage=kill, report=lambda _line: None)
         try:
             while committed < len(batches):
                 writer.write(batches[committed], committed, QUERY)
@@ -80,20 +72,20 @@ def lost_and_duplicated(folder: Path, made: set[tuple[str, str, int]]) -> tuple[
     return len(made - set(rows)), len(rows) - len(set(rows))
 
 
-@pytest.mark.parametrize(("stage", "table_format"), AT_A_STAGE)
-def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tmp_path, stage, table_format):
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tmp_path, stage):
     """Planted: a replay that reads the newest progress (below); an append without its transaction (prove.py)."""
     # Each micro-batch is hit at some stage.
     for batch_id in range(BATCHES) if FULL else [STAGES.index(stage) % BATCHES]:
         folder = tmp_path / str(batch_id)
         batches, made, corrupt = workload(seed=batch_id)
-        run_killed(folder, batches, [(batch_id, stage)] * 2, table_format)
+        run_killed(folder, batches, [(batch_id, stage)] * 2)
         assert lost_and_duplicated(folder, made) == (0, 0), f"killed at micro-batch {batch_id}, {stage!r}"
         assert summary(folder) == (len(made), len(made), corrupt)
 
 
 @pytest.mark.parametrize("mark", ["whole", "damaged"])
-def test_a_checkpoint_is_refused_once_another_one_has_written_to_its_tables(tmp_path, table_format, mark):
+def test_a_checkpoint_is_refused_once_another_one_has_written_to_its_tables(tmp_path, mark):
     """It does not know what the other has stored, and would store repeated messages at other positions twice.
 
     Planted: a number that is not checked (59 readings are stored twice); a damaged number taken for none.
@@ -107,7 +99,6 @@ def test_a_checkpoint_is_refused_once_another_one_has_written_to_its_tables(tmp_
         writer = BatchWriter(
             tables,
             state,
-            format=table_format,
             on_open=lambda opened: claim(opened, tables, state.parent),
             report=lambda _line: None,
         )
@@ -128,7 +119,7 @@ def test_a_checkpoint_is_refused_once_another_one_has_written_to_its_tables(tmp_
     assert lost_and_duplicated(tables, made) == (0, 0)
 
 
-def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_path, table_format):
+def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_path):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -137,7 +128,7 @@ def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_pa
     times = [0, 1, 2] if FULL else [0, 0, 0, 1, 2]
     kills = [k for k in itertools.product(range(BATCHES), STAGES) for _ in range(rng.choice(times))]
     kills.sort(key=lambda kill: (kill[0], rng.random()))
-    run_killed(tmp_path, batches, kills, table_format)
+    run_killed(tmp_path, batches, kills)
     assert lost_and_duplicated(tmp_path, made) == (0, 0)
     assert summary(tmp_path).quarantined == corrupt
 
@@ -156,12 +147,12 @@ def test_the_control_that_reads_the_latest_progress_is_caught(tmp_path, monkeypa
     assert lost > 0 and duplicated == 0
 
 
-def test_a_new_checkpoint_over_the_same_spool_adds_nothing_to_the_tables(tmp_path, table_format):
+def test_a_new_checkpoint_over_the_same_spool_adds_nothing_to_the_tables(tmp_path):
     batches, made, corrupt = workload(seed=2)
     lines: list[str] = []
     totals: list[Totals] = []
     for query in ("first", "second"):
-        writer = BatchWriter(tmp_path, tmp_path / query, format=table_format, report=lines.append)
+        writer = BatchWriter(tmp_path, tmp_path / query, report=lines.append)
         for batch_id, batch in enumerate(reversed(batches) if query == "second" else batches):
             writer.write(batch, batch_id, query)
         totals.append(writer.totals)
@@ -171,28 +162,26 @@ def test_a_new_checkpoint_over_the_same_spool_adds_nothing_to_the_tables(tmp_pat
     assert [(each.messages, each.replayed, each.duplicates) for each in totals] == [(read, 0, 30), (read, read, 0)]
 
 
-def test_a_new_query_whose_rows_are_new_is_not_taken_for_a_replay(tmp_path, table_format):
+def test_a_new_query_whose_rows_are_new_is_not_taken_for_a_replay(tmp_path):
     batches, made, corrupt = workload(seed=3)
     for query, batch in enumerate(batches):
-        BatchWriter(tmp_path, tmp_path / str(query), format=table_format, report=lambda _line: None).write(
-            batch, 0, str(query)
-        )
+        BatchWriter(tmp_path, tmp_path / str(query), report=lambda _line: None).write(batch, 0, str(query))
     assert summary(tmp_path) == (len(made), len(made), corrupt)
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:50])])
-def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage, table_format):
+def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage):
     batches, made, corrupt = workload(seed=4)
     for batch_id, batch in enumerate(batches):
-        writer = BatchWriter(tmp_path, tmp_path / "state", format=table_format, report=lambda _line: None)
+        writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
         writer.write(batch, batch_id, QUERY)
         for path in (tmp_path / "state").rglob("*.arrow"):
             damage(path)
     assert summary(tmp_path) == (len(made), len(made), corrupt)
 
 
-@pytest.mark.parametrize(("stage", "table_format"), AT_A_STAGE)
-def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_loss(tmp_path, stage, table_format):
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_loss(tmp_path, stage):
     """What the failed attempt put into the set in memory must not count as seen."""
     batches, made, corrupt = workload(seed=7)
     fail = {2: stage}
@@ -202,9 +191,7 @@ def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_los
             del fail[batch_id]
             raise OSError(28, "No space left on device")
 
-    writer = BatchWriter(
-        tmp_path, tmp_path / "state", format=table_format, on_stage=fail_once, report=lambda _line: None
-    )
+    writer = BatchWriter(tmp_path, tmp_path / "state", on_stage=fail_once, report=lambda _line: None)
     for batch_id, batch in enumerate(batches):
         if batch_id in fail:
             with pytest.raises(OSError, match="No space left"):

@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from spark_helpers import fill, record
 from test_batch import BATCHES, QUERY, workload
@@ -21,7 +20,6 @@ from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter, _set
 from spark_ingest.spool.blocks import known_runs
 from spark_ingest.spool.writer import Spool
 from spark_ingest.tables import summary
-from spark_ingest.tables.parquet import MARK, Parquet
 
 DAMAGES = 3000 if os.environ.get("UMQTT_FULL_SWEEPS") else 100
 
@@ -90,14 +88,11 @@ def test_every_damage_of_a_file_that_says_what_a_folder_is_is_one_line(tmp_path,
     """
     fill(tmp_path / "spool", [[b"a"]])
     require_checkpoint(tmp_path, "silver-1")
-    schema = pa.schema([("a", pa.int64())])
     cases: list[tuple[Path, Callable[[], object], type[IngestError], str]] = [
         (tmp_path / "spool" / "spool.json", lambda: known_runs(tmp_path / "spool"), SpoolDamaged, "restore it"),
         (tmp_path / "spool" / "spool.json", lambda: Spool(tmp_path / "spool"), SpoolDamaged, "restore it"),
         (tmp_path / "umqtt" / "version.json", lambda: require_checkpoint(tmp_path, "silver-1"), UsageError, "new --ch"),
-        (tmp_path / "table" / MARK, lambda: Parquet(tmp_path / "table", schema).identity, UsageError, "choose another"),
     ]
-    Parquet(tmp_path / "table", schema)
     for path, read, kind, remedy in cases:
         whole = path.read_bytes()
         for _ in range(DAMAGES):

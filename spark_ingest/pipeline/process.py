@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from ..durable import read_checked, read_checked_json, replace_checked, replace_file, sync_directory
 from ..errors import FileDamaged, IngestError, SparkEnded, TablesWriteFailed, UsageError
 from ..location import Location, StorePath, reason
-from ..tables.parquet import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -193,19 +192,6 @@ def committed_offset(checkpoint: Path) -> "Offset":
         raise UsageError(
             f"{checkpoint} holds no micro-batch that was committed: give the --checkpoint of umqtt ingest"
         ) from None
-
-
-def require_format(tables: Location, wanted: str) -> None:
-    """Check that existing tables have the format `wanted`: ``delta`` or ``parquet``.
-
-    :raises UsageError: they have the other one.
-    """
-    silver = tables / "silver"
-    if isinstance(silver, StorePath):
-        return
-    found = "delta" if (silver / "_delta_log").exists() else "parquet" if (silver / MARK).exists() else wanted
-    if found != wanted:
-        raise UsageError(f"the tables in {tables} are of the format {found}: give --format {found} or other --tables")
 
 
 @contextmanager

@@ -4,9 +4,8 @@
 
 =============  ============================================================================================
 ``schemas``    the columns of every table, defined only here
-``table``      the interface of a table: rows are appended once per micro-batch, even if it is replayed
-``delta``      a table stored as Delta
-``parquet``    a table stored as plain Parquet files
+``table``      data files that tasks have written, and places of messages
+``delta``      a table: rows are appended once per micro-batch, even if it is replayed
 ``changes``    which rows were appended between two versions of a table
 ``upkeep``     compaction, vacuum, retention
 ``counts``     rows and identities, read with delta-rs and Arrow only

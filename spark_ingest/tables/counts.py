@@ -1,4 +1,4 @@
-"""Counts and identities of the rows of silver, for Delta and for plain Parquet tables, read without Spark."""
+"""Counts and identities of the rows of silver, read without Spark."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,8 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
-from ..location import Location, StorePath, is_table, located, open_table
-from .parquet import MARK
+from ..location import Location, is_table, located, open_table
 from .schemas import SILVER_SCHEMA
 
 IDENTITY_COLUMNS = ["device_id", "boot", "seq"]
@@ -49,8 +48,4 @@ def summary(tables: str | Location) -> Summary:
 
 
 def _dataset(path: Location) -> pa_dataset.Dataset | None:
-    if is_table(path):
-        return open_table(path).to_pyarrow_dataset()
-    if not isinstance(path, StorePath) and (path / MARK).exists() and any(path.rglob("*.parquet")):
-        return pa_dataset.dataset(str(path), format="parquet", partitioning="hive")
-    return None
+    return open_table(path).to_pyarrow_dataset() if is_table(path) else None

@@ -33,7 +33,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from ..errors import TablesTaken, UsageError
 from ..location import Location, StorePath, open_table, reason, storage_options
-from .table import DataFile, Table, places, require_file
+from .schemas import PLACE_COLUMNS
+from .table import DataFile, places, require_file
 
 _CHECKPOINT_EVERY = 100
 _SETTINGS = {
@@ -59,7 +60,7 @@ WRITER = WriterProperties(
 )
 
 
-class Delta(Table):
+class Delta:
     """The Delta table at `path`, created with `schema` if it does not exist.
 
     Columns that the table lacks are added to it; its older rows read as null there.
@@ -78,7 +79,8 @@ class Delta(Table):
     def __init__(
         self, path: Location, schema: pa.Schema, partition_by: str | None = None, then_by: str | None = None
     ) -> None:
-        super().__init__(path)
+        self.path = path
+        self._highest: dict[tuple[str, int], int] = {}
         self.writer: int | None = None
         self._removed_up_to: dict[str, int] = {}
         self._listed_at = time.monotonic()
@@ -135,7 +137,7 @@ class Delta(Table):
         return version is not None and version >= batch_id
 
     def without_removed(self, rows: pa.Table) -> pa.Table:
-        """Return `rows` without those that retention removed; see :meth:`Table.without_removed`.
+        """Return `rows` without those that retention removed from the table: a new checkpoint reads them again.
 
         A spool is read in order, so the removed rows of a spool end at one place.
         """
@@ -148,8 +150,49 @@ class Delta(Table):
                 rows = rows.filter(pa.array(other | (places(rows) > self._removed_up_to[spool])))
         return rows
 
+    def without_known(self, rows: pa.Table) -> pa.Table:
+        """Return `rows` without those whose PLACE_COLUMNS the table already holds: a new checkpoint reads them again.
+
+        Messages of a spool come in the order of their places. So a place beyond the highest one that the table had
+        when this process first met the segment is new, and the table need not be read for it.
+        """
+        if not rows.num_rows:
+            return rows
+        ends = rows.group_by(["spool", "segment"]).aggregate([("position", "min"), ("position", "max")])
+        near: pa_dataset.Expression | None = None
+        for end in ends.to_pylist():
+            segment = (end["spool"], end["segment"])
+            in_segment = (pa_dataset.field("spool") == segment[0]) & (pa_dataset.field("segment") == segment[1])
+            if segment not in self._highest:
+                self._highest[segment] = self._highest_place(in_segment)
+            if end["position_min"] <= self._highest[segment]:
+                between = pa_dataset.field("position") <= end["position_max"]
+                here = in_segment & (pa_dataset.field("position") >= end["position_min"]) & between
+                near = here if near is None else near | here
+        if near is None:
+            return rows
+        known = self.scan(PLACE_COLUMNS, near)
+        if not known.num_rows:
+            return rows
+        numbered = rows.select(PLACE_COLUMNS).append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+        fresh = numbered.join(known, keys=list(PLACE_COLUMNS), join_type="left anti")
+        row = fresh["row"].combine_chunks()
+        return rows.take(row.take(pc.call_function("array_sort_indices", [row])))
+
+    def scan(self, columns: Sequence[str], where: pa_dataset.Expression | None = None) -> pa.Table:
+        """Return `columns` of the newest version; files whose statistics exclude `where` are not read."""
+        return self.dataset().to_table(columns=list(columns), filter=where)
+
+    def _highest_place(self, in_segment: pa_dataset.Expression) -> int:
+        position = self.scan(["position"], in_segment)["position"]
+        return pc.call_function("max", [position]).as_py() if len(position) else -1
+
     def commit_files(self, files: Sequence[DataFile], application_id: str, batch_id: int) -> bool:
-        """Add data files in one commit; see :meth:`Table.commit_files`."""
+        """Add data files that tasks have written in one commit, unless the micro-batch has already been committed.
+
+        :returns: whether the files were added.
+        :raises UsageError: this process does not see one of the files as it was written.
+        """
         if not files or self.has(application_id, batch_id):
             return False
         for file in files:

@@ -17,7 +17,6 @@ from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged, UsageError
 from ..location import Location, StorePath, is_table, open_table, reason
 from .delta import REMOVED, WRITER
-from .parquet import MARK
 from .schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from .table import places
 
@@ -79,12 +78,9 @@ def require_delta(tables: Location) -> None:
     :raises UsageError: it contains none, or cannot be read.
     """
     try:
-        is_parquet = (tables / "silver" / MARK).exists()
         is_delta = any((tables / name / "_delta_log").is_dir() for name in SCHEMAS)
     except OSError as error:
         raise UsageError(f"cannot read the tables {tables}: {reason(error)}") from error
-    if is_parquet:
-        raise UsageError(f"the tables in {tables} are plain Parquet: read their files, nothing else is done to them")
     if not is_delta:
         raise UsageError(f"there are no tables in {tables}: give the --tables folder of umqtt ingest")
 

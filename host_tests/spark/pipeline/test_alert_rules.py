@@ -457,7 +457,7 @@ def test_nobody_is_silent_while_the_spool_has_messages_that_were_not_read(tmp_pa
     assert open_alerts(tmp_path) == silent
 
 
-@pytest.mark.parametrize("options", [["--no-gold"], ["--format", "parquet"], []])
+@pytest.mark.parametrize("options", [["--no-gold"], []])
 def test_alerts_that_nobody_would_look_for_and_a_file_that_cannot_work_end_the_start(tmp_path, capsys, options):
     """Planted: `--alerts` is accepted and ignored."""
     (tmp_path / "alerts.toml").write_text("x = 1")

@@ -85,7 +85,7 @@ def _return(folder: Path, devices: int, metrics: int, windows: int, end_us: int)
 
 def _append(folder: Path, rows: pa.Table, writer: str, number: int) -> None:
     silver = Delta(folder / "silver", SCHEMAS["silver"], PARTITIONED_BY["silver"])
-    files = write_files(silver.path, rows, PARTITIONED_BY["silver"], silver.FILE_PREFIX)
+    files = write_files(silver.path, rows, PARTITIONED_BY["silver"])
     silver.commit_files(files, writer, number)
 
 

@@ -161,9 +161,8 @@ def test_the_command_itself_on_a_terminal_shows_what_it_stored(tmp_path: Path) -
 
 
 @needs_java
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
 def test_rows_in_silver_are_those_that_silver_has_after_a_start_that_appends_to_them(
-    spark, tmp_path: Path, capsys, kind: str
+    spark, tmp_path: Path, capsys
 ) -> None:
     """Planted: the rows that this start has appended."""
     where = [part for name in ("spool", "tables", "checkpoint") for part in (f"--{name}", tmp_path / name)]
@@ -171,7 +170,7 @@ def test_rows_in_silver_are_those_that_silver_has_after_a_start_that_appends_to_
     for start in (0, 5, 5):
         if len(told) < 2:
             fill(tmp_path / "spool" / "north", [[record("pump", "1-a", start + seq) for seq in range(5)]])
-        assert run_pipeline(spark, *where, "--once", "--json", "--no-gold", "--format", kind) == 0
+        assert run_pipeline(spark, *where, "--once", "--json", "--no-gold") == 0
         status = json.loads(capsys.readouterr().out.splitlines()[-1])
         told.append((status["rows_silver"], status["rows_in_silver"]))
         assert "rows in silver 1" in line(status, None) or len(told) == 1

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 
+from ...tables.delta import Delta
 from ...tables.schemas import DUPLICATES_SCHEMA, PLACE_COLUMNS, SILVER_SCHEMA
-from ...tables.table import Table
 from .clock import event_times
 from .dedup import Filtered, Seen
 
@@ -44,7 +44,7 @@ class Judged(NamedTuple):
     conflicts: pa.Table
 
 
-def judge(readings: pa.Table, unnumbered: pa.Table, seen: Seen, silver: Table) -> Judged:
+def judge(readings: pa.Table, unnumbered: pa.Table, seen: Seen, silver: Delta) -> Judged:
     """Find the new readings and add them to `seen`.
 
     :param readings: numbered readings, in READING_SCHEMA, in an order that depends on the offsets alone.
@@ -97,7 +97,7 @@ def without_repeated(unnumbered: pa.Table, again: Repeated) -> pa.Table:
     return unnumbered.filter(pa.array([place not in known for place in mine], pa.bool_()))
 
 
-def repeated(readings: pa.Table, new: Filtered, table: Table) -> Repeated:
+def repeated(readings: pa.Table, new: Filtered, table: Delta) -> Repeated:
     """Compare the readings that are not new with the payloads stored under their identities.
 
     :param new: which of the readings are new, from :meth:`Seen.take`.
@@ -133,7 +133,7 @@ def duplicate_rows(duplicates: pa.Table) -> pa.Table:
     return duplicates.select(DUPLICATES_SCHEMA.names).cast(DUPLICATES_SCHEMA)
 
 
-def stored_identities(table: Table, boots: Sequence[tuple[str, str]], without: pa.Table) -> pa.Table:
+def stored_identities(table: Delta, boots: Sequence[tuple[str, str]], without: pa.Table) -> pa.Table:
     """Return the identities that silver has of some boots, which have left the set of readings seen.
 
     :param boots: (device_id, boot) of each.
@@ -145,7 +145,7 @@ def stored_identities(table: Table, boots: Sequence[tuple[str, str]], without: p
 
 
 def seen_in_tables(
-    silver: Table, duplicates: Table, without: pa.Table, part: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    silver: Delta, duplicates: Delta, without: pa.Table, part: Callable[[pa.Table], pa.Table] = lambda rows: rows
 ) -> tuple[Seen, int]:
     """Build the set of readings seen from the tables themselves; return it, and from how many rows it was built.
 
@@ -168,7 +168,7 @@ def _without(rows: pa.Table, without: pa.Table) -> pa.Table:
     return rows.join(without.select(_PLACE), keys=_PLACE, join_type="left anti") if without.num_rows else rows
 
 
-def _stored(rest: pa.Table, ts: pa.ChunkedArray, table: Table) -> pa.Table:
+def _stored(rest: pa.Table, ts: pa.ChunkedArray, table: Delta) -> pa.Table:
     """Return the rows of silver with the identities of `rest`.
 
     :param ts: the device's time of each reading in `rest`, by which most rows are found quickly.
@@ -195,7 +195,7 @@ def _equal(joined: pa.Table, name: str) -> np.ndarray:
     return pc.call_function("equal", both).to_numpy().astype(bool)
 
 
-def _look_up(identities: pa.Table, table: Table, where: pa_dataset.Expression) -> pa.Table:
+def _look_up(identities: pa.Table, table: Delta, where: pa_dataset.Expression) -> pa.Table:
     return table.scan(_COLUMNS, where).join(identities, keys=list(_IDENTITY), join_type="inner").select(_COLUMNS)
 
 

@@ -26,7 +26,6 @@ from ...errors import FileDamaged, UsageError
 from ...location import Location
 from ...lock import FolderLock
 from ...tables.delta import WRITER_ID, Delta, commit_claim
-from ...tables.table import Table
 from ...tables.upkeep import existing
 
 CLAIMED = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
@@ -38,7 +37,7 @@ _IN_FOLDER = "umqtt.writer"
 _NOBODY = 0
 
 
-def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> None:
+def claim(tables: Mapping[str, Delta], location: Location, checkpoint: Path) -> None:
     """Claim the tables for a pipeline that starts.
 
     The caller holds the lock of the checkpoint and, if `location` is a folder, the lock of that folder.
@@ -46,11 +45,12 @@ def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> 
     :raises UsageError: another pipeline has written to the tables since this checkpoint's pipeline did.
     """
     path = checkpoint / "umqtt" / _FILE
-    deltas = [table for table in tables.values() if isinstance(table, Delta)]
     if isinstance(location, Path):
         found = _writers_in(location / _IN_FOLDER)
     else:
-        found = {abs(held) for table in deltas if (held := table.delta.transaction_version(WRITER_ID)) is not None}
+        found = {
+            abs(held) for table in tables.values() if (held := table.delta.transaction_version(WRITER_ID)) is not None
+        }
     mine: list[int] = []
     try:
         mine = read_checked_json(path)["writers"]
@@ -73,7 +73,7 @@ def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> 
         replace_checked(location / _IN_FOLDER, json.dumps({"writer": writer}).encode())
     else:
         try:
-            for table in deltas:
+            for table in tables.values():
                 table.claim(writer)
         except CommitFailedError as error:
             raise UsageError(f"another pipeline is starting on the tables {location}: stop one of them") from error

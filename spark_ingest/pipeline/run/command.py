@@ -59,8 +59,6 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--cores", type=click.IntRange(1, 10_000), default=2, show_default=True, metavar="N",
               help="Spark's threads on this machine.")  # fmt: skip
 @click.option("--master", metavar="URL", help="A cluster, as Spark spells it.  [default: this machine]")
-@click.option("--format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
-              help="Of the tables; parquet: plain files without gold and upkeep.")  # fmt: skip
 @click.option("--buckets", type=click.IntRange(1, 100_000), metavar="N",
               help="Tasks that deduplicate.  [default: --cores, 8 on a cluster]")  # fmt: skip
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be given several times.")
@@ -96,8 +94,8 @@ def ingest(
     Example:
       umqtt ingest --spool spool --tables tables --checkpoint checkpoint
     """
-    if alerts is not None and (not given["gold"] or given["format"] != "delta"):
-        raise click.UsageError("--alerts needs gold, which finds them: leave out --no-gold and --format parquet")
+    if alerts is not None and not given["gold"]:
+        raise click.UsageError("--alerts needs gold, which finds them: leave out --no-gold")
     try:
         _require_pyspark()
         from ...alerts.config import AlertConfig

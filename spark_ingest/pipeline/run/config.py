@@ -20,7 +20,6 @@ class PipelineConfig:
     :ivar max_bytes: bytes of spool in a micro-batch, at most.
     :ivar cores: threads of a local Spark.
     :ivar master: a cluster, as Spark spells it; None: this machine, or what ``spark-submit`` was given.
-    :ivar format: format of the tables, ``delta`` or ``parquet``; there is gold with Delta only.
     :ivar buckets: tasks that deduplicate; None: as many as `cores`, or 8 on a cluster.
     :ivar settings: additional settings of Spark.
     :ivar gold: keep the gold tables up to date.
@@ -42,7 +41,6 @@ class PipelineConfig:
     cores: int = 2
     allow_data_loss: bool = False
     master: str | None = None
-    format: str = "delta"
     buckets: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     gold: bool = True

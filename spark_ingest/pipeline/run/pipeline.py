@@ -63,7 +63,6 @@ from ..process import (
     panics_as_errors,
     remove_first_plan_cut_short,
     require_checkpoint,
-    require_format,
     require_whole,
     require_writable,
     scratch_folder,
@@ -80,7 +79,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ...spool.access import Spools
-    from ...tables.table import Table
+    from ...tables.delta import Delta
     from ..write.batch import BatchWriter
     from ..write.stream import MicroBatches
     from .upkeep import Upkeep
@@ -155,7 +154,6 @@ class Pipeline:
         if isinstance(config.spool, Path):
             spools_at(config.spool).names()  # for the errors, before Spark starts
         require_whole(config.tables)
-        require_format(config.tables, config.format)
         self._catch_signals()
         with (
             FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
@@ -286,7 +284,7 @@ class Pipeline:
 
         config = self.config
 
-        def on_open(tables: "Mapping[str, Table]") -> None:
+        def on_open(tables: "Mapping[str, Delta]") -> None:
             require_checkpoint(config.checkpoint, tables["silver"].identity)
             claim(tables, config.tables, config.checkpoint)
 
@@ -298,7 +296,6 @@ class Pipeline:
             config.tables,
             config.checkpoint / "umqtt",
             buckets=config.buckets or buckets,
-            format=config.format,
             rules=config.rules,
             on_open=on_open,
             on_stage=self._on_stage,
@@ -376,10 +373,8 @@ class Pipeline:
 
         :raises TablesTaken: another pipeline has.
         """
-        from ...tables.delta import Delta
-
         silver = self._writer.tables["silver"] if self._writer is not None else None
-        if isinstance(silver, Delta) and silver.writer is not None and time.monotonic() >= self._next_look:
+        if silver is not None and silver.writer is not None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_S
             silver.look_for_another()
 

@@ -51,8 +51,6 @@ class Upkeep:
         report: Callable[[str], None] = remark,
     ) -> None:
         self._config = config
-        # Gold follows the versions of Delta tables.
-        gold = config.gold and config.format == "delta"
         alerts = config.alerts
         self._gold = (
             Gold(
@@ -62,7 +60,7 @@ class Upkeep:
                 on_stage=on_stage,
                 report=report,
             )
-            if gold
+            if config.gold
             else None
         )
         self._delivery = None
@@ -72,7 +70,7 @@ class Upkeep:
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
-        self._next_gold = 0.0 if gold else math.inf
+        self._next_gold = 0.0 if config.gold else math.inf
         self._next_idle = self._next_vacuum = self._next_files = 0.0
         self._thread = ThreadPoolExecutor(1, "upkeep")
         self._work: Future[None] | None = None
@@ -177,9 +175,6 @@ class Upkeep:
 
     def _vacuum(self) -> None:
         if time.monotonic() < self._next_vacuum:
-            return
-        if self._config.format != "delta":
-            self._next_vacuum = math.inf
             return
         self._next_vacuum = time.monotonic() + _IDLE_S
         try:

@@ -29,19 +29,18 @@ from ...errors import FileDamaged, IngestError
 from ...escape import remark
 from ...location import Location
 from ...tables.delta import Delta, note_rules
-from ...tables.parquet import Parquet
 from ...tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
-from ...tables.table import DataFile, Table
+from ...tables.table import DataFile
 from ..decode.messages import MESSAGE_COLUMNS, owner_of
 from ..decode.record import owners_of, quarantine
 from ..deduplicate.dedup import Limits
 from ..deduplicate.silver import CONFLICT
 from . import tasks
 from .data_files import write_files
-from .job import FORMATS, STATE_FILE, Job
+from .job import STATE_FILE, Job
 from .tasks import rebuilt_line
 
-__all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "conflicting_rows", "run_here"]
+__all__ = ["MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "conflicting_rows", "run_here"]
 
 STAGES = (
     "written",
@@ -54,7 +53,7 @@ STAGES = (
 )
 """The stages for which `on_stage` is called, in order."""
 
-OnOpen = Callable[[Mapping[str, Table]], None]
+OnOpen = Callable[[Mapping[str, Delta]], None]
 
 Reports = Mapping[str, dict[str, Any]]
 """What each task of a micro-batch has done, by its name."""
@@ -104,7 +103,6 @@ class BatchWriter:
     :param state: folder of the sets of readings seen, which the driver and every executor see under this path; it
         must be kept and removed together with the checkpoint.
     :param buckets: number of tasks that deduplicate, for a new checkpoint; an existing checkpoint keeps its number.
-    :param format: format of the tables, one of FORMATS.
     :param rules: whether ids in records are trusted, and which decoder reads which topic; every executor must see the
         files that the rules name.
     :param limits: how much of each set of readings seen may stay in memory.
@@ -123,7 +121,6 @@ class BatchWriter:
         state: Path,
         *,
         buckets: int = 2,
-        format: str = "delta",
         rules: Rules = NO_RULES,
         limits: Limits | None = None,
         on_open: OnOpen = lambda _tables: None,
@@ -136,21 +133,16 @@ class BatchWriter:
         tasks.forget_worker()
         self.totals = Totals()
         self._root = tables.absolute()
-        self.tables: Mapping[str, Table] = {
-            name: FORMATS[format](self._root / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
+        self.tables: Mapping[str, Delta] = {
+            name: Delta(self._root / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
         }
         on_open(self.tables)
-        for table in self.tables.values():
-            if isinstance(table, Parquet):
-                table.remove_uncommitted()
         if silver_schema is not None:
             self.tables["silver"].add_columns(silver_schema)
-        if isinstance(bronze := self.tables["bronze"], Delta):
-            note_rules(bronze, trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
+        note_rules(self.tables["bronze"], trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
         self._state = state.absolute()
         self.buckets, self._state_id = _settled_buckets(self._state, buckets, report)
         self._table_ids = {name: table.identity for name, table in self.tables.items()}
-        self._format = format
         self._rules = rules
         self._limits = limits or Limits()
         self._on_stage = on_stage
@@ -174,7 +166,6 @@ class BatchWriter:
             table_ids=self._table_ids,
             state_id=self._state_id,
             rules=self._rules,
-            format=self._format,
         )
         reports = self._run(messages, job)
         self._require_consistent(reports, job)
@@ -208,7 +199,7 @@ class BatchWriter:
         found = found.join(wanted, keys=list(PLACE_COLUMNS), join_type="left semi")
         table = self.tables["quarantine"]
         rows = table.without_known(conflicting_rows(found, self._rules))
-        return write_files(table.path, rows, None, table.FILE_PREFIX)
+        return write_files(table.path, rows, None)
 
     def _require_consistent(self, reports: Reports, job: Job) -> None:
         """Check that everything that went into the shuffle came out of it, and was written.

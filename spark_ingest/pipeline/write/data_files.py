@@ -32,7 +32,7 @@ class FileWriter:
 
     :param folder: the table's folder.
     :param partition_by: a date column, which goes into the folder's name and not into the file; None: one file.
-    :param prefix: the beginning of the files' names; one with a dot hides a file from readers.
+    :param prefix: the beginning of the files' names.
     """
 
     def __init__(self, folder: Location, partition_by: str | None, prefix: str = "part-") -> None:
@@ -67,12 +67,12 @@ class FileWriter:
         return files
 
 
-def write_files(folder: Location, rows: pa.Table, partition_by: str | None, prefix: str = "part-") -> list[DataFile]:
+def write_files(folder: Location, rows: pa.Table, partition_by: str | None) -> list[DataFile]:
     """Write `rows` as :class:`FileWriter` does; return the files.
 
     :raises OSError: a file cannot be written.
     """
-    writer = FileWriter(folder, partition_by, prefix)
+    writer = FileWriter(folder, partition_by)
     writer.add(rows)
     return writer.close()
 

@@ -15,15 +15,10 @@ from ...durable import read_checked
 from ...errors import FileDamaged, StoreAway, UsageError
 from ...location import StorePath, located, may_pass, open_table
 from ...tables.delta import Delta
-from ...tables.parquet import Parquet
 from ...tables.schemas import PARTITIONED_BY, SCHEMAS
-from ...tables.table import Table
 from ..deduplicate.dedup import Limits
 from ..process import write_failure
 from .data_files import FileWriter
-
-FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
-"""The values of --format."""
 
 STATE_FILE = "buckets.json"
 
@@ -45,7 +40,6 @@ class Job:
     :ivar table_ids: table to its identity.
     :ivar state_id: identity of the state folder, in its STATE_FILE.
     :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
-    :ivar format: format of the tables, one of FORMATS.
     """
 
     tables: str
@@ -58,7 +52,6 @@ class Job:
     table_ids: Mapping[str, str]
     state_id: str
     rules: Rules = NO_RULES
-    format: str = "delta"
 
     def require_shared(self, name: str) -> None:
         """Check that this node sees the driver's table `name` and state, and not local folders with the same paths.
@@ -69,7 +62,7 @@ class Job:
         """
         try:
             same_state = json.loads(bytes(read_checked(Path(self.state) / STATE_FILE)))["id"] == self.state_id
-            same_table = self._identity(name) == self.table_ids[name]
+            same_table = str(open_table(located(self.tables) / name).metadata().id) == self.table_ids[name]
         except (OSError, FileDamaged, DeltaError, UsageError) as error:
             if may_pass(error):
                 raise
@@ -79,12 +72,6 @@ class Job:
                 f"the node {socket.gethostname()} does not see {self.tables} or {self.state} as the driver does: "
                 "--tables and --checkpoint must be paths on a disk that all nodes share"
             )
-
-    def _identity(self, name: str) -> str:
-        path = located(self.tables) / name
-        if self.format == "delta":
-            return str(open_table(path).metadata().id)
-        return Parquet(path, SCHEMAS[name], PARTITIONED_BY.get(name)).identity
 
 
 @contextmanager
@@ -101,7 +88,7 @@ def writing(job: Job) -> Iterator[None]:
 
 
 # Kept by a Python worker between tasks. The keys contain the query's id, so another query never finds them.
-_tables: dict[tuple[str, str, str], Table] = {}
+_tables: dict[tuple[str, str, str], Delta] = {}
 
 
 def forget_tables() -> None:
@@ -109,7 +96,7 @@ def forget_tables() -> None:
     _tables.clear()
 
 
-def table_of(job: Job, name: str) -> Table:
+def table_of(job: Job, name: str) -> Delta:
     """Return a table of the pipeline.
 
     :raises UsageError: this node does not see it as the driver does.
@@ -118,7 +105,7 @@ def table_of(job: Job, name: str) -> Table:
     if key not in _tables:
         job.require_shared(name)
         try:
-            _tables[key] = FORMATS[job.format](located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
+            _tables[key] = Delta(located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
         except UsageError as error:
             if error.__cause__ is not None and may_pass(error.__cause__):
                 raise error.__cause__ from error
@@ -131,5 +118,4 @@ def writer_of(job: Job, name: str, attempt: int) -> FileWriter:
 
     :param attempt: Spark's number of the task, for the names of the files.
     """
-    table = table_of(job, name)
-    return FileWriter(table.path, PARTITIONED_BY.get(name), f"{table.FILE_PREFIX}{attempt:05d}-")
+    return FileWriter(table_of(job, name).path, PARTITIONED_BY.get(name), f"part-{attempt:05d}-")

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from ...errors import FileDamaged
 from ...location import Location
+from ...tables.delta import Delta
 from ...tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS, READING_SCHEMA
-from ...tables.table import Table
 from ..decode.births import BirthFiles
 from ..decode.messages import MESSAGE_COLUMNS, divide_ordered, part
 from ..deduplicate.dedup import Seen
@@ -302,7 +302,7 @@ def _own_places(job: Job, rows: Sequence[_Row]) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def _state_before(job: Job, bucket: int, silver: Table, own: pa.Table) -> tuple[_Bucket, int]:
+def _state_before(job: Job, bucket: int, silver: Delta, own: pa.Table) -> tuple[_Bucket, int]:
     """Return the bucket's state after N-1, and from how many rows its set was rebuilt (0 if it was not).
 
     :param own: places of this micro-batch's readings, if silver has them from an earlier attempt.
