@@ -8,7 +8,6 @@
     ├── MissingDependency    exit_code 6   something is not installed on this machine (Java, a Python package)
     ├── SpoolDamaged                       durable bytes of a spool fail their checksum, or are gone
     ├── SpoolWriteFailed                   writing to the spool failed; nothing was acknowledged
-    ├── SpoolUnreachable     exit_code 4   the store of a spool's copy did not answer, or refused
     ├── TablesWriteFailed                  writing a table or the checkpoint failed; the spool has all the data
     │   └── StoreAway                      the object store of the tables did not answer, and may come back
     ├── TablesTaken                        another pipeline has taken over tables on an object store
@@ -49,19 +48,6 @@ class SpoolDamaged(IngestError):
 
 class SpoolWriteFailed(IngestError):
     """An append or a sync failed. Its messages were not acknowledged, so the broker still has them."""
-
-
-class SpoolUnreachable(IngestError):
-    """The store of a spool's copy could not be reached, or refused the request.
-
-    :ivar refused: whether it refused, so that another attempt would not help.
-    """
-
-    exit_code = 4
-
-    def __init__(self, message: str, *, refused: bool = False) -> None:
-        super().__init__(message)
-        self.refused = refused
 
 
 class TablesWriteFailed(IngestError):

@@ -121,12 +121,6 @@ class StorePath:
         with self.filesystem().open_input_file(self._key) as file:
             return file.read()
 
-    def read_range(self, start: int, end: int) -> bytes:
-        """Return the bytes [`start`, `end`) of the object; fewer if it is shorter."""
-        with self.filesystem().open_input_file(self._key) as file:
-            file.seek(start)
-            return file.read(end - start)
-
     def read_text(self) -> str:
         return self.read_bytes().decode()
 
@@ -209,6 +203,17 @@ def located(text: str | Location) -> Location:
     # delta-rs reads this when it is imported. By default it would print long logs besides our one line of error.
     os.environ.setdefault("RUST_LOG", "error")
     return StorePath(text)
+
+
+def spool_folder(text: str) -> Path:
+    """Return the folder of spools that a path or a ``file:`` URL names.
+
+    :raises UsageError: it is no path, or a URL of an object store.
+    """
+    folder = located(text)
+    if isinstance(folder, StorePath):
+        raise UsageError(f"a spool is in a folder, not in {folder}: run the collector where Spark sees its --spool")
+    return folder
 
 
 def require_path(text: str) -> None:

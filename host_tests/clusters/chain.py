@@ -22,8 +22,8 @@ from fleet import Fleet, Identity
 from umqtt_testkit.waiting import NotInTime, eventually
 from virtual_boards import Boards
 
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
+from spark_ingest.spool.view import Spools
 
 # Faults that an engine itself does not survive, (engine, fault), and their issues. docs/engines.md tells users.
 CANNOT = {("rabbitmq", "kill all with new sessions"): "rabbitmq-server 15725"}
@@ -191,7 +191,7 @@ def _settled(look: Callable[[], Iterable[_Item]], wanted: set[_Item]) -> Counter
 def _collected(spool: Path, names: Iterable[str]) -> Counter[Identity]:
     found: Counter[Identity] = Counter()
     for name in names:
-        for message in messages(LocalSpools(spool).view(name)):
+        for message in messages(Spools(spool).view(name)):
             if not message.topic.endswith("/telemetry"):
                 continue
             record = json.loads(message.payload)

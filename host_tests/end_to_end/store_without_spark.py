@@ -15,8 +15,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from spark_ingest.durable import replace_file
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
+from spark_ingest.spool.view import Spools
 
 _EVERY_S = 0.1
 _TELEMETRY = "/telemetry"
@@ -30,7 +30,7 @@ def main() -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     print("ready", flush=True)
-    spools, stored, told, last = LocalSpools(given.spool), set(), -1, False
+    spools, stored, told, last = Spools(given.spool), set(), -1, False
     while not last:
         # What has arrived by the time of SIGTERM is stored.
         last = ended.wait(_EVERY_S)

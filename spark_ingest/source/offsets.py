@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from ..errors import DataLoss, UsageError
-from ..spool.access import LocalSpools, Spools, View
 from ..spool.blocks import BLOCK_HEADER, Position, Run, segment_path, spool_of
+from ..spool.view import Spools, SpoolView
 
 _PARTITION_BYTES = 8 << 20
 
@@ -71,7 +71,7 @@ class SpoolTree:
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> None:
-        self.spools: Spools = LocalSpools(spools) if isinstance(spools, Path) else spools
+        self.spools: Spools = Spools(spools) if isinstance(spools, Path) else spools
         self._fail_on_data_loss = fail_on_data_loss
         self._since_ms = since_ms or 0
         self._until_ms = math.inf if until_ms is None else until_ms
@@ -277,7 +277,7 @@ class SpoolTree:
                 self._lost(f"{path} is shorter than an offset that was read from it")
         return list(self._received_in_time(view, ranges))
 
-    def _received_in_time(self, view: View, ranges: list[Range]) -> Iterator[Range]:
+    def _received_in_time(self, view: SpoolView, ranges: list[Range]) -> Iterator[Range]:
         """Yield the parts of one spool's `ranges` that were received at `since_ms` or later and before `until_ms`."""
         if not self._since_ms and self._until_ms == math.inf:
             yield from ranges
@@ -292,7 +292,7 @@ class SpoolTree:
             elif times.last_ms >= self._since_ms and times.first_ms < self._until_ms:
                 yield from self._blocks_in_time(view, r)
 
-    def _blocks_in_time(self, view: View, r: Range) -> Iterator[Range]:
+    def _blocks_in_time(self, view: SpoolView, r: Range) -> Iterator[Range]:
         begin = end = r.start
         for header in view.headers(r.segment, r.start, r.end):
             if not self._is_in_time(header.received_ms):
@@ -315,13 +315,13 @@ class SpoolTree:
         return []
 
 
-def _first(view: View, durable: Position) -> Position:
+def _first(view: SpoolView, durable: Position) -> Position:
     segments = view.segments()
     first = segments[0] if segments else durable.segment
     return Position(spool_of(view.runs(), first) or durable.spool, first, 0)
 
 
-def _not_there(view: View, runs: list[Run], durable: Position, place: Place) -> str | None:
+def _not_there(view: SpoolView, runs: list[Run], durable: Position, place: Place) -> str | None:
     """Return None if the spool has the place, else a text that says why it does not."""
     if spool_of(runs, place["segment"]) != place["spool"]:
         return (
@@ -342,7 +342,7 @@ class _Block(NamedTuple):
     received_ms: int
 
 
-def _blocks(view: View, ranges: list[Range]) -> Iterator[_Block]:
+def _blocks(view: SpoolView, ranges: list[Range]) -> Iterator[_Block]:
     for r in ranges:
         for header in view.headers(r.segment, r.start, r.end):
             end: Place = {"spool": r.spool, "segment": r.segment, "position": header.end}

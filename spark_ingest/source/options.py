@@ -13,10 +13,9 @@ from umqtt_robust.errors import InvalidArgument
 from umqtt_robust.topics import check_topic_filter, matches
 
 from ..errors import UsageError
-from ..location import located, require_path
-from ..spool.access import Spools
+from ..location import require_path, spool_folder
 from ..spool.blocks import LATEST_MS
-from ..spool.copied import spools_at
+from ..spool.view import Spools
 from .offsets import SpoolTree
 
 OPTIONS = (
@@ -85,10 +84,8 @@ class Options:
 
 def _spools(given: Mapping[str, str]) -> Spools:
     if not given.get("path"):
-        raise UsageError(
-            "format mqtt needs option path: the folder given to the collectors as --spool, or where it is copied to"
-        )
-    return spools_at(located(given["path"]).absolute())
+        raise UsageError("format mqtt needs option path: the folder given to the collectors as --spool")
+    return Spools(spool_folder(given["path"]).absolute())
 
 
 def known_options(options: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:

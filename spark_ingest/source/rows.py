@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SpoolDamaged
-from ..spool.access import View
 from ..spool.blocks import BLOCK_HEADER, LATEST_MS, checked_blocks, damage_message, decode_block_header, segment_path
 from ..spool.properties import NO_PROPERTIES, Properties, decode_properties, variable_integer
+from ..spool.view import SpoolView
 
 SPARK_SCHEMA = (
     "topic string, payload binary, received_ts timestamp, qos tinyint, retain boolean, dup boolean, "
@@ -88,7 +88,7 @@ class _Packets(NamedTuple):
 
 
 def read_range(
-    view: View,
+    view: SpoolView,
     spool: str,
     segment: int,
     start: int,

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import DataLoss, SpoolDamaged
-from .access import View
 from .blocks import BLOCK_HEADER, LATEST_MS, BlockHeader, Position, checked_blocks, decode_block_header
-from .copied import CopiedView
 from .properties import NO_PROPERTIES, Properties, decode_properties, variable_integer
+from .view import SpoolView
 
 _READ_BYTES = 4 << 20
 
@@ -48,7 +47,7 @@ class Verified(NamedTuple):
     damages: list[Damage]
 
 
-def messages(view: View, start: Position | None = None, end: Position | None = None) -> Iterator[Message]:
+def messages(view: SpoolView, start: Position | None = None, end: Position | None = None) -> Iterator[Message]:
     """Yield the messages from `start` (default: the oldest kept) to `end` (default: the current durable position).
 
     :raises DataLoss: a segment is gone.
@@ -96,7 +95,7 @@ def decode_block(body: bytes, header: BlockHeader, segment: int) -> Iterator[Mes
         at = end
 
 
-def verify(view: View) -> Verified:
+def verify(view: SpoolView) -> Verified:
     """Check every byte below the durable position: checksums, counts, and that no segment is missing.
 
     Bytes above it are not checked: a collector is writing them, or a crash has left them and the next start cuts them
@@ -125,8 +124,6 @@ def verify(view: View) -> Verified:
                     what = f"announces {header.messages} messages and holds {found}"
                     damages.append(Damage(segment, header.start - BLOCK_HEADER.size, what))
                 blocks, count, size = blocks + 1, count + found, size + len(body)
-            for path in view.damaged_indexes(segment, end) if isinstance(view, CopiedView) else ():
-                damages.append(Damage(segment, None, f"has a damaged index: remove {path}, readers need not have it"))
         except DataLoss:
             # Retention has removed the oldest segment meanwhile; any other missing segment was reported above.
             continue
@@ -145,7 +142,7 @@ class _BadBlock(SpoolDamaged):
         self.position = position
 
 
-def _blocks(view: View, segment: int, position: int, end: int) -> Iterator[tuple[BlockHeader, bytes]]:
+def _blocks(view: SpoolView, segment: int, position: int, end: int) -> Iterator[tuple[BlockHeader, bytes]]:
     """Yield the blocks in [`position`, `end`) with their data, checked.
 
     :raises _BadBlock: a block is damaged.

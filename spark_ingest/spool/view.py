@@ -1,7 +1,7 @@
-"""Read access to a local spool: its runs, its durable position, its segments and their bytes.
+"""Read access to spools: their runs, durable positions, segments and bytes.
 
-Readers run while the collector appends. They never lock or write anything, except that retention marks and removes
-segments.
+All objects can be pickled, because Spark builds a reader in one process and reads in others. Readers run while the
+collector appends. They never lock or write anything, except that retention marks and removes segments.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import DataLoss, SpoolDamaged
+from ..errors import DataLoss, SpoolDamaged, UsageError
 from .blocks import (
     BlockHeader,
     Position,
@@ -183,6 +183,41 @@ class SpoolView:
         with contextlib.suppress(OSError):
             mark.touch()
         return True
+
+
+class Spools:
+    """The spools in the folder `root`, which is the collectors' ``--spool``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def names(self) -> list[str]:
+        """Return the names of the spools that a collector has opened, in order.
+
+        :raises UsageError: `root` does not exist, cannot be read, or is itself one spool.
+        """
+        try:
+            names = [name for name in self.folders() if (self.root / name / "pos").exists()]
+        except OSError as error:
+            where = error.filename or self.root
+            raise UsageError(
+                f"cannot read the spool folder {where}: {error.strerror}; give the --spool folder of the collector"
+            ) from error
+        if not names and os.path.isfile(self.root / "pos"):
+            above = self.root.absolute().parent
+            raise UsageError(f"{self.root} is the spool of one collector: give {above}, which has the spools of all")
+        return names
+
+    def folders(self) -> list[str]:
+        """Return the names of all folders of present or retired spools, in order.
+
+        :raises OSError: `root` cannot be read.
+        """
+        return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+
+    def view(self, name: str) -> SpoolView:
+        """Return the spool called `name`, without checking that it exists: ``durable()`` is None if it does not."""
+        return SpoolView(self.root / name)
 
 
 def _gone(path: Path) -> DataLoss:

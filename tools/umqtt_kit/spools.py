@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
-    from spark_ingest.spool.access import Spools, View
+    from spark_ingest.spool.view import Spools, SpoolView
 
 # Damage has an exit code of its own, so that a periodic check can tell it from a wrong option.
 EXIT_DAMAGED = EXIT_DEVICE
 
 
-def views_of(where: str) -> list[View]:
+def views_of(where: str) -> list[SpoolView]:
     """Return the spools that SPOOL names. Raises KitError if there is none."""
-    from spark_ingest.location import located
-    from spark_ingest.spool.copied import spools_at
-    from spark_ingest.spool.view import SpoolView
+    from spark_ingest.location import spool_folder
+    from spark_ingest.spool.view import Spools, SpoolView
 
-    place = read(lambda: located(where))
-    if isinstance(place, Path) and os.path.exists(place / "pos"):
+    place = read(lambda: spool_folder(where))
+    if os.path.exists(place / "pos"):
         return [SpoolView(place)]
-    spools = read(lambda: spools_at(place))
+    spools = Spools(place)
     return [spools.view(name) for name in names_of(spools, where)]
 
 

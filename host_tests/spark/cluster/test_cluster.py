@@ -1,4 +1,4 @@
-"""The pipeline on a real cluster: deaths do no harm, and the nodes read copies of the spool.
+"""The pipeline on a real cluster: deaths do no harm, and the nodes read the spool in a folder that they share.
 
 `make test` kills an executor, UMQTT_FULL_SWEEPS=1 two of them and the driver too.
 """
@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,8 +24,6 @@ import spark_ingest
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
 from spark_ingest.pipeline.run.spark_home import archive_options, spark_home
-from spark_ingest.spool.access import LocalSpools
-from spark_ingest.spool.copier import Copier
 from spark_ingest.tables import identities, summary
 
 DEVICES, READINGS, CORRUPT = 10, 30, 5
@@ -83,13 +80,13 @@ def data_files(table: Path) -> tuple[set[str], set[str]]:
 
 
 class Submitted:
-    """A pipeline on a standalone cluster, over the copies of a spool."""
+    """A pipeline on a standalone cluster, over a spool that its nodes share."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self._folder = folder
         self._cluster = cluster
         self.tables = folder / "shared" / "tables"
-        self._options = ["--spool", folder / "shared" / "copies", "--buckets", 2]
+        self._options = ["--spool", folder / "shared" / "spool", "--buckets", 2]
         self._options += ["--tables", self.tables, "--checkpoint", folder / "shared" / "checkpoint"]
         self._options += ["--once", "--max-rows", 200]
         self._java = small(folder / "java")
@@ -173,17 +170,13 @@ class Prepared(NamedTuple):
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Iterator[Prepared]:
-    spool = tmp_path / "collector" / "spool"
-    made = publish_all(spool / "north")
-    with Copier(LocalSpools(spool).view("north"), tmp_path / "shared" / "copies") as copier:
-        copier.copy()
-    shutil.rmtree(spool)
+    made = publish_all(tmp_path / "shared" / "spool" / "north")
     with Cluster(tmp_path / "cluster") as cluster:
         yield Prepared(Submitted(tmp_path, cluster), made)
 
 
 @pytest.mark.timeout(900)
-def test_a_standalone_cluster_reads_copies_and_a_killed_executor_loses_and_doubles_nothing(prepared: Prepared):
+def test_on_a_standalone_cluster_a_killed_executor_loses_and_doubles_nothing(prepared: Prepared):
     """Planted: a commit of only a part of what the executors wrote (test_cluster_laws)."""
     prepared.check(prepared.submitted.submit_and_kill_the_executor())
 

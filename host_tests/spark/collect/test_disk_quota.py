@@ -13,9 +13,9 @@ from spark_helpers import RECEIVED_MS, TOPIC, Process, collector_process, publis
 from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector.disk_quota import DiskQuota, QuotaReached, spool_bytes
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import Position
 from spark_ingest.spool.messages import messages
+from spark_ingest.spool.view import Spools
 from spark_ingest.spool.writer import Spool
 
 MESSAGES = [(TOPIC, record("pump", "1-a", seq, filler="x" * 300)) for seq in range(2000)]
@@ -26,7 +26,7 @@ class Reader:
     """Reads a spool as Spark does: first what is durable, then it lets finished segments be removed."""
 
     def __init__(self, root: Path, name: str = "north") -> None:
-        self.view = LocalSpools(root).view(name)
+        self.view = Spools(root).view(name)
         self.payloads: list[bytes] = []
         self.place: Position | None = None
 
@@ -231,7 +231,7 @@ def test_room_counts_what_is_there_and_asks_for_a_tenth_more_before_it_goes_on(t
                 quota.note(424)
         assert 10_000 <= spool_bytes(tmp_path / "north") < 10_424
         assert quota.lacks(margin=True)
-        view = LocalSpools(tmp_path).view("north")
+        view = Spools(tmp_path).view("north")
         first = view.segments()[0]
         assert view.remove_before(Position(spool.durable.spool, first + 1, 0), read_for_s=0) == 1
         assert quota.lacks() is None and quota.used < 10_000

@@ -4,7 +4,7 @@ import pytest
 from spark_helpers import TOPIC, collector_process, eventually_in_spark, record, status
 from umqtt_testkit.waiting import eventually
 
-from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.view import Spools
 
 # Twice what the spool may contain.
 MESSAGES = [(TOPIC, record("pump", "1-a", seq, filler="x" * 300)) for seq in range(500)]
@@ -36,4 +36,4 @@ def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_h
             query.stop()
         assert one.terminate()[0] == 0
     assert set(passed) == {payload for _, payload in MESSAGES}
-    assert LocalSpools(root).view("north").segments()[0] > 4, "what was read was removed"
+    assert Spools(root).view("north").segments()[0] > 4, "what was read was removed"

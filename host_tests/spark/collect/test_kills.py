@@ -16,9 +16,9 @@ from spark_helpers import Process
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
-from spark_ingest.spool.access import LocalSpools, View
 from spark_ingest.spool.blocks import Position
 from spark_ingest.spool.messages import messages, verify
+from spark_ingest.spool.view import Spools, SpoolView
 
 TOPIC = "fleet/pump/telemetry"
 PLANTED = Path(__file__).with_name("planted.py")
@@ -45,7 +45,7 @@ class Load:
     def acknowledged(self) -> set[int]:
         return {number for number, sent in enumerate(self._sent) if sent.is_published()}
 
-    def end_in(self, view: View) -> None:
+    def end_in(self, view: SpoolView) -> None:
         """Stop, and return once the broker has delivered everything, so that the last messages are in the spool."""
         self._ended.set()
         self._thread.join()
@@ -82,7 +82,7 @@ class Load:
         self._sent.append(self._client.publish(TOPIC, payload, qos=1))
 
 
-def numbers(view: View, start: Position | None = None, end: Position | None = None) -> set[int]:
+def numbers(view: SpoolView, start: Position | None = None, end: Position | None = None) -> set[int]:
     """Return the message numbers in a spool, or between two positions of it."""
     return {struct.unpack_from(">I", message.payload)[0] for message in messages(view, start, end)}
 
@@ -104,13 +104,13 @@ def kill_again_and_again(port: int, root: Path, seed: int, program: tuple[object
                     one.signal(signal.SIGKILL)
                     assert one.finish()[0] == -signal.SIGKILL
                     continue
-                load.end_in(LocalSpools(root).view("north"))
+                load.end_in(Spools(root).view("north"))
                 load.stop()
                 assert one.terminate()[0] == 0
     finally:
         if load is not None:
             load.stop()
-    view = LocalSpools(root).view("north")
+    view = Spools(root).view("north")
     assert verify(view).damages == []
     return load.acknowledged, numbers(view)
 
@@ -133,7 +133,7 @@ def test_what_publishers_had_acknowledged_is_in_the_spool_though_links_are_cut_a
     rng = random.Random(seed)
     program: tuple[object, ...] = (PLANTED, mistake) if mistake else COLLECTOR
     options = ["--spool", tmp_path / "spool", "--name", "north", "--longest-delay", "0.05"]
-    view = LocalSpools(tmp_path / "spool").view("north")
+    view = Spools(tmp_path / "spool").view("north")
     with FaultProxy(("127.0.0.1", broker), seed=seed) as proxy, ExitStack() as ending:
         one = ending.enter_context(Process([sys.executable, *program, "--broker", proxy.url, *options]))
         one.wait_for_line("subscribed north")

@@ -32,8 +32,8 @@ from spark_ingest.collector.collector import Collector
 from spark_ingest.collector.config import CollectorConfig
 from spark_ingest.collector.counters import Counters
 from spark_ingest.collector.process import ProcessConfig
-from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
+from spark_ingest.spool.view import Spools
 from spark_ingest.spool.writer import Spool
 
 TOPIC = "fleet/pump/telemetry"
@@ -41,7 +41,7 @@ MESSAGES = [(TOPIC, record("pump", "1-a", seq)) for seq in range(200)]
 
 
 def payloads(root: Path, name: str = "north") -> list[bytes]:
-    return [message.payload for message in messages(LocalSpools(root).view(name))]
+    return [message.payload for message in messages(Spools(root).view(name))]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,8 @@ from spark_helpers import RECEIVED_MS, TOPIC, publish_packet
 from test_offsets import payloads
 
 from spark_ingest.source.offsets import SpoolTree
-from spark_ingest.spool.access import LocalSpools, Spools
 from spark_ingest.spool.blocks import known_times, segment_path, times_path
-from spark_ingest.spool.copied import CopiedSpools, CopiedView
-from spark_ingest.spool.copier import Copier
-from spark_ingest.spool.view import SpoolView
+from spark_ingest.spool.view import Spools, SpoolView
 from spark_ingest.spool.writer import Spool
 
 WINDOWS = 500 if os.environ.get("UMQTT_FULL_SWEEPS") else 40
@@ -46,16 +42,9 @@ def written(tmp_path: Path, rng: random.Random) -> list[tuple[int, bytes]]:
     return made
 
 
-@pytest.fixture(params=["folder", "copies"])
-def spools(request: pytest.FixtureRequest, tmp_path: Path, written: list[tuple[int, bytes]]) -> Iterator[Spools]:
-    if request.param == "folder":
-        yield LocalSpools(tmp_path)
-        return
-    local, copies = LocalSpools(tmp_path), tmp_path.with_name(f"{tmp_path.name}-copies")
-    for name in local.names():
-        with Copier(local.view(name), copies) as copier:
-            copier.copy()
-    yield CopiedSpools(copies)
+@pytest.fixture
+def spools(tmp_path: Path, written: list[tuple[int, bytes]]) -> Spools:
+    return Spools(tmp_path)
 
 
 def test_the_rows_are_those_of_a_filter_over_everything_and_segments_outside_are_not_opened(
@@ -64,20 +53,19 @@ def test_the_rows_are_those_of_a_filter_over_everything_and_segments_outside_are
     """Planted: <= instead of <; the first block's time for the whole segment's; every segment is opened."""
     opened: set[tuple[str, int]] = set()
 
-    def spy(views: type[SpoolView | CopiedView], name: str) -> None:
-        method = getattr(views, name)
+    def spy(name: str) -> None:
+        method = getattr(SpoolView, name)
 
-        def watched(view: SpoolView | CopiedView, segment: int, *rest: int) -> object:
+        def watched(view: SpoolView, segment: int, *rest: int) -> object:
             opened.add((view.name, segment))
             return method(view, segment, *rest)
 
-        monkeypatch.setattr(views, name, watched)
+        monkeypatch.setattr(SpoolView, name, watched)
 
-    for views in (SpoolView, CopiedView):
-        spy(views, "read")
-        spy(views, "headers")
+    spy("read")
+    spy("headers")
     skipped = 0
-    for _ in range(WINDOWS if isinstance(spools, LocalSpools) else WINDOWS // 8):
+    for _ in range(WINDOWS):
         since, until = (rng.randrange(RECEIVED_MS - 200, RECEIVED_MS + 900) for _ in range(2))
         for window in ((since, until), (since, None), (None, until)):
             tree = SpoolTree(spools, since_ms=window[0], until_ms=window[1])

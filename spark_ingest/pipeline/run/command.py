@@ -36,8 +36,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 
 @click.command()
-@click.option("--spool", required=True, type=TablesOption(), metavar="DIR|URL",
-              help="The spool folder of the collectors, or s3://BUCKET/PREFIX of its copy.")  # fmt: skip
+@click.option("--spool", required=True, type=_FOLDER, metavar="DIR", help="The spool folder of the collectors.")
 @click.option("--tables", required=True, type=TablesOption(), help="Folder of the tables, or s3://BUCKET/PREFIX.")
 @click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
               help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip

@@ -13,7 +13,7 @@ from ...location import Location
 class PipelineConfig:
     """The settings of a pipeline.
 
-    :ivar spool: folder of the collectors' spools, or the location of copies of spools.
+    :ivar spool: folder of the collectors' spools.
     :ivar once: read what is there now, then end.
     :ivar interval_ms: time between the beginnings of micro-batches.
     :ivar max_rows: messages in a micro-batch, at most.
@@ -31,7 +31,7 @@ class PipelineConfig:
     :ivar transform: file of the job that readings pass through before they are written (:mod:`transform`).
     """
 
-    spool: Location
+    spool: Path
     tables: Location
     checkpoint: Path
     once: bool = False

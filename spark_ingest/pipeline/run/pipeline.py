@@ -54,7 +54,7 @@ from ...errors import IngestError, SparkEnded, StoreAway, UsageError
 from ...escape import remark
 from ...location import StorePath, may_pass
 from ...lock import FolderLock
-from ...spool.copied import spools_at
+from ...spool.view import Spools
 from ..process import (
     READ_UP_TO,
     StopBetweenBatches,
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ...spool.access import Spools
     from ...tables.delta import Delta
     from ..write.batch import BatchWriter
     from ..write.stream import MicroBatches
@@ -149,10 +148,9 @@ class Pipeline:
         self._require_different_folders()
         for folder in (config.tables, config.checkpoint):
             require_writable(folder)
-        if isinstance(config.spool, Path) and not config.spool.is_dir():
+        if not config.spool.is_dir():
             raise UsageError(f"the spool folder {config.spool} does not exist: give the collector's --spool")
-        if isinstance(config.spool, Path):
-            spools_at(config.spool).names()  # for the errors, before Spark starts
+        Spools(config.spool).names()  # for the errors, before Spark starts
         require_whole(config.tables)
         self._catch_signals()
         with (

@@ -12,7 +12,7 @@ from umqtt_kit.groups import CommandGroup
 from umqtt_kit.spools import read, views_of
 
 if TYPE_CHECKING:
-    from spark_ingest.spool.access import View
+    from spark_ingest.spool.view import SpoolView
 
 
 @click.group(cls=CommandGroup)
@@ -41,7 +41,7 @@ def suggest(spool: str, count: int, as_json: bool) -> None:
     from spark_ingest.decoders.suggest import suggest as written
     from spark_ingest.spool.messages import messages
 
-    def first(view: View) -> list[tuple[str, bytes]]:
+    def first(view: SpoolView) -> list[tuple[str, bytes]]:
         return [(one.topic, one.payload) for one in islice(messages(view), count)]
 
     text = written(chain.from_iterable(read(lambda v=view: first(v)) for view in views_of(spool)))

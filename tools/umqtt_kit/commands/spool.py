@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -15,22 +14,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.escape import printable
-from spark_ingest.location import PathOption, TablesOption
-from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_result, print_table, say
+from spark_ingest.location import PathOption
+from umqtt_kit.console import print_result, print_table
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.groups import CommandGroup
 from umqtt_kit.properties import json_of
-from umqtt_kit.spools import EXIT_DAMAGED, names_of, read, views_of
+from umqtt_kit.spools import EXIT_DAMAGED, read, views_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_ingest.location import Location
-    from spark_ingest.spool.access import View
     from spark_ingest.spool.blocks import Position
-    from spark_ingest.spool.copier import Copier
     from spark_ingest.spool.messages import Message
+    from spark_ingest.spool.view import SpoolView
     from umqtt_kit.stop import Stop
 
 _LOOK_EVERY_S = 0.2
@@ -42,15 +38,14 @@ def spool() -> None:
 
     It may be read while the collector runs.
 
-    SPOOL is the folder given to the collector as --spool, or s3://BUCKET/PREFIX of copies. For ls, cat and verify, it
-    may also be one collector's folder.
+    SPOOL is the folder given to the collector as --spool. For ls, cat and verify, it may also be one collector's
+    folder.
 
     \b
     Example:
       umqtt spool ls spool
       umqtt spool cat spool --topic 'fleet/pump-7/#' --follow
       umqtt spool verify spool
-      umqtt spool copy spool --to s3://readings/spool
       umqtt spool retire spool north --checkpoint checkpoint
     """
 
@@ -159,68 +154,6 @@ def verify(where: str, as_json: bool) -> int:
 
 
 @spool.command()
-@click.argument("where", metavar="SPOOL", type=PathOption(exists=True, file_okay=False))
-@click.option("--to", "to", required=True, type=TablesOption(),
-              help="Where the copies are: s3://BUCKET/PREFIX, or a folder.")  # fmt: skip
-@click.option("--every", "every_s", type=Finite(0.1, 86_400), default=10.0, show_default=True, metavar="S",
-              help="Between two looks for what is new.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Copy what is there, then end.")
-@click.option("--retention", "retention_h", type=Finite(0, 1_000_000), metavar="HOURS",
-              help="Remove segments from SPOOL this long after they were copied.  [default: keep]")  # fmt: skip
-def copy(where: Path, to: Location, every_s: float, once: bool, retention_h: float | None) -> None:
-    """Copy the spools in a collector's folder to an object store, while the collector runs.
-
-    Spark reads the copies there: umqtt ingest --spool s3://BUCKET/PREFIX. A store that goes away is waited for. With
-    --retention nothing else may read SPOOL, since only the copies keep what it removes.
-
-    \b
-    Example:
-      umqtt spool copy spool --to s3://readings/spool --retention 24
-    """
-    from spark_ingest.location import may_pass, reason
-    from spark_ingest.spool.access import LocalSpools
-    from spark_ingest.spool.copier import Copier
-    from umqtt_kit.stop import Stop
-
-    spools = LocalSpools(where)
-    keep_s = None if retention_h is None else 3600 * retention_h
-    problem = None
-    with ExitStack() as stack, Stop() as stop:
-        copiers: dict[str, Copier] = {}
-        if not once:
-            say(f"copying {where} to {to} every {every_s:g} s, until Ctrl-C")
-        while not stop:
-            try:
-                for name in names_of(spools, where) if once else read(spools.names):
-                    if name not in copiers:
-                        one = Copier(spools.view(name), to, keep_s=keep_s)
-                        copiers[name] = read(lambda one=one: stack.enter_context(one))
-                    size = _copied(copiers[name])
-                    if once:
-                        print_result(f"{where / name}: {size:,} bytes copied")
-                problem = None
-            except OSError as error:
-                if once or not may_pass(error):
-                    raise KitError(f"cannot copy {where} to {to}: {reason(error)}", 1) from error
-                if problem != (problem := reason(error)):
-                    say(f"cannot copy to {to}: {problem}; trying again every {every_s:g} s")
-            if once:
-                return
-            next_look = time.monotonic() + every_s
-            while not stop and (left := next_look - time.monotonic()) > 0:
-                time.sleep(min(left, _LOOK_EVERY_S))
-
-
-def _copied(copier: Copier) -> int:
-    from spark_ingest.errors import IngestError, SpoolDamaged
-
-    try:
-        return copier.copy()
-    except IngestError as error:
-        raise KitError(str(error), EXIT_DAMAGED if isinstance(error, SpoolDamaged) else error.exit_code) from error
-
-
-@spool.command()
 @click.argument("where", metavar="SPOOL", type=PathOption(file_okay=False))
 @click.argument("name")
 @click.option("--checkpoint", "checkpoints", multiple=True, required=True,
@@ -237,10 +170,10 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     """
     from spark_ingest.pipeline.process import committed_offset
     from spark_ingest.source.offsets import SpoolTree, to_place, to_position
-    from spark_ingest.spool.access import LocalSpools
     from spark_ingest.spool.retire import retire as remove
+    from spark_ingest.spool.view import Spools
 
-    spools = LocalSpools(where)
+    spools = Spools(where)
     read(spools.names)  # for the error, if SPOOL is one spool
     if name not in read(spools.folders):
         raise KitError(f"there is no spool {name} in {where} — try: umqtt spool ls {where}", EXIT_USAGE)
@@ -267,7 +200,7 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     print_result(f"{view.where}: {size:,} bytes removed")
 
 
-def _summary(view: View) -> dict[str, Any]:
+def _summary(view: SpoolView) -> dict[str, Any]:
     durable = read(view.durable)
     if durable is None:
         return {"name": view.name, "spool": "", "segments": 0, "bytes": 0, "oldest": None, "segment": 0, "position": 0}
@@ -287,8 +220,8 @@ def _summary(view: View) -> dict[str, Any]:
 
 
 def _all(
-    views: list[View], places: dict[str, Position | None], follow: bool, stop: Stop
-) -> Iterator[tuple[View, Message]]:
+    views: list[SpoolView], places: dict[str, Position | None], follow: bool, stop: Stop
+) -> Iterator[tuple[SpoolView, Message]]:
     """Yield every message after `places`, spool by spool. follow: go on with messages that come later."""
     while not stop:
         for view in views:
@@ -301,7 +234,7 @@ def _all(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _from(view: View, places: dict[str, Position | None]) -> Iterator[Message]:
+def _from(view: SpoolView, places: dict[str, Position | None]) -> Iterator[Message]:
     """Yield the messages that have become durable since the last call."""
     from spark_ingest.spool.blocks import spool_of
     from spark_ingest.spool.messages import messages
@@ -342,7 +275,7 @@ def _as_text(message: Message) -> str:
     return "\n".join(lines)
 
 
-def _as_json(view: View, message: Message) -> str:
+def _as_json(view: SpoolView, message: Message) -> str:
     values: dict[str, object] = {"collector": view.name, **message._asdict(), "received": _when(message.received_ms)}
     try:
         values["payload"] = message.payload.decode()
