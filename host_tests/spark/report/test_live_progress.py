@@ -22,10 +22,10 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
-from spark_ingest.pipeline.run.panel import Rate, line
+from spark_ingest.pipeline.run.panel import line
 
 _PROGRAM = Path(__file__).with_name("live_on_a_pty.py")
-_STEPS = "10"
+_STEPS = "4"
 # The pipeline, which ends with exit code `code`.
 _RUN = "import sys; from spark_ingest.pipeline.run.command import main; sys.exit(main(sys.argv[1:]) != {code})"
 
@@ -94,17 +94,23 @@ def on_a_terminal(*command: object, stdout_too: bool = True, **environment: str)
 def test_a_terminal_shows_one_panel_with_ready_and_remarks_above_it_and_the_last_state_left_standing() -> None:
     """Planted: rows_silver, which this start has appended, for the rows that silver has."""
     written, screen, _ = on_a_terminal()
-    before, _, rest = screen.partition("╭─ umqtt ingest")
-    assert before.split("\n") == ["umqtt ingest: starting Spark", "ready", "a remark from the pipeline", ""]
+    before, _, rest = screen.partition("╭")
+    above = ["umqtt ingest: starting Spark", "ready", "a remark from the pipeline", "umqtt ingest stopped", ""]
+    assert [one.rstrip() for one in before.split("\n")] == above
     panel, _, after = rest.partition("╰")
-    assert "╭" not in rest, "an old panel was left on the screen"
+    assert "╭" not in rest, "an old table was left on the screen"
     assert json.loads(after.splitlines()[-1]) == {"state": "stopped"}
     words = " ".join(panel.replace("│", " ").split())
-    assert "stopped, 12,345 messages" in words
-    for figure in ("lag 52.3 kB", "last batch 187 ms", "rows in silver 12,321", "quarantined 7", "duplicates 17"):
+    for figure in (
+        "messages 12,345",
+        "lag 52.3 kB",
+        "last batch ms 187",
+        "rows in silver 12,321",
+        "quarantined 7",
+        "duplicates 17",
+    ):
         assert figure in words, panel
-    assert "open gaps 2" in words and "open alerts 1" in words and "gold update 41 ms" in words
-    assert re.search(r"[1-9][\d,]* messages/s", written)
+    assert "open gaps 2" in words and "open alerts 1" in words and "gold update ms 41" in words
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l"), "the cursor is shown again"
 
 
@@ -132,13 +138,13 @@ def test_where_no_cursor_moves_there_are_plain_lines(how: str) -> None:
         text = on_a_terminal(TERM="dumb")[0].replace("\r\n", "\n")
     assert "\x1b" not in text and "╭" not in text
     lines = [one for one in text.splitlines() if one.startswith("ingest ")]
-    assert 3 <= len(lines) <= 4, "one in four seconds, not one a refresh"
+    assert len(lines) == len(set(lines)) >= 2, "no line that says nothing new"
     assert re.fullmatch(
-        r"ingest running, [\d,]+ messages/s, lag 52\.3 kB, rows in silver [\d,]+, last batch 187 ms, duplicates 0, "
-        r"quarantined 0, open gaps 0",
+        r"ingest running, messages [\d,]+, lag 52\.3 kB, rows in silver [\d,]+, last batch ms 187, "
+        r"messages/s in it 5,347, duplicates 0, quarantined 0, open gaps 0",
         lines[-2],
     ), lines
-    assert lines[-1].startswith("ingest stopped, 12,345 messages, ") and "open alerts 1" in lines[-1]
+    assert lines[-1].startswith("ingest stopped, messages 12,345, ") and "open alerts 1" in lines[-1]
 
 
 @pytest.mark.skipif(not os.environ.get("UMQTT_FULL_SWEEPS"), reason="a full sweep: set UMQTT_FULL_SWEEPS=1")
@@ -155,8 +161,8 @@ def test_the_command_itself_on_a_terminal_shows_what_it_stored(tmp_path: Path) -
     assert json.loads(said)["rows_silver"] == 50
     words = " ".join(screen.replace("│", " ").split())
     assert "\nready\n" in f"\n{screen}" and screen.count("╭") == 1 and "starting Spark" in written
-    assert "stopped, 52 messages" in words
-    for figure in ("rows in silver 50", "quarantined 1", "duplicates 1", "open gaps 0", "lag 0 B"):
+    assert "messages 52" in words
+    for figure in ("rows in silver 50", "quarantined 1", "duplicates 1", "open gaps 0", "lag 0 bytes"):
         assert figure in words, screen
 
 
@@ -173,7 +179,7 @@ def test_rows_in_silver_are_those_that_silver_has_after_a_start_that_appends_to_
         assert run_pipeline(spark, *where, "--once", "--json", "--no-gold") == 0
         status = json.loads(capsys.readouterr().out.splitlines()[-1])
         told.append((status["rows_silver"], status["rows_in_silver"]))
-        assert "rows in silver 1" in line(status, None) or len(told) == 1
+        assert "rows in silver 1" in line(status) or len(told) == 1
     assert told == [(5, 5), (5, 10), (0, 10)]
 
 
@@ -185,19 +191,5 @@ def test_a_start_that_fails_leaves_its_error_alone_on_the_screen(tmp_path: Path)
     assert before == ["umqtt ingest: starting Spark"]
 
 
-def test_the_rate_is_of_the_last_seconds_not_of_the_whole_run() -> None:
-    now = [0.0]
-    rate = Rate(lambda: now[0])
-    assert rate.per_second is None
-    for second in range(60):
-        now[0] = float(second)
-        rate.take({"messages": 1000 * second})
-    assert rate.per_second == pytest.approx(1000)
-    for second in range(60, 67):
-        now[0] = float(second)
-        rate.take({"messages": 59_000})
-    assert rate.per_second == 0
-
-
 def test_a_status_without_figures_still_makes_a_line() -> None:
-    assert line({"state": "running"}, None).startswith("ingest running, - messages/s, lag -, rows in silver -")
+    assert line({"state": "running"}).startswith("ingest running, messages -, lag -, rows in silver -")
