@@ -282,26 +282,16 @@ class SpoolTree:
         if not self._since_ms and self._until_ms == math.inf:
             yield from ranges
             return
-        known = {(times.spool, times.segment): times for times in view.times()} if ranges else {}
         for r in ranges:
-            times = known.get((r.spool, r.segment))
-            if times is None:
-                yield from self._blocks_in_time(view, r)
-            elif self._is_in_time(times.first_ms) and self._is_in_time(times.last_ms):
-                yield r
-            elif times.last_ms >= self._since_ms and times.first_ms < self._until_ms:
-                yield from self._blocks_in_time(view, r)
-
-    def _blocks_in_time(self, view: SpoolView, r: Range) -> Iterator[Range]:
-        begin = end = r.start
-        for header in view.headers(r.segment, r.start, r.end):
-            if not self._is_in_time(header.received_ms):
-                if begin < end:
-                    yield replace(r, start=begin, end=end)
-                begin = header.end
-            end = header.end
-        if begin < end:
-            yield replace(r, start=begin, end=end)
+            begin = end = r.start
+            for header in view.headers(r.segment, r.start, r.end):
+                if not self._is_in_time(header.received_ms):
+                    if begin < end:
+                        yield replace(r, start=begin, end=end)
+                    begin = header.end
+                end = header.end
+            if begin < end:
+                yield replace(r, start=begin, end=end)
 
     def _is_in_time(self, received_ms: int) -> bool:
         return self._since_ms <= received_ms < self._until_ms

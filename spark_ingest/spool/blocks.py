@@ -9,8 +9,6 @@ Each collector has one folder::
     DIR/NAME/0000000000.seg      segments: consecutive blocks, only appended to, never changed
     DIR/NAME/0000000007.UUID.5012595.retired  empty: the spool was retired after it was read to this position; see
                                  ``retire``
-    DIR/NAME/0000000000.UUID.1795000000000-1795000060000.times  empty: the earliest and the latest received_ms of a
-                                 finished segment's blocks; without it, a reader reads the segment's block headers
     DIR/NAME/0000000000.read     empty: the segment has been read; the file's mtime says when
     DIR/NAME/subscription.json   the topic filters that the broker granted to the session; named subscription.aside
                                  while that is uncertain
@@ -61,7 +59,6 @@ Data frames count nanoseconds in 64 bits, which end in the year 2262.
 
 _SEGMENT_NAME = re.compile(r"(\d{10})\.seg")
 _RUN_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.run")
-_TIMES_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.(\d{1,20})-(\d{1,20})\.times")
 _RETIRED_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.(\d{1,19})\.retired")
 
 
@@ -78,15 +75,6 @@ class Run(NamedTuple):
 
     segment: int
     spool: str
-
-
-class Times(NamedTuple):
-    """The time range in which a finished segment's blocks were received, in Unix ms; `spool` is its run's UUID."""
-
-    segment: int
-    spool: str
-    first_ms: int
-    last_ms: int
 
 
 class BlockHeader(NamedTuple):
@@ -133,17 +121,6 @@ def marked_runs(folder: Path) -> list[Run]:
     """Return the runs that have a file, in order: all but the first."""
     matches = (_RUN_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(Run(int(match[1]), match[2]) for match in matches if match)
-
-
-def times_path(folder: Path, times: Times) -> Path:
-    """Return the path of the file that records when the blocks of a segment were received."""
-    return folder / f"{times.segment:010d}.{times.spool}.{times.first_ms}-{times.last_ms}.times"
-
-
-def known_times(folder: Path) -> list[Times]:
-    """Return when the blocks of finished segments were received, ordered by segment."""
-    matches = (_TIMES_NAME.fullmatch(name) for name in os.listdir(folder))
-    return sorted(Times(int(match[1]), match[2], int(match[3]), int(match[4])) for match in matches if match)
 
 
 def retired_path(folder: Path, place: Position) -> Path:

@@ -15,18 +15,15 @@ from .blocks import (
     BlockHeader,
     Position,
     Run,
-    Times,
     block_headers,
     damage_message,
     decode_position,
     known_runs,
-    known_times,
     read_mark,
     retired_places,
     segment_numbers,
     segment_path,
     spool_of,
-    times_path,
 )
 
 _TORN_READS = 100
@@ -85,13 +82,6 @@ class SpoolView:
         """Return the numbers of the existing segments, in order; an empty list if the spool is gone."""
         try:
             return segment_numbers(self.folder)
-        except FileNotFoundError:
-            return []
-
-    def times(self) -> list[Times]:
-        """Return when the blocks of finished segments were received; an empty list if the spool is gone."""
-        try:
-            return known_times(self.folder)
         except FileNotFoundError:
             return []
 
@@ -159,7 +149,7 @@ class SpoolView:
         for segment in reversed(read):
             if not self._note_read(segment):
                 break
-        removed, times = 0, {one.segment: one for one in self.times()}
+        removed = 0
         # Remove the oldest first and stop at the first to keep, so that the numbers stay without gaps.
         for segment in read:
             mark = read_mark(self.folder, segment)
@@ -170,8 +160,6 @@ class SpoolView:
             # Another query's retention may have removed it already.
             mark.unlink(missing_ok=True)
             segment_path(self.folder, segment).unlink(missing_ok=True)
-            if segment in times:
-                times_path(self.folder, times[segment]).unlink(missing_ok=True)
             removed += 1
         return removed
 

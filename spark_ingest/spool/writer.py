@@ -27,7 +27,6 @@ from .blocks import (
     FORMAT_VERSION,
     Position,
     Run,
-    Times,
     checked_blocks,
     damage_message,
     decode_position,
@@ -39,7 +38,6 @@ from .blocks import (
     segment_numbers,
     segment_path,
     spool_of,
-    times_path,
 )
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
@@ -66,8 +64,6 @@ class Spool:
     ) -> None:
         self.folder = folder
         self.truncated_bytes = 0
-        # The earliest and the latest received_ms of the segment's blocks.
-        self._received: tuple[int, int] | None = None
         self._segment_bytes = segment_bytes
         self._sync = sync
         self._segment_fd = -1
@@ -132,8 +128,6 @@ class Spool:
             write_all(self._segment_fd, block)
             self._sync(self._segment_fd)
             self._publish(end)
-            first, last = self._received or (received_ms, received_ms)
-            self._received = min(first, received_ms), max(last, received_ms)
         except OSError as error:
             self._failed = True
             raise SpoolWriteFailed(
@@ -158,7 +152,6 @@ class Spool:
 
     def close(self) -> None:
         """Sync the `pos` file, close everything and release the lock. May be called twice."""
-        self._note_times()
         try:
             if self._pos_fd >= 0:
                 # Not needed for safety, since an older durable position is valid too; but recovery then knows the
@@ -288,7 +281,6 @@ class Spool:
         if self._segment_fd >= 0:
             os.close(self._segment_fd)
             self._segment_fd = -1
-        self._note_times()
         if self._next_uuid:
             os.close(os.open(run_path(self.folder, Run(segment, self._next_uuid)), os.O_WRONLY | os.O_CREAT, 0o600))
         fd = os.open(segment_path(self.folder, segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -297,14 +289,6 @@ class Spool:
         sync_directory(self.folder)
         self._publish(0)
         self._sync(self._pos_fd)
-
-    def _note_times(self) -> None:
-        """Record when the finished segment's blocks were received, so that readers need not read its headers."""
-        times, self._received = self._received, None
-        if times is not None:
-            path = times_path(self.folder, Times(self._segment, self._uuid, *times))
-            with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
     def _mend(self) -> None:
         """Cut off what a failed append left behind, and close its segment for good.
