@@ -12,13 +12,8 @@ PACKAGES = ("spark_ingest", "tools", "umqtt_cli")
 OURS = frozenset({"spark_ingest", "umqtt_broker", "umqtt_kit", "umqtt_robust", "umqtt_cli", "umqtt_testkit", "app"})
 # Public in spite of their underscore: documented as such.
 PUBLIC = frozenset({"_asdict", "_replace", "_fields", "_make", "_field_defaults", "_exit"})
-ENDING_SPARK = "PySpark has no public way to end its Java process, or to start another after that has died"
 # (file, name): why it is needed.
 EXCEPTIONS = {
-    ("spark_ingest/pipeline/process.py", "_gateway"): ENDING_SPARK,
-    ("spark_ingest/pipeline/process.py", "_active_spark_context"): ENDING_SPARK,
-    ("spark_ingest/pipeline/process.py", "_jvm"): ENDING_SPARK,
-    ("spark_ingest/pipeline/process.py", "_instantiatedSession"): ENDING_SPARK,
     ("spark_ingest/pipeline/run/session.py", "_accumulatorServer"): "it reports the end of Java with a traceback",
 }
 

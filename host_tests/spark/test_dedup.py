@@ -38,22 +38,10 @@ def test_any_batching_order_and_duplication_keeps_each_identity_exactly_once(bat
         kept += new
         assert seen.open_gaps == missing_ranges(union), "bounded by what is really missing"
         if is_restarted:
-            seen = Seen.from_table(seen.to_table())
+            table, seen = seen.to_table(), Seen()
+            seen.apply(table)
     assert sorted(kept) == sorted(union)
     assert len(seen) == len({identity[:2] for identity in union})
-
-
-@given(st.lists(st.tuples(st.lists(IDENTITY, max_size=40), st.lists(IDENTITY, max_size=2)), max_size=8))
-def test_boots_that_are_dropped_come_back_as_new_and_the_others_stay(batches):
-    """Planted: the boots of the readings before keep their numbers after others were dropped."""
-    seen, union = Seen(), set()
-    for batch, gone in batches:
-        assert set(take(seen, batch)) == set(batch) - union
-        boots = {identity[:2] for identity in gone}
-        seen.drop(boots)
-        union = {identity for identity in union | set(batch) if identity[:2] not in boots}
-        assert len(seen) == len({identity[:2] for identity in union})
-        assert seen.open_gaps == missing_ranges(union)
 
 
 @given(st.lists(st.lists(IDENTITY, max_size=40), max_size=8))

@@ -176,35 +176,37 @@ def test_broken_off_in_spark_at_a_stage_and_read_on_has_every_reading_once(spark
     assert summary(chain.tables) == (len(made), len(made), CORRUPT)
 
 
-def test_a_java_process_that_is_killed_again_and_again_ends_the_pipeline_with_1_and_a_line(usual, capfd, monkeypatch):
-    """Planted: a pipeline that never gives up."""
-    starts: list[Path] = []
+class Replaced(BaseException):
+    """This process is another program now."""
 
-    def killed(_self: object, scratch: Path, _on_ready: object) -> None:
-        starts.append(scratch)
-        raise SparkEnded("Spark's Java process was killed by signal 9 (SIGKILL)")
+
+@pytest.mark.parametrize(("starts", "again"), [(None, True), ("3", True), ("4", False)])
+def test_a_pipeline_whose_java_was_killed_starts_itself_again_three_times_at_most(
+    usual, capfd, monkeypatch, starts, again
+):
+    """Planted: a pipeline that never gives up."""
+    line = "Spark's Java process was killed by signal 9 (SIGKILL)"
+    asked: list[tuple[list[str], str]] = []
+
+    def killed(_self: object, _scratch: Path, _on_ready: object) -> None:
+        raise SparkEnded(line)
+
+    def execve(_program: str, command: list[str], environment: dict[str, str]) -> None:
+        asked.append((command, environment["_UMQTT_INGEST_STARTS"]))
+        raise Replaced
 
     monkeypatch.setattr(pipeline_module.Pipeline, "_run_session", killed)
-    assert run_pipeline(None, *usual) == 1
-    lines = [line for line in capfd.readouterr().err.splitlines() if "SIGKILL" in line]
-    assert len(starts) == len(set(starts)) == len(lines) == 4
-    assert lines[-1] == "pipeline: Spark's Java process was killed by signal 9 (SIGKILL)"
-    assert all(line.endswith(". Starting Spark again") for line in lines[:-1])
-
-
-def test_ready_is_said_again_after_each_start_of_spark(usual, capfd, monkeypatch):
-    """Planted: a log that ends with "Starting Spark again", although the pipeline runs."""
-    starts: list[int] = []
-
-    def killed_twice(_self: object, _scratch: Path, on_ready: Callable[[], None]) -> None:
-        on_ready()
-        starts.append(1)
-        if len(starts) < 3:
-            raise SparkEnded("Spark's Java process was killed by signal 9 (SIGKILL)")
-
-    monkeypatch.setattr(pipeline_module.Pipeline, "_run_session", killed_twice)
-    assert run_pipeline(None, *usual) == 0
-    assert capfd.readouterr().out.split() == ["ready"] * 3
+    monkeypatch.setattr("os.execve", execve)
+    if starts:
+        monkeypatch.setenv("_UMQTT_INGEST_STARTS", starts)
+    if again:
+        with pytest.raises(Replaced):
+            run_pipeline(None, *usual)
+        assert asked == [([sys.executable, *sys.orig_argv[1:]], str(int(starts or "1") + 1))]
+        assert f"{line}. Starting Spark again\n" in capfd.readouterr().err
+    else:
+        assert run_pipeline(None, *usual) == 1
+        assert capfd.readouterr().err.splitlines()[-1] == f"pipeline: {line}"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..durable import read_checked, read_checked_json, replace_checked, replace_file, sync_directory
 from ..errors import FileDamaged, IngestError, SparkEnded, TablesWriteFailed, UsageError
@@ -89,27 +89,38 @@ def scratch_folder(checkpoint: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+_gateways: list[Any] = []
+"""The gateway to the Java process that this process has started, if it has."""
+
+
+def note_java(gateway: Any) -> None:
+    """Note the Java process that :func:`stop_session` ends.
+
+    :param gateway: the result of pyspark's ``launch_gateway``.
+    """
+    _gateways.append(gateway)
+
+
 def stop_session(session: "SparkSession", *, within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
     """Stop Spark and its Java process; `stop()` alone would leave Java running until this process ends.
 
     :param within_s: seconds after which Java is killed.
     """
-    gateway = session.sparkContext._gateway
-    java = getattr(gateway, "proc", None)
+    gateway = next(iter(_gateways), None)
+    # spark-submit has started Java itself.
+    java = None if gateway is None else gateway.proc
     if java is not None and java.poll() is not None:
-        _forget_session()
         return
     session.stop()
-    if gateway is None:
-        return
-    gateway.shutdown()
+    if gateway is not None:
+        gateway.shutdown()
     if java is not None:
         end_java(java, within_s)
 
 
-def java_ended(session: "SparkSession") -> SparkEnded | None:
+def java_ended() -> SparkEnded | None:
     """Return the error to raise if Spark's Java process has ended, or None if it is still running after 5 s."""
-    java = getattr(session.sparkContext._gateway, "proc", None)
+    java = next((gateway.proc for gateway in _gateways), None)
     if java is None:
         return None
     try:
@@ -122,15 +133,6 @@ def java_ended(session: "SparkSession") -> SparkEnded | None:
         f"Spark's Java process {how}; nothing is lost. A kill that nobody sent is the kernel's, for want of memory: "
         "give a smaller --max-bytes or --conf spark.driver.memory"
     )
-
-
-def _forget_session() -> None:
-    """Make pyspark forget a session whose Java process has ended; otherwise it would return that session again."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
-    SparkSession._instantiatedSession = None
 
 
 def end_java(java: "subprocess.Popen[bytes]", within_s: float) -> None:

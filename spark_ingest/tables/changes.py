@@ -74,17 +74,15 @@ def steps(path: Location, after: int, up_to: int) -> Iterator[Step]:
         yield Step(position(version), *_sums(added))
 
 
-def files_at(path: Location, at: int, days: list[str] | None = None) -> list[str]:
+def files_at(path: Location, at: int) -> list[str]:
     """Return the files of the table at a position.
 
-    :param days: only those of these partitions (received_date), as text.
     :raises LogGone: the version is not there any more.
     """
     if at == NOWHERE:
         return []
     version, files = _split(at)
-    names = [name for name, _rows, _size in _files_of(path, version)][: None if files < 0 else files]
-    return [name for name in names if days is None or any(f"received_date={day}" in name for day in days)]
+    return [name for name, _rows, _size in _files_of(path, version)][: None if files < 0 else files]
 
 
 def _split(at: int) -> tuple[int, int]:

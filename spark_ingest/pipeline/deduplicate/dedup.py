@@ -11,7 +11,7 @@ left sends again, silver is asked which of its readings it has (`recall`): this 
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -136,34 +136,6 @@ class Seen:
         firsts[order] = order[first][np.cumsum(first) - 1]
         return Filtered(rows, boots[rows], firsts)
 
-    def gaps_of(self, device_id: str, boot: str) -> Sequence[int]:
-        """Return the missing ranges of a boot, as first, last, first, last … in ascending order."""
-        return self._gaps.get(self._index.get(device_id + SEPARATOR + boot, -1), ())
-
-    def gap_table(self) -> pa.Table:
-        """Return all missing ranges: columns device_id, boot, first, last."""
-        keys = list(self._index)
-        rows = [keys[number].split(SEPARATOR) for number in self._gaps for _ in range(len(self._gaps[number]) // 2)]
-        flat = np.frombuffer(b"".join(gaps.tobytes() for gaps in self._gaps.values()), dtype=np.int64)
-        return pa.table(
-            {
-                "device_id": pa.array([row[0] for row in rows], pa.string()),
-                "boot": pa.array([row[1] for row in rows], pa.string()),
-                "first": pa.array(flat[::2]),
-                "last": pa.array(flat[1::2]),
-            }
-        )
-
-    def highest_of(self, device_id: str, boot: str) -> int:
-        """Return the highest seq seen of a boot, or -1 if none was seen."""
-        number = self._index.get(device_id + SEPARATOR + boot)
-        return -1 if number is None else int(self._highest[number])
-
-    def drop(self, boots: Collection[tuple[str, str]]) -> None:
-        """Remove boots, (device_id, boot) each, as if nothing of them had been seen."""
-        gone = [self._index.get(device_id + SEPARATOR + boot, -1) for device_id, boot in boots]
-        self._keep(np.setdiff1d(np.arange(len(self._index)), gone))
-
     def shrink(self, limits: Limits) -> int:
         """Remove boots that were silent for long or are beyond `limits`; return how many.
 
@@ -216,13 +188,6 @@ class Seen:
                 self._gaps[boot] = array("q", flat[offsets[i] : offsets[i + 1]].tobytes())
         if archived is not None:
             self._archived = np.union1d(self._archived, archived)
-
-    @classmethod
-    def from_table(cls, table: pa.Table) -> "Seen":
-        """Return the set that :meth:`to_table` wrote."""
-        seen = cls()
-        seen.apply(table)
-        return seen
 
     def _rows(self, boots: np.ndarray) -> pa.Table:
         device_ids, names = self._names(boots)
@@ -351,11 +316,6 @@ class Seen:
         self._highest[boots[ends]] = seqs[ends]
 
 
-def boot_keys(readings: pa.Table) -> pa.DictionaryArray:
-    """Return device_id, U+0000, boot of each reading as one text."""
-    return joined_keys(readings).dictionary_encode()
-
-
 def joined_keys(readings: pa.Table) -> pa.Array:
     """Return device_id, U+0000, boot of each reading."""
     parts = [readings["device_id"], readings["boot"], pa.scalar(SEPARATOR)]
@@ -363,7 +323,7 @@ def joined_keys(readings: pa.Table) -> pa.Array:
 
 
 def boot_hashes(keys: Sequence[str]) -> np.ndarray:
-    """Return the 64-bit hashes of keys of :func:`boot_keys`."""
+    """Return the 64-bit hashes of keys of :func:`joined_keys`."""
     digests = (blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest() for key in keys)
     return np.frombuffer(b"".join(digests), dtype="<u8")
 

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,12 +14,14 @@ import click
 from umqtt_cli.numbers import Bytes, Finite
 
 from ...address import Address
-from ...errors import IngestError, MissingDependency
+from ...errors import IngestError, MissingDependency, SparkEnded
 from ...escape import remark
 from ...location import PathOption, TablesOption
 
 _FOLDER = PathOption(file_okay=False)
 _FILE = PathOption(dir_okay=False)
+_STARTS = "_UMQTT_INGEST_STARTS"
+_MOST_STARTS = 4
 
 
 def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -106,7 +110,12 @@ def ingest(
         given["alerts"] = load_alerts(alerts) if alerts else AlertConfig()
         # As a command of umqtt, the context has an object of another kind.
         stages = context.find_object(_Stages)
-        counts = _run(given, status, metrics, stages.on_stage if stages else _nothing)
+        environment = dict(os.environ)
+        try:
+            counts = _run(given, status, metrics, stages.on_stage if stages else _nothing)
+        except SparkEnded as error:
+            _start_again(error, environment)
+            raise
     except IngestError as error:
         remark(f"pipeline: {error}")
         return error.exit_code
@@ -168,6 +177,18 @@ def _run(
         if server is not None:
             server.close()
     return pipeline.status()
+
+
+def _start_again(error: SparkEnded, environment: dict[str, str]) -> None:
+    """Replace this process by a new one with the same arguments, since PySpark starts Java once; three times at most.
+
+    :param environment: the environment in which this process was started.
+    """
+    starts = int(environment.get(_STARTS, "1"))
+    if starts < _MOST_STARTS:
+        remark(f"{error}. Starting Spark again")
+        command = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, command, environment | {_STARTS: str(starts + 1)})
 
 
 def _require_pyspark() -> None:

@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...durable import replace_file
-from ...errors import IngestError, SparkEnded, StoreAway, UsageError
+from ...errors import IngestError, StoreAway, UsageError
 from ...escape import remark
 from ...location import StorePath, may_pass
 from ...lock import FolderLock
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
 _POLL_S = 0.25
 _STOP_PATIENCE_S = 60.0
 _STARTS = 5
-_SPARK_STARTS = 4
 _LOOK_S = 60.0
 _CLUSTER_BUCKETS = 8
 _STORE_DELAYS_S = (1.0, 2.0, 5.0, 10.0)
@@ -141,7 +140,8 @@ class Pipeline:
     def run(self, on_ready: Callable[[], None]) -> None:
         """Run until stopped or, with ``once``, until everything is read.
 
-        :param on_ready: called when the query runs; again if Spark was started again.
+        :param on_ready: called when the query runs.
+        :raises SparkEnded: Java has ended: a new process can go on.
         :raises IngestError: the pipeline could not start, or the query failed.
         """
         config = self.config
@@ -156,18 +156,13 @@ class Pipeline:
         with (
             FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
             pipeline_lock(config.tables),
+            scratch_folder(config.checkpoint) as scratch,
         ):
-            for starts_left in reversed(range(_SPARK_STARTS)):
-                try:
-                    with scratch_folder(config.checkpoint) as scratch:
-                        self._run_session(scratch, on_ready)
-                    return
-                except IngestError as error:
-                    if not isinstance(error, SparkEnded) or self._stop_requested.is_set() or not starts_left:
-                        self._state = "failed"
-                        raise
-                    remark(f"{error}. Starting Spark again")
-                self._state, self._refuses_batches = "starting", False
+            try:
+                self._run_session(scratch, on_ready)
+            except IngestError:
+                self._state = "failed"
+                raise
 
     def _require_different_folders(self) -> None:
         """Check that spool, tables and checkpoint are three places.
@@ -199,12 +194,14 @@ class Pipeline:
         except IngestError:
             raise
         except Exception as error:
-            ended = java_ended(session)
+            ended = java_ended()
             if ended is None:
                 raise
             # A thread that does not notice the end of Java may still be writing a micro-batch: wait for it.
             with self._writing:
                 self._refuses_batches = True
+            if self._stop_requested.is_set():
+                raise IngestError(str(ended)) from error
             raise ended from error
         finally:
             if self._upkeep is not None:
@@ -228,12 +225,8 @@ class Pipeline:
         options["minPartitions"] = str(session.sparkContext.defaultParallelism)
         self._spools = Options(options).spools
         try:
-            before = self._writer
             self._writer, batches = self._new_writer(session, options)
-            if before is None:
-                self._silver_before = self._writer.tables["silver"].count()
-            else:
-                self._writer.totals = before.totals
+            self._silver_before = self._writer.tables["silver"].count()
             self._upkeep = Upkeep(config, on_stage=self._on_stage)
         except (OSError, DeltaError) as error:
             raise write_failure(error, config.tables) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UsageError
 from ...java import require_java
-from ..process import cause
+from ..process import cause, note_java
 from .spark_home import archive_options, spark_home
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def start_session(
         # On other machines, this package may come by --py-files, which Spark unpacks only after this module has begun.
         chosen["spark.python.daemon.module"] = "spark_ingest.pipeline.run.workers"
     from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     logging.getLogger().addFilter(_is_ours)
@@ -110,12 +112,19 @@ def start_session(
     py4j = logging.getLogger("py4j")
     py4j.addHandler(logging.NullHandler())
     py4j.propagate = False
-    builder = SparkSession.builder.appName("umqtt-ingest")
-    for key, value in {**chosen, **(settings or {})}.items():
-        builder = builder.config(key, value)
+    every = {"spark.app.name": "umqtt-ingest", **chosen, **(settings or {})}
+    conf = SparkConf(loadDefaults=False).setAll(list(every.items()))
     try:
         with _safe_path():
-            session = builder.getOrCreate()
+            # In a session of its own: a service manager, `timeout` or a terminal signals every process of a group, but
+            # Java must survive the signal until the query was stopped in order. It ends when its input is closed.
+            gateway = launch_gateway(conf, {"start_new_session": True})
+            note_java(gateway)
+            SparkContext(conf=conf, gateway=gateway)
+        builder = SparkSession.builder
+        for key, value in every.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
         # Only this makes Spark check the values of its settings for SQL.
         _ = session.conf
     except (PySparkException, Py4JError) as error:

@@ -10,23 +10,17 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
 def spark_home(scratch: Path) -> Path:
     """Return the SPARK_HOME of this Python and pyspark; create it if necessary.
 
-    It is in the user's cache, or in `scratch` if the cache cannot be written. It differs from the folder that pip
-    installs in two ways.
-
-    It lacks ``python/lib/pyspark.zip``, which Spark puts first on its workers' path. Modules in a zip have no
+    It is in the user's cache, or in `scratch` if the cache cannot be written. Unlike the folder that pip installs, it
+    lacks ``python/lib/pyspark.zip``, which Spark puts first on its workers' path. Modules in a zip have no
     bytecode, so each of the seven processes that a query starts would compile all of pyspark again, which delays the
     first micro-batch by seconds on two cores. Without the zip, they import the installed package.
-
-    Its ``spark-submit`` starts Java in its own session. A service manager, ``timeout`` or a terminal signals every
-    process of a group, but Java must survive the signal until this process has stopped the query in order. Java ends
-    when its standard input is closed, so it is never left behind.
     """
     import pyspark
 
@@ -34,19 +28,11 @@ def spark_home(scratch: Path) -> Path:
     # An environment's python and python3 are the same Python: sys.executable may have either name, so resolve it.
     python = f"{sys.prefix}\n{os.path.realpath(sys.executable)}"
     known_by = hashlib.sha256(f"{python}\n{installed}\n{pyspark.__version__}".encode()).hexdigest()[:16]
-    home = cache_folder() / f"spark-{known_by}"
+    home = cache_folder() / f"home-{known_by}"
     try:
-        home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not home.exists():
-            made = Path(tempfile.mkdtemp(dir=home.parent))
-            _fill(made, installed)
-            try:
-                made.rename(home)
-            except OSError:  # Another process was faster.
-                shutil.rmtree(made)
+        _fill(home, installed)
     except OSError:
         home = scratch / "spark-home"
-        home.mkdir()
         _fill(home, installed)
     return home
 
@@ -76,16 +62,7 @@ def cache_folder() -> Path:
 
 
 def _fill(home: Path, installed: Path) -> None:
-    (home / "bin").mkdir()
-    (home / "jars").symlink_to(installed / "jars", target_is_directory=True)
-    for script in (installed / "bin").iterdir():
-        if script.name != "spark-submit":
-            (home / "bin" / script.name).symlink_to(script)
-    submit = home / "bin" / "spark-submit"
-    submit.write_text(
-        f"#!{sys.executable}\n"
-        "import os, sys\n"
-        "os.setsid()\n"
-        f"os.execv({str(installed / 'bin' / 'spark-submit')!r}, ['spark-submit', *sys.argv[1:]])\n"
-    )
-    submit.chmod(0o700)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("bin", "jars"):
+        with suppress(FileExistsError):
+            (home / name).symlink_to(installed / name, target_is_directory=True)
