@@ -21,8 +21,7 @@ from ..errors import UsageError
 from ..toml_file import read_toml, take_tables
 from . import sparkplug
 from .build import decoder_of
-from .fast_fields import Read as FastRead
-from .fast_fields import fast_reader
+from .fast_fields import FastReader, fast_reader
 from .patterns import Pattern, compiled, topics_of
 from .reading import Decode, Topic
 from .rule_keys import check
@@ -56,7 +55,7 @@ class Match(NamedTuple):
     rule: str = ""
     skip_retained: bool = False
     later: "Match | None" = None
-    fast: FastRead | None = None
+    fast: FastReader | None = None
     metrics: tuple[str, ...] = ()
 
 
@@ -152,7 +151,7 @@ class _Rule(NamedTuple):
     source: str
     skip_retained: bool
     is_partial: bool
-    fast: FastRead | None
+    fast: FastReader | None
     metrics: tuple[str, ...]
 
 

@@ -8,6 +8,7 @@ import pytest
 from spark_helpers import RECEIVED_MS
 from test_decoders import read, reasons, rules, sent
 
+from spark_ingest.decoders.fast_fields import FastReader
 from spark_ingest.decoders.names import escaped, split_path
 from spark_ingest.pipeline.decode import shared_names
 from spark_ingest.pipeline.decode.messages import part
@@ -251,6 +252,7 @@ def test_a_reading_has_the_time_of_its_message_where_it_has_none(tmp_path):
 
 
 FAST = decoder(topic="f/{device}", format="json", metrics={"a": "a", "b": "in.b", "c": "a\\.b"}, time="at")
+FAST += decoder(topic="g/{device}/#", format="json", metrics={"a": "a", "b": "b.b"}, time="at", zone="Europe/Berlin")
 TOKENS = ['"a"', '"b"', '"in"', '"a.b"', '"at"', '"x"', '"\\u0061"', '"ü"', '"in.b"', '"a":1,"a"']
 VALUES = [
     "1",
@@ -276,25 +278,38 @@ VALUES += [
     "9223372036854775808",
     "01",
     '"\\ud800"',
+    '"2026-11-18 11:06:40"',
+    "1795000000.25",
 ]
 
 
 @pytest.mark.parametrize("seed", range(40 if "UMQTT_FULL_SWEEPS" in os.environ else 4))
 def test_the_fast_reader_of_objects_says_exactly_what_the_slow_one_says(tmp_path, seed, monkeypatch):
-    """Planted: the fast reader takes the last of two values, or a number that a double rounds."""
+    """Many payloads are read at once, and parts of one object in two payloads are not one.
+
+    Planted: the fast reader takes the last of two values, a number that a double rounds, or an object that goes on in
+    the next payload; an object's name that is there twice; a text that is not UTF-8.
+    """
     rng, how = random.Random(seed), rules(tmp_path, FAST)
-    payloads = []
+    messages = []
     for _ in range(800):
         fields = [
             f"{rng.choice(TOKENS)}{rng.choice(['', '', ' '])}:{rng.choice(VALUES)}" for _ in range(rng.randrange(5))
         ]
-        text = ("{" + ",".join(fields) + "}").encode()
-        payloads.append(text[: rng.choice([len(text)] * 9 + [rng.randrange(len(text) + 1)])])
-    fast = part(sent(*(("f/d", one) for one in payloads)), how)
+        text = ("{" + rng.choice([",", ",", ",\n"]).join(fields) + "}").encode()
+        text = rng.choice([text] * 9 + [text.replace(b'"x"', b'"\xff"'), text + text, text + b"\n" + text, b" " + text])
+        cut = rng.choice([len(text)] * 9 + [rng.randrange(len(text) + 1)])
+        topic = rng.choice(["f/d", "f/d", "f/e", "g/d", "g/d/x/y"])
+        messages += [(topic, one) for one in (text[:cut], text[cut:]) if one]
+        if rng.random() < 0.05:
+            messages += [(topic, text + text[:-1]), (topic, b"}")]
+    monkeypatch.setattr("spark_ingest.decoders.fast_fields._TOGETHER", rng.randrange(2, 4))
+    fast = part(sent(*messages), how)
     match = how.match("f/d")
-    assert match is not None and match.fast is not None and sum(match.fast(one) is not None for one in payloads) > 5
-    monkeypatch.setattr("spark_ingest.pipeline.decode.foreign._Reader._read_fast", lambda _self, _match, rows: rows)
-    slow = part(sent(*(("f/d", one) for one in payloads)), how)
+    assert match is not None and match.fast is not None
+    assert len(match.fast.read([one for _, one in messages])[1]) > 5
+    monkeypatch.setattr(FastReader, "read", lambda _self, payloads: ([], [], [*range(len(payloads))]))
+    slow = part(sent(*messages), how)
     for name in ("readings", "unnumbered", "quarantined"):
         ours, theirs = (getattr(one, name).to_pylist() for one in (fast, slow))
         for one, other in zip(ours, theirs, strict=True):

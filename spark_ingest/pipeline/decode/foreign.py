@@ -9,7 +9,10 @@ A message may contain several readings. The first without a number has the spool
 if it is one.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from ...decoders.fast_decode import LONGEST_NAME, TS_END
+from ...decoders.fast_fields import FastReader
 from ...decoders.json import shown
 from ...decoders.reading import UNMATCHED, BadRecord, Reading, Result, Results, Status, guarded, raised, run, text_of
 from ...decoders.record import Record, a_name, checked, extra_fields
@@ -25,7 +29,7 @@ from ...decoders.sparkplug import Births, read_alone
 from ...escape import printable
 from ...tables.schemas import READING_SCHEMA, STATUS_SCHEMA
 from ...tables.table import places
-from .record import Owner, quarantine, readings_table, without_garbage_collection
+from .record import Owner, metric_maps, quarantine, readings_of, readings_table, without_garbage_collection
 from .shared_names import warn_of_shared_names
 
 FIRST_PLACE = -(1 << 63)
@@ -89,15 +93,22 @@ def _read_all(
     """Read the messages that a rule matches. `codes`: which of `matches` each message has."""
     reader = _Reader(messages, _in_doubt(matches))
     in_order: list[tuple[int, Match]] = []
+    fast: dict[FastReader, list[tuple[Match, list[int]]]] = {}
     order = np.argsort(codes, kind="stable")
     for group in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
         match = matches[codes[group[0]]]
         assert match is not None
-        rows = [row for row in group.tolist() if not (match.skip_retained and reader.is_retained[row])]
+        rows = group.tolist()
+        if match.skip_retained:
+            rows = [row for row in rows if not reader.is_retained[row]]
         if match.decode is read_alone:
             in_order += [(row, match) for row in rows]
-        elif rows:
+        elif match.fast is not None and _device_of(match) is not None:
+            fast.setdefault(match.fast, []).append((match, rows))
+        else:
             reader.read(match, rows)
+    for topics in fast.values():
+        reader.read_fast(topics)
     reader.read_sparkplug(sorted(in_order), births)
     return Foreign(mask, *reader.tables())
 
@@ -114,8 +125,8 @@ def _in_doubt(matches: list[Match | None]) -> set[str]:
     for match in matches:
         mine: dict[str, set[str]] = {}
         while match is not None:
-            # Sparkplug's births name the metrics of all topics of a node: they are the same series.
-            if match.decode is not read_alone and match.name != "ignore":
+            # Sparkplug's births name the metrics of all topics of a node: they are the same series. A status has none.
+            if match.decode is not read_alone and match.name not in ("ignore", "status"):
                 every.add(match.rule)
                 if match.topic.device is None:
                     any_device = True
@@ -130,6 +141,47 @@ def _in_doubt(matches: list[Match | None]) -> set[str]:
     return every if any_device else found
 
 
+class _Block(NamedTuple):
+    """Readings that the fast reader of a rule has read, without an identity and texts.
+
+    :ivar matches: the topics of the rule.
+    :ivar rows: of the messages.
+    :ivar of_topic: which of `matches` each message has.
+    :ivar ts: Unix milliseconds.
+    :ivar values: the metrics of all readings, UNSET where one is missing.
+    """
+
+    matches: list[Match]
+    rows: np.ndarray
+    of_topic: np.ndarray
+    ts: list[int | None]
+    values: list[float | None]
+
+    def device_ids(self) -> pa.Array:
+        return pa.array([match.topic.device for match in self.matches], pa.string()).take(pa.array(self.of_topic))
+
+    def metrics(self) -> pa.Array:
+        width = len(self.matches[0].metrics)
+        names = pa.array([name for match in self.matches for name in match.metrics], pa.string())
+        each = (self.of_topic[:, None] * width + np.arange(width)).ravel()
+        values, lengths = self.values, np.full(len(self.rows), width)
+        if UNSET in values:
+            is_there = np.fromiter((value is not UNSET for value in values), bool, len(values))
+            values = [value for value in values if value is not UNSET]
+            each, lengths = each[is_there], is_there.reshape(-1, width).sum(axis=1)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        return metric_maps(offsets, names.take(pa.array(each)), values)
+
+    def records(self) -> Iterator[tuple[int, tuple]]:
+        """Yield the row of each reading, and the first six fields of its record."""
+        width = len(self.matches[0].metrics)
+        for i, (row, code) in enumerate(zip(self.rows.tolist(), self.of_topic.tolist(), strict=True)):
+            match = self.matches[code]
+            pairs = zip(match.metrics, self.values[i * width : (i + 1) * width], strict=True)
+            metrics = {name: value for name, value in pairs if value is not UNSET}
+            yield row, (match.topic.device, None, None, self.ts[i], None, metrics)
+
+
 class _Reader:
     """The contents of messages, as far as they are read.
 
@@ -141,14 +193,15 @@ class _Reader:
         self._messages = messages
         self._payloads: list[bytes] = messages["payload"].to_pylist()
         self.is_retained: list[bool | None] = messages["retain"].to_pylist()
-        # A record stands for a message that contains nothing else, as most do; it may have its first six fields only.
-        self._contents: list[_Message | tuple | None] = [None] * len(self._payloads)
+        # A record stands for a message that contains nothing else, as most do.
+        self._contents: dict[int, _Message | Record] = {}
+        self._blocks: list[_Block] = []
         self._in_doubt = in_doubt
-        self._rules: list[str | None] = [None] * len(self._payloads)
+        self._rules: dict[int, str] = {}
 
     def read(self, match: Match, rows: list[int]) -> None:
         """Read the messages of a topic by the rule that matches it, and what the rule leaves by later ones."""
-        if match.fast is not None and not (rows := self._read_fast(match, rows)):
+        if not rows:
             return
         results = run(match.decode, match.name, match.topic, [self._payloads[row] for row in rows])
         left: list[int] = []
@@ -162,26 +215,21 @@ class _Reader:
         if left and match.later is not None:
             self.read(match.later, left)
 
-    def _read_fast(self, match: Match, rows: list[int]) -> list[int]:
-        """Read the messages that the rule's fast reader can read; return the rows of the others."""
-        device_id, read, names = _device_of(match), match.fast, match.metrics
-        if device_id is None or read is None:
-            return rows
-        payloads, contents, left = self._payloads, self._contents, []
-        if match.rule in self._in_doubt:
-            for row in rows:
-                self._rules[row] = match.rule
-        for row in rows:
-            found = read(payloads[row])
-            if found is None:
-                left.append(row)
-                continue
-            ts, values = found
-            metrics = dict(zip(names, values, strict=True))
-            if UNSET in values:
-                metrics = {name: value for name, value in metrics.items() if value is not UNSET}
-            contents[row] = (device_id, None, None, ts, None, metrics)
-        return left
+    def read_fast(self, topics: list[tuple[Match, list[int]]]) -> None:
+        """Read messages with the fast reader of their rule, and what it leaves with the rule's decoder.
+
+        :param topics: the match of each topic of the rule, and the rows of its messages.
+        """
+        rows = np.fromiter(chain.from_iterable(some for _, some in topics), np.int64)
+        of_topic = np.repeat(np.arange(len(topics)), [len(some) for _, some in topics])
+        fast = topics[0][0].fast
+        assert fast is not None
+        values, ts, left = fast.read([self._payloads[row] for row in rows.tolist()])
+        for i, some in groupby(left, of_topic.__getitem__):
+            self.read(topics[i][0], rows[list(some)].tolist())
+        read = np.delete(rows, left), np.delete(of_topic, left)
+        if len(ts):
+            self._blocks.append(_Block([match for match, _ in topics], *read, ts, values))
 
     def read_sparkplug(self, rows: list[tuple[int, Match]], births: Births) -> None:
         """Read the messages of nodes in the order in which they came, across all of their topics."""
@@ -239,18 +287,14 @@ class _Reader:
 
     def tables(self) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table, int]:
         """Return the readings, unnumbered readings, quarantine, status, and the number of messages in none of them."""
-        numbered: list[tuple[int, tuple]] = []
-        unnumbered: list[tuple[int, tuple]] = []
+        numbered: list[tuple[int, Record]] = []
+        unnumbered: list[tuple[int, Record]] = []
         extra: dict[int, int] = {}
         refused: list[tuple[int, _Message]] = []
         status: list[tuple[int, tuple[str, Status]]] = []
-        ignored = 0
-        for row, content in enumerate(self._contents):
-            if isinstance(content, tuple):
-                # Its boot.
-                (unnumbered if content[1] is None else numbered).append((row, content))
-            elif content is None:
-                ignored += 1
+        for row, content in sorted(self._contents.items(), key=itemgetter(0)):
+            if isinstance(content, Record):
+                (unnumbered if content.boot is None else numbered).append((row, content))
             else:
                 numbered += [(row, record) for record in content.records if record.boot is not None]
                 placed = [record for record in content.records if record.boot is None]
@@ -258,7 +302,8 @@ class _Reader:
                 unnumbered += [(row, record) for record in placed]
                 refused += [(row, content)] if content.reasons else []
                 status += [(row, content.status)] if content.status else []
-        warn_of_shared_names(self._messages, self._rules, [*numbered, *unnumbered])
+        ignored = len(self._payloads) - len(self._contents) - sum(len(block.rows) for block in self._blocks)
+        self._warn([*numbered, *unnumbered])
         return (
             self._readings(numbered),
             self._placed(unnumbered, extra),
@@ -272,20 +317,32 @@ class _Reader:
             ignored,
         )
 
-    def _rows(self, rows: list[int]) -> pa.Table:
+    def _warn(self, records: list[tuple[int, Record]]) -> None:
+        """Report metrics that two topics of one device write, unless no rule is in doubt."""
+        found: list[tuple[int, tuple]] = [(row, record) for row, record in records if row in self._rules]
+        for block in self._blocks:
+            if block.matches[0].rule in self._in_doubt:
+                self._rules |= dict.fromkeys(block.rows.tolist(), block.matches[0].rule)
+                found += block.records()
+        if found:
+            warn_of_shared_names(self._messages, self._rules, found)
+
+    def _rows(self, rows: np.ndarray | list[int]) -> pa.Table:
         # Often these are all messages, and none needs to be copied.
-        is_all = len(rows) == len(self._payloads) and rows == list(range(len(rows)))
+        is_all = len(rows) == len(self._payloads) and np.array_equal(rows, np.arange(len(rows)))
         return self._messages if is_all else self._messages.take(pa.array(rows, pa.int64()))
 
-    def _readings(self, records: list[tuple[int, tuple]]) -> pa.Table:
+    def _readings(self, records: list[tuple[int, Record]]) -> pa.Table:
         payloads = [self._payloads[row] for row, _ in records]
         return readings_table([record for _, record in records], payloads, self._rows([row for row, _ in records]))
 
-    def _placed(self, records: list[tuple[int, tuple]], extra: dict[int, int]) -> pa.Table:
-        """Return records without an identity as readings with the boot and seq that their place gives them.
+    def _placed(self, records: list[tuple[int, Record]], extra: dict[int, int]) -> pa.Table:
+        """Return readings without an identity with the boot and seq that their place gives them.
 
+        :param records: those that are in no block.
         :param extra: index in `records` of those that are not the first of their message, and their number in it.
         """
+        rows = np.array([row for row, _ in records], np.int64)
         readings = self._readings(records)
         boots = readings["spool"]
         if extra:
@@ -293,9 +350,20 @@ class _Reader:
             for index, number in extra.items():
                 spools[index] = f"{spools[index]}#{number}"
             boots = pa.chunked_array([pa.array(spools, pa.string())])
-        for name, column in (("boot", boots), ("seq", pa.array(places(readings) + FIRST_PLACE))):
-            readings = readings.set_column(READING_SCHEMA.get_field_index(name), READING_SCHEMA.field(name), column)
-        return readings
+        readings = readings.set_column(READING_SCHEMA.get_field_index("boot"), READING_SCHEMA.field("boot"), boots)
+        if self._blocks:
+            parts = [readings, *(self._block(block) for block in self._blocks)]
+            rows = np.concatenate([rows, *(block.rows for block in self._blocks)])
+            readings = pa.concat_tables(parts).combine_chunks()
+            if (np.diff(rows) < 0).any():
+                readings = readings.take(pa.array(np.argsort(rows, kind="stable")))
+        seq = pa.array(places(readings) + FIRST_PLACE)
+        return readings.set_column(READING_SCHEMA.get_field_index("seq"), READING_SCHEMA.field("seq"), seq)
+
+    def _block(self, block: "_Block") -> pa.Table:
+        payloads, messages = [self._payloads[row] for row in block.rows.tolist()], self._rows(block.rows)
+        columns = {"device_id": block.device_ids(), "boot": messages["spool"].combine_chunks()}
+        return readings_of(columns, block.ts, block.metrics(), payloads, messages)
 
     def _status(self, status: list[tuple[int, tuple[str, Status]]]) -> pa.Table:
         messages = self._rows([row for row, _ in status]).to_pylist()

@@ -1,6 +1,6 @@
 """Warn of rules under which two topics write the same metric of one device: they are two series, and become one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
@@ -13,22 +13,19 @@ _warned: set[tuple[str, str, str]] = set()
 
 def warn_of_shared_names(
     messages: pa.Table,
-    rules: Sequence[str | None],
-    records: Iterable[tuple[int, tuple]],
+    rules: Mapping[int, str],
+    records: list[tuple[int, tuple]],
     report: Callable[[str], None] = remark,
 ) -> None:
     """Report metrics that two topics of one device write in the same second; each pair of topics once.
 
     :param messages: the messages of a micro-batch.
-    :param rules: the rule that read each message; None: topics do not matter in it.
+    :param rules: the rule that read each message, by row.
     :param records: the row of each message that is a reading, and the first six fields of its record, or all.
     :param report: called with one line for a person.
     """
-    if not any(rules):
-        return
     topics = messages["topic"].combine_chunks().dictionary_encode()
     codes, names = topics.indices.to_pylist(), topics.dictionary.to_pylist()
-    records = [(row, record) for row, record in records if rules[row] is not None]
     several = _with_several_topics(codes, records)
     if not several:
         return
