@@ -39,7 +39,10 @@ class Pattern(NamedTuple):
         metric: list[str] = []
         for meaning, text in zip(self.meanings, found.groups(), strict=True):
             if text is not None and meaning != "any":
-                (device if meaning == "device" else metric).append(text)
+                # Else a level that ends with a backslash would look like the beginning of a field's name with a slash.
+                (device if meaning == "device" else metric).append(
+                    text if meaning == "device" else text.replace("\\", "\\\\")
+                )
         return "/".join(device) if device else None, "/".join(metric) if metric else None
 
 
