@@ -6,7 +6,7 @@
 ``sql/rows.sql``      what gold counts of the rows of a piece of the tables below it
 ``sql/count.sql``     adds the rows of a piece of the tables below gold to the state
 ``sql/write.sql``     settles what follows from the changes: gaps, percentiles, the days to write
-``sql/tables.sql``    the gold tables as views: devices_table, boots_table, gaps_table, traffic_table
+``sql/tables.sql``    the gold tables as views: devices_table, texts_table, boots_table, gaps_table, traffic_table
 ``sql/alerts.sql``    the rules of alerts.toml as views; ``sql/find.sql`` applies those about the state
 ``database``          the embedded engine (DuckDB) that runs them, with a bound on its memory, and its saved state
 ``windows``           merges five-minute windows into gold/windows

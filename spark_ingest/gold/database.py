@@ -25,7 +25,7 @@ MEMORY = "256MB"
 COUNTED = {
     "silver": [
         *("device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc", "collector"),
-        *("segment", "position", "retain"),
+        *("segment", "position", "retain", "extra"),
     ],
     "duplicates": ["device_id", "received_ts", "payload_crc", "collector"],
     "quarantine": [

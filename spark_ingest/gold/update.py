@@ -32,9 +32,11 @@ MOST_RANGES = 10_000
 The kinds are announced ranges and ranges that could not be read. If a device has more ranges of a kind, those of each
 boot are stored as one, from their first seq to their last.
 """
+MOST_TEXTS = 500
+"""The largest number of metrics of a device in gold/texts: those with the newest texts."""
 KEPT_US = 30 * DAY_US
 """How long an ended alert stays in gold/alerts, in microseconds; data that only older alerts need is dropped."""
-_GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+_GOLD = ("devices", "windows", "texts", "boots", "gaps", "traffic", "alerts")
 # A piece ends with the file that reaches one of these. Its readings take about 100 bytes a row of the engine's memory.
 _PIECE_ROWS, _PIECE_BYTES = 400_000, 32 << 20
 _AHEAD_US = 300_000_000
@@ -170,7 +172,7 @@ class Gold:
             return self._db, False
         self._knows_written = False
         db = self._db = Database(self._folder if isinstance(self._folder, Path) else None)
-        db.set(most_ranges=MOST_RANGES, kept_us=KEPT_US)
+        db.set(most_ranges=MOST_RANGES, most_texts=MOST_TEXTS, kept_us=KEPT_US)
         self._alerts.fill(db)
         delta = self._tables["windows"].delta
         counted = Counted.of(delta)
@@ -321,6 +323,7 @@ class Gold:
         self._write_days(db, "boots")
         self._write_days(db, "gaps")
         self._write_whole(db, "devices", "FROM devices_table")
+        self._write_whole(db, "texts", "FROM texts_table")
         alerts = "SELECT device_id, name AS rule, kind, since, until, value, text FROM found ORDER BY ALL"
         self._write_whole(db, "alerts", alerts)
         ((self.devices,),) = db.rows("SELECT count(*) FROM devices")

@@ -188,6 +188,21 @@ last: the value of the newest event time; of equal times, that of the last place
 Partitioned by window_date and window_hour, the hour of the day, so that a late reading rewrites one hour only.
 """
 
+TEXTS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("metric", pa.string()),
+        ("text", pa.string()),
+        ("last_ts", TIMESTAMP),
+        ("retain", pa.bool_()),
+    ]
+)
+"""One row per device and metric whose values are texts, such as the state of a door: the newest text.
+
+text: at most its first 1,000 characters. last_ts: the reading's time, or when it was received if its clock was not set.
+retain: the broker had retained it, so it may be older than last_ts. Of a device, the 500 metrics with the newest texts.
+"""
+
 BOOTS_SCHEMA = pa.schema(
     [
         ("device_id", pa.string()),
@@ -278,6 +293,7 @@ SCHEMAS = {
     "logs": LOGS_SCHEMA,
     "gold/devices": DEVICES_SCHEMA,
     "gold/windows": WINDOWS_SCHEMA,
+    "gold/texts": TEXTS_SCHEMA,
     "gold/boots": BOOTS_SCHEMA,
     "gold/gaps": GAPS_SCHEMA,
     "gold/traffic": TRAFFIC_SCHEMA,

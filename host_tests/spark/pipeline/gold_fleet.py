@@ -16,7 +16,7 @@ from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.source.rows import ARROW_SCHEMA
 
 QUERY = "0b7e"
-GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+GOLD = ("devices", "windows", "texts", "boots", "gaps", "traffic", "alerts")
 SECOND = 1000
 
 
@@ -24,8 +24,12 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def telemetry(device: str, boot: str, seq: int, ts: int | None, up: int | None, **metrics: float) -> tuple[str, bytes]:
+def telemetry(
+    device: str, boot: str, seq: int, ts: int | None, up: int | None, door: str = "", **metrics: float
+) -> tuple[str, bytes]:
+    """Return a record. `door`: a text of it, if it has one."""
     content = {"v": 1, "id": device, "boot": boot, "seq": seq, "ts": ts, "up": up, "m": metrics}
+    content |= {"door": door} if door else {}
     return f"fleet/{device}/telemetry", json.dumps(content).encode()
 
 
@@ -108,7 +112,7 @@ def fleet(
                 received = at + rng.randrange(latest)
                 values = {"mem_free": 100_000 * 0.9**seq, "t": rng.uniform(-5, 30), "rssi": -60.0 - rng.randrange(9)}
                 if rng.random() > 0.06:
-                    payload = telemetry(device, boot, seq, ts, up, **values)
+                    payload = telemetry(device, boot, seq, ts, up, f"open {seq}" if seq % 4 == 0 else "", **values)
                     sent.append((*payload, received))
                     if rng.random() < 0.1:
                         sent.append((*payload, received + rng.randrange(3600 * SECOND)))

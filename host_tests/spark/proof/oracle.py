@@ -33,7 +33,7 @@ _POSITION = struct.Struct("<4s16sQQ")
 _SHOWN = 3
 _LONGEST_SHOWN = 200
 _IDENTITY, _PLACE = ("device_id", "boot", "seq"), ("spool", "segment", "position")
-GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+GOLD = ("devices", "windows", "texts", "boots", "gaps", "traffic", "alerts")
 # What does not depend on the clock of the collector.
 _TIMELESS = {
     "devices": ("device_id", "boots", "readings", "duplicates", "missing", "quarantined"),

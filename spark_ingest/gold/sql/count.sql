@@ -154,6 +154,18 @@ SELECT device_id, min(first_us), max(last_us), sum(n), max(newest) FROM (
                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > 86400000000 AS begins FROM both_refused))
 GROUP BY device_id, island;
 
+-- WHEN with_extra: the newest texts, by the time of the reading. What is beside a number of the same name is no text.
+CREATE OR REPLACE TEMP TABLE both_texts AS
+SELECT device_id, said.key AS metric, max({'us': us, 'place': place, 'text': left(unquoted(said.value), 1000), 'retain': "retain"}) AS newest
+FROM (SELECT device_id, metrics, coalesce("retain", FALSE) AS "retain", place_of(segment, "position") AS place,
+             CASE WHEN clock_ok THEN epoch_us(ts) ELSE epoch_us(received_ts) END AS us, unnest(map_entries(extra)) AS said
+      FROM silver WHERE cardinality(extra) > 0)
+WHERE starts_with(said.value, '"') AND length(said.key) <= 1000 AND NOT map_contains(metrics, said.key) GROUP BY ALL;
+INSERT INTO both_texts FROM texts SEMI JOIN both_texts USING (device_id);
+DELETE FROM texts WHERE device_id IN (SELECT device_id FROM both_texts);
+INSERT INTO texts SELECT device_id, metric, max(newest) AS newest FROM both_texts GROUP BY device_id, metric
+QUALIFY row_number() OVER (PARTITION BY device_id ORDER BY max(newest) DESC, metric) <= getvariable('most_texts');
+
 -- ALWAYS: histograms and delays
 CREATE OR REPLACE TEMP TABLE fresh_bins AS
 SELECT device_id, one.metric AS metric, to_bin(one."value") AS bin, count(*) AS n FROM (

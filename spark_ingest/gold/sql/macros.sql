@@ -10,7 +10,9 @@ CREATE MACRO to_bin(x) AS CASE WHEN abs(x) < 1e-6 THEN 0
 CREATE MACRO from_bin(bin) AS CASE WHEN bin = 0 THEN 0.0 ELSE sign(bin) * 1e-6 * pow(2, (abs(bin) - 0.5) / 8) END;
 CREATE MACRO length_of("first", "last") AS least("last"::HUGEINT - "first" + 1, 9223372036854775807)::BIGINT;
 CREATE MACRO most(n) AS CASE WHEN n > 9223372036854775807 THEN 9223372036854775807 ELSE n END::BIGINT;
-CREATE MACRO unquoted(json) AS CASE WHEN starts_with(json, '"') AND NOT contains(json, '\') THEN json[2:-2] ELSE json END;
+-- The text that JSON stands for; other JSON, and a text that no table can hold, as it is written.
+CREATE MACRO unquoted(json) AS CASE WHEN NOT starts_with(json, '"') OR contains(json, '\u0000') THEN json
+    WHEN contains(json, '\') THEN coalesce(TRY(json_extract_string(json, '$')), json) ELSE json[2:-2] END;
 
 -- The union of ranges of each (device_id, boot) as the fewest ranges; those at most `gap` apart are one.
 CREATE MACRO joined(ranges, gap) AS TABLE

@@ -5,7 +5,7 @@ CREATE TEMP VIEW readings_of_piece AS
 SELECT device_id, boot, seq, collector, clock_ok, epoch_us(ts) AS ts_us, epoch_us(received_ts) AS raw_us,
        heard(received_ts) AS us, uptime_us(up_ms) AS up_us, payload_crc >> 32 AS bytes,
        coalesce(retain, FALSE) AS retain, metrics['mem_free'] AS mem_free, metrics['rssi'] AS rssi, metrics['temp_c'] AS temp_c,
-       metrics['supply_v'] AS supply_v
+       metrics['supply_v'] AS supply_v, cardinality(extra) > 0 AS has_extra
 FROM silver;
 CREATE TEMP VIEW statuses_of_piece AS
 SELECT device_id, boot, "online", fw, reason, retain, collector, heard(received_ts) AS us,
@@ -23,6 +23,8 @@ SELECT device_id, boot, collector, heard(received_ts) AS us, dropped_seq FROM lo
 CREATE TEMP TABLE readings AS FROM readings_of_piece; CREATE TEMP TABLE statuses AS FROM statuses_of_piece;
 CREATE TEMP TABLE refusals AS FROM refusals_of_piece; CREATE TEMP TABLE repeats AS FROM repeats_of_piece;
 CREATE TEMP TABLE lines AS FROM lines_of_piece;
+
+CREATE TEMP VIEW with_extra AS FROM readings WHERE has_extra;
 
 -- Traffic by minute, in the columns of the tables minutes and minute_delays.
 CREATE TEMP VIEW traffic_of_rows AS

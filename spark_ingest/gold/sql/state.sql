@@ -50,6 +50,10 @@ CREATE TABLE steps (
     rule VARCHAR, device_id VARCHAR, part BIGINT, low STRUCT("value" DOUBLE, us BIGINT),
     high STRUCT("value" DOUBLE, us BIGINT), newest STRUCT(us BIGINT, place BIGINT, "value" DOUBLE)
 );
+-- The newest text of each metric, of the metrics of a device that have had one most recently.
+CREATE TABLE texts (
+    device_id VARCHAR, metric VARCHAR, newest STRUCT(us BIGINT, place BIGINT, text VARCHAR, "retain" BOOLEAN)
+);
 -- The newest minutes of traffic. Minutes in `late` are counted anew from the tables.
 CREATE TABLE minutes (minute BIGINT, device_id VARCHAR, readings BIGINT, duplicates BIGINT, quarantined BIGINT, bytes BIGINT);
 CREATE TABLE minute_delays (minute BIGINT, bin BIGINT, n BIGINT);

@@ -72,6 +72,9 @@ SELECT device_id, boot, "first", "last", length_of("first", "last") AS missing, 
        state = 'missing' AS open, since, state, day AS heard_date
 FROM gaps;
 
+CREATE VIEW texts_table AS
+SELECT device_id, metric, newest.text AS text, newest.us AS last_ts, newest."retain" AS "retain" FROM texts;
+
 CREATE VIEW devices_table AS
 SELECT d.device_id,
        CASE WHEN o.offline OR d.last_us IS NULL
