@@ -1,5 +1,6 @@
 """Payloads that are one value as text: ``21.5``, ``on``, ``open``."""
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -28,7 +29,9 @@ def number_in(text: str, mapped: Mapping[str, float]) -> int | float | None:
     if found is None:
         return _SWITCH.get(text.lower())
     # A whole number keeps all its digits; one of more than 400 is refused above.
-    return int(text) if found[2] is None and found[3] is None and "." not in text else float(text)
+    value = int(text) if found[2] is None and found[3] is None and "." not in text else float(text)
+    # 102e4567 is a serial number.
+    return value if math.isfinite(value) else None
 
 
 def text_of(payload: bytes) -> str:
