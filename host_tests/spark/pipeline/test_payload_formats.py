@@ -5,9 +5,11 @@ import json
 
 import cbor2
 import pytest
+from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2
 from spark_helpers import RECEIVED_MS
 from test_decoders import rules, sent
 from test_series import decoder
+from test_systems import messages_of
 
 from spark_ingest.pipeline.decode.messages import part
 
@@ -196,3 +198,52 @@ def test_numbers_that_collide_as_keys_do_not_stop_the_pipeline(tmp_path):
     """A payload of 64 KiB or more must have texts for keys: numbers can be chosen to have one hash."""
     content = cbor2.dumps({i * ((1 << 61) - 1): 0 for i in range(1, 9000)})
     assert "not CBOR" in found(tmp_path, decoder(topic="c/{device}", format="cbor"), "c/d", content)[1][0]
+
+
+# What chirpstack-api 4.20 writes for the uplink that is the first in systems/chirpstack.toml.
+UPLINK = bytes.fromhex(
+    "0a0178120b08a0ccaad806108094ef3a1a183a0470756d7042103031303230333034303530363037303822083030653565303037400252010"
+    "15a5f0a180a0b74656d706572617475726512091100000000000000000a1a0a046368616e12122a100a0e0a0161120911000000000000f83f"
+    "0a0b0a05616c61726d120208000a0e0a04646f6f7212061a046f70656e0a0a0a046c65616b12022000620f0a02616230c7ffffffffffffffff"
+    "01"
+)
+
+
+def test_protobufs_own_types_are_what_they_stand_for(tmp_path):
+    """Planted: the time of an uplink is no time; `object.fields.temperature.number_value` is the name of a metric."""
+    file = descriptor_pb2.FileDescriptorProto(name="i.proto", package="integration", syntax="proto3")
+    file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/struct.proto"])
+    event, heard = file.message_type.add(name="UplinkEvent"), file.message_type.add(name="RxInfo")
+    for message, number, name, kind in (
+        (event, 2, "time", ".google.protobuf.Timestamp"),
+        (event, 4, "dev_addr", "TYPE_STRING"),
+        (event, 5, "f_cnt", "TYPE_UINT32"),
+        (event, 8, "f_port", "TYPE_UINT32"),
+        (event, 11, "object", ".google.protobuf.Struct"),
+        (event, 12, "rx_info", ".integration.RxInfo"),
+        (heard, 6, "rssi", "TYPE_INT32"),
+    ):
+        label = "LABEL_REPEATED" if name == "rx_info" else "LABEL_OPTIONAL"
+        if kind.startswith("."):
+            message.field.add(name=name, number=number, type="TYPE_MESSAGE", type_name=kind, label=label)
+        else:
+            message.field.add(name=name, number=number, type=kind, label=label)
+    files = [
+        descriptor_pb2.FileDescriptorProto.FromString(one.DESCRIPTOR.serialized_pb)
+        for one in (timestamp_pb2, struct_pb2)
+    ]
+    (tmp_path / "i.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=[*files, file]).SerializeToString())
+    rule = decoder(
+        topic="application/{any}/device/{device}/event/up",
+        format="protobuf",
+        descriptor="i.desc",
+        message="integration.UplinkEvent",
+        at="object",
+        metrics={"uplink/fPort": "f_port", "uplink/rssi": "rx_info.0.rssi"},
+        time="time",
+        boot="dev_addr",
+        seq="f_cnt",
+    )
+    (expected,) = messages_of("chirpstack")[0]["rows"]
+    (row,), refused = found(tmp_path, rule, "application/a1/device/0102030405060708/event/up", UPLINK)
+    assert row == {name: expected[name] for name in ("device", "ts", "metrics", "texts")} and not refused

@@ -396,8 +396,19 @@ def test_what_real_libraries_emit(tmp_path):
         "uuid": "x-y",
         "by": "0102",
     }
+    assert dict(numbered["G/N", 0]["metrics"]) == {"bdSeq": 3, **dict(data["metrics"])}
+    assert dict(numbered["G/N", 0]["extra"]) == {"sparkplug": '"NBIRTH"', **dict(data["extra"])}
+    assert dict(numbered["G/N", 2]["metrics"]) == {"Dev/temp": -7}
     assert dict(numbered["G/N", 3]["metrics"]) == {"Dev/temp": -9}
+    assert not numbered["G/N", 4]["metrics"] and dict(numbered["G/N", 4]["extra"])["sparkplug"] == '"DDEATH Dev"'
     assert [dict(row["metrics"]) for row in parts.unnumbered.to_pylist()] == [{"Dev/temp": -8}]
+    # 700 messages of one node, over two rounds of seq.
+    wrapped = [dict(numbered["G/W", seq]["metrics"])["x"] for seq in range(700)]
+    assert wrapped == [-value for value in range(700)] and len(numbered) == 700 + 5 + 3 * 9
+    born = [(row["device_id"], row["online"]) for row in parts.status.to_pylist()]
+    assert born == [("G/W", True), ("G/N", True), ("G/N", False), ("G/NJ", True), ("G/NJGZIP", True), ("G/NJX", True)]
     for name in ("NJ", "NJGZIP", "NJX"):
+        ours = [dict(numbered[f"G/{name}", seq]["metrics"]) for seq in range(1, 6)]
+        assert ours == [{"Dev/temp": 30}, {"temp": 20}, {"Dev/temp": 30}, {"temp": 21}, {"Dev/temp": 31}]
         assert dict(numbered[f"G/{name}", 0]["metrics"]) == {"temp": 20, "neg": -3, "bdSeq": 0}
         assert [dict(numbered[f"G/{name}", seq]["metrics"]) for seq in (6, 7)] == [{"temp": 22}, {"Dev/temp": 32}]
