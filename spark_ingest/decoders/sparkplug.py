@@ -31,6 +31,7 @@ _SEQ_END = 256
 _POINT_EVERY = 64
 _POINTS = 64
 _SESSIONS = 2
+_KIND = "sparkplug"
 # At most this many metrics, aliases and devices of all nodes: about 200 MB. Long names count as several, a session as
 # _OF_A_SESSION. When they are full, the largest of the nodes with more than one share of them gives way.
 _LARGEST = 1_000_000
@@ -47,8 +48,8 @@ class _Session:
     :ivar born: timestamp of the NBIRTH, Unix milliseconds.
     :ivar first_seq: Sparkplug's seq of the NBIRTH.
     :ivar bd_seq: its bdSeq, which its NDEATH has too.
-    :ivar metrics: path to data type.
-    :ivar aliases: alias to path, by device ("" for the node's own metrics): an alias of another is unknown.
+    :ivar metrics: name to data type, by device; "" for the node's own metrics.
+    :ivar aliases: alias to path, by device: an alias of another is unknown.
     :ivar defined: the number of the birth that `aliases` are from, by device.
     :ivar points: (timestamp, number) of some messages, both ascending; the last is the newest message.
     :ivar is_dead: its NDEATH was received.
@@ -58,7 +59,7 @@ class _Session:
     born: int
     first_seq: int
     bd_seq: int
-    metrics: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, dict[str, int]] = field(default_factory=dict)
     aliases: dict[str, dict[str, str]] = field(default_factory=dict)
     defined: dict[str, int] = field(default_factory=dict)
     points: list[tuple[int, int]] = field(default_factory=list)
@@ -66,8 +67,19 @@ class _Session:
 
     @property
     def size(self) -> int:
-        """What the session counts as: itself, its metrics, aliases and devices."""
-        return _OF_A_SESSION + _size(self.metrics) + _size(self.defined) + sum(map(len, self.aliases.values()))
+        """What the session counts as: itself, its metrics, aliases and devices; long names count as several."""
+        metrics = sum(map(_size, self.metrics.values()))
+        return _OF_A_SESSION + metrics + _size(self.defined) + sum(map(len, self.aliases.values()))
+
+    def is_of_another(self, path: str, device: str | None) -> bool:
+        """Return whether a path is that of another series: one of the node's own metrics, or one of a device's.
+
+        The node's own metric of that path, if the births have one, is the one that it names.
+        """
+        if device:
+            return path in self.metrics.get("", ())
+        other, _, name = path.partition("/")
+        return other != "" and name in self.metrics.get(other, ()) and path not in self.metrics.get("", ())
 
     def number(self, seq: int, timestamp: int, redelivered: bool) -> int:
         """Return a message's number in the session; the NBIRTH has 0.
@@ -160,13 +172,19 @@ class Births:
         if kind in ("NBIRTH", "DBIRTH") and not repeated:
             self._define(key, session, content, device, number or 0)
         readings = _readings(node, content, session, device, timestamp, number)
-        extra = dict(readings[0].extra)
+        extra, refused = dict(readings[0].extra), [*readings[0].refused]
         if kind not in ("NDATA", "DDATA"):
-            extra["sparkplug"] = f"{kind} {device}" if device else kind
+            if _KIND in extra:
+                taken = "the name under which extra has the kind of the message"
+                refused.append(f"metric {shown(_KIND)} has {taken}: {shown(extra[_KIND])}")
+            extra[_KIND] = f"{kind} {device}" if device else kind
         if kind == "DDEATH" and device and not repeated:
             self._count(key, -len(session.aliases.pop(device, {})))
         boot = None if number is None else session.boot
-        results: list[Result] = [replace(readings[0], boot=boot, seq=number, extra=extra), *readings[1:]]
+        results: list[Result] = [
+            replace(readings[0], boot=boot, seq=number, extra=extra, refused=refused),
+            *readings[1:],
+        ]
         if kind == "NBIRTH":
             results.append(Status(True, kind, node, session.boot))
         return results
@@ -221,12 +239,13 @@ class Births:
         :raises BadRecord: there is no room for them; nothing of the birth is remembered.
         """
         name, prefix = device or "", f"{device}/" if device else ""
-        metrics = {prefix + one.name: one.datatype for one in content.metrics}
+        metrics = {one.name: one.datatype for one in content.metrics}
         aliases = {str(one.alias): prefix + one.name for one in content.metrics if one.HasField("alias")}
-        added = _size(metrics.keys() - session.metrics.keys()) + len(aliases) - len(session.aliases.get(name, {}))
+        mine = session.metrics.get(name, {})
+        added = _size(metrics.keys() - mine.keys()) + len(aliases) - len(session.aliases.get(name, {}))
         added += _size({name} - session.defined.keys())
         self._make_room(key, session, added)
-        session.metrics.update(metrics)
+        session.metrics[name] = mine | metrics
         # A birth has all metrics, so aliases of the one before are over.
         session.aliases[name] = aliases
         session.defined[name] = number
@@ -273,8 +292,8 @@ _TOO_OLD = "it came again, and is older than what is remembered of its node"
 _REBIRTH = "ask the node for a rebirth (umqtt sparkplug rebirth GROUP/NODE)"
 
 
-def _size(paths: Iterable[str]) -> int:
-    return sum(1 + len(path) // _COUNTED_LENGTH for path in paths)
+def _size(names: Iterable[str]) -> int:
+    return sum(1 + len(name) // _COUNTED_LENGTH for name in names)
 
 
 def parse_topic(topic: str) -> tuple[str, str, str | None]:
@@ -376,8 +395,11 @@ def _named(one: Any, session: _Session, aliases: dict[str, str], device: str | N
         whose = f"of {shown(device)}" if device else "of the node"
         yield f"alias {one.alias}", Value("", None, refused=f"unknown: no birth certificate {whose} has it")
         return
-    for value in values(one, one.datatype or session.metrics.get(path, 0)):
+    known = session.metrics.get(device or "", {})
+    for value in values(one, one.datatype or known.get(path[len(prefix) :], 0)):
         inner = path + value.name
-        if value.name and inner in session.metrics:
+        if session.is_of_another(inner, device):
+            value = value._replace(refused=f"the node's and a device's: {shown(value.value)}")
+        elif value.name and inner[len(prefix) :] in known:
             value = value._replace(refused="a part of another metric, and the name of a metric of its own")
         yield inner, value

@@ -220,6 +220,39 @@ def test_arrays_of_text_and_templates(tmp_path):
     assert dict(row["extra"]) == {"t[0]": '"a"', "t[1]": '"\\u00fc"'}
 
 
+def test_a_metric_of_the_node_and_one_of_its_device_are_never_one_series(tmp_path):
+    """Planted: the node's own press/force and the press's force are both press/force, as they were."""
+    force = metric("force", 7, DOUBLE, double(2))
+    parts = read(
+        tmp_path,
+        birth(3, 1000, metric("press/force", 1, DOUBLE, double(1)), metric("oven/heat", 2, DOUBLE, double(3))),
+        device("DBIRTH", 1, 1001, force, metric("speed", 8, DOUBLE, double(4))),
+        device("DDATA", 2, 1002, metric(alias=7, value=double(5)), metric(alias=8, value=double(6))),
+        device("DDATA", 3, 1003, at("force", 1003, double(7))),
+        node("NDATA", 4, 1004, BY_ALIAS, at("press/speed", 1004, double(8)), at("oven/heat", 1004, double(9))),
+    )
+    assert [dict(row["metrics"]) for row in parts.readings.to_pylist()] == [
+        {"bdSeq": 3, "press/force": 1, "oven/heat": 3},
+        {"press/speed": 4},
+        {"press/speed": 6},
+        {},
+        {"press/force": 56, "oven/heat": 9},
+    ]
+    assert parts.quarantined["kept"].to_pylist() == [True] * 4
+    assert {why.split(": ")[0] for why in parts.quarantined["reason"].to_pylist()} == {
+        "metric 'press/force' is the node's and a device's",
+        "metric 'press/speed' is the node's and a device's",
+    }
+
+
+def test_a_text_called_sparkplug_of_a_birth_is_not_lost_without_a_word(tmp_path):
+    """Planted: the kind of the message takes its place."""
+    parts = read(tmp_path, birth(3, 1000, metric("sparkplug", None, STRING, tagged(15, b"x"))))
+    assert dict(parts.readings.to_pylist()[0]["extra"]) == {"sparkplug": '"NBIRTH"'}
+    (why,) = parts.quarantined["reason"].to_pylist()
+    assert why == "metric 'sparkplug' has the name under which extra has the kind of the message: 'x'"
+
+
 def test_a_part_never_takes_the_name_of_a_metric(tmp_path):
     """Planted: an element of the array `a` becomes the metric that is called a[0]."""
     born = birth(3, 1000, metric("a[0]", 1, DOUBLE, double(1)), metric("a", 2, 31))
