@@ -69,7 +69,7 @@ def _mapped(kind: str, table: Mapping[str, Any]) -> _Read:
 def _influx(table: Mapping[str, Any]) -> _Read:
     from .line_protocol import MAPPING, points_in
 
-    mapping = FieldMap({**MAPPING, **table})
+    mapping = FieldMap({**MAPPING, **table}, variable_levels=has_variable_names(table))
 
     def decode(topic: Topic, payload: bytes) -> list[Result]:
         results: list[Result] = []
@@ -84,7 +84,7 @@ def _influx(table: Mapping[str, Any]) -> _Read:
 def _senml(table: Mapping[str, Any]) -> _Read:
     from .senml import senml_reader
 
-    read = senml_reader("device" in table)
+    read = senml_reader("device" in table, has_variable_names(table))
     return lambda topic, payload: read(topic, payload) if payload else []
 
 

@@ -44,11 +44,13 @@ class FieldMap:
     :param table: the rule's keys.
     :param zone: the zone of local times; None: UTC.
     :param variable_levels: the number of the topic's levels in names varies from topic to topic. Then a slash in a
-        field's name is written with a backslash, so that no field looks like a level.
+        field's name is written with a backslash, and what is within `value` or a name in `each` begins with ``\\:``, so
+        that no field looks like a level.
     """
 
     def __init__(self, table: Mapping[str, Any], zone: tzinfo | None = None, variable_levels: bool = False) -> None:
         self._is_variable = variable_levels or "each" in table
+        self._within = "\\:" if variable_levels else "/"
         self._metrics = [(self._field(name), _path(path)) for name, path in table.get("metrics", {}).items()]
         self._texts = [(self._field(name), _path(path)) for name, path in table.get("texts", {}).items()]
         self._value = _path(table["value"]) if "value" in table else None
@@ -107,7 +109,7 @@ class FieldMap:
             objects = {name: one for name, one in found.items() if type(one) is dict}
             used = {path[-1] for path in self._used if path[:-1] == self._each}
             rest = {name: one for name, one in found.items() if type(one) is not dict and name not in used}
-            elements = [(f"{prefix}{level(name)}/", one) for name, one in objects.items()]
+            elements = [(f"{prefix}{level(name)}{self._within}", one) for name, one in objects.items()]
             elements += [(prefix, rest)] if rest else []
         else:
             elements = [(prefix, content)]
@@ -214,7 +216,9 @@ class FieldMap:
 
     def _walk_or_take(self, taken: _Taken, prefix: str, value: object, path: _Path) -> None:
         if type(value) is dict or type(value) is list:
-            self._walk(taken, prefix, value, path)
+            is_inside = path == self._value and (prefix != "" or self._within != "/")
+            inside = prefix[:-1] + self._within if is_inside else prefix
+            self._walk(taken, inside, value, path)
         elif prefix:
             self._take(taken, prefix[:-1], value, named=path == self._value)
         else:

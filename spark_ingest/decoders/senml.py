@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from .cbor import cbor_value
 from .json import json_value, shown
+from .names import level
 from .reading import BadRecord, Reading, Topic
 
 # Label in CBOR (section 6) to the name of the field.
@@ -30,11 +31,13 @@ _NEWEST_VERSION = 10
 _ABSOLUTE_FROM = 1 << 28
 
 
-def senml_reader(device_is_base_name: bool) -> Callable[[Topic, bytes], list[Reading]]:
+def senml_reader(device_is_base_name: bool, variable_levels: bool) -> Callable[[Topic, bytes], list[Reading]]:
     """Return a decoder of packs.
 
     :param device_is_base_name: the device is the base name, and a metric is named by `n`. Otherwise the topic has the
         device, and a metric is named by both: the same `n` under two base names is two series.
+    :param variable_levels: the number of the topic's levels in names varies: a slash in a name is written with a
+        backslash.
     """
 
     def read(topic: Topic, payload: bytes) -> list[Reading]:
@@ -52,7 +55,7 @@ def senml_reader(device_is_base_name: bool) -> Callable[[Topic, bytes], list[Rea
             reading = times.get((device, time)) or _reading(device, time)
             times[device, time] = reading
             prefix = "" if topic.metric is None else f"{topic.metric}/"
-            _take(reading, prefix + (name or "value"), record, base)
+            _take(reading, prefix + (level(name or "value") if variable_levels else name or "value"), record, base)
         return list(times.values())
 
     return read

@@ -244,6 +244,63 @@ def test_two_fields_of_one_device_never_share_a_metric_unless_the_file_says_so(t
             assert owners.setdefault(name, owner) == owner, f"seed {seed}: {name} is {owner} and {owners[name]}"
 
 
+def fields_of(form: str, rng: random.Random, number) -> object:
+    """Make a payload; `number` returns a number of its own for each (field of the payload)."""
+    if form == "senml":
+        base = rng.choice(["", "", "b/"])
+        names = rng.sample([name for name in NAMES if name], 2)
+        return [{"bn": base, "n": name, "v": number(base + name)} for name in names]
+    if form == "influx":
+        name, tags = rng.choice(["a", "b", "a/b"]), rng.choice(["", "", ",k=a/b"])
+        one = rng.choice(["f", "b//f", "a//f"])
+        return f"{name}{tags} {one}={number(name, tags, one)}"
+    if form == "each":
+        objects = {name: {one: number(name, one) for one in rng.sample(NAMES, 2)} for name in rng.sample(NAMES, 2)}
+        return {"e": objects | {"x": number("x")}}
+    if form == "series":
+        first, second = rng.choice(NAMES), rng.choice(["p", "a/b", {"k": "v"}, {"k": "a,l=w"}, {"k": "a", "l": "w"}])
+        return {"s": first, "u": second, "n": {one: number(first, str(second), one) for one in rng.sample(NAMES, 2)}}
+    return {"v": number() if rng.random() < 0.5 else {one: number(one) for one in rng.sample(NAMES, 2)}}
+
+
+FORMS = {
+    "senml": {"format": "senml"},
+    "influx": {"format": "influx"},
+    "each": {"format": "json", "each": "e"},
+    "series": {"format": "json", "series": ["s", "u"]},
+    "value": {"format": "json", "value": "v"},
+}
+
+
+@pytest.mark.parametrize("seed", range(200 if "UMQTT_FULL_SWEEPS" in os.environ else 5))
+@pytest.mark.parametrize("form", FORMS)
+def test_no_format_and_no_key_makes_two_series_one(tmp_path, form, seed):
+    """Planted: the same name below another level: a/b in SenML, the name of an object in `each`, a part of `value`."""
+    rng = random.Random(seed)
+    pattern = ["t", "{device}", *rng.choice([["#"], ["#"], ["+", "#"], ["{metric}"]])]
+    if form == "value":
+        pattern = [level.replace("#", "{metric...}") for level in pattern]
+    how = rules(tmp_path, decoder(topic="/".join(pattern), **FORMS[form]))
+    owners: dict[str, tuple] = {}
+    truth: dict[float, tuple] = {}
+    for _ in range(60):
+        topic = "/".join(["t", "d", *rng.choices(["a", "b", "a\\", ""], k=rng.randrange(4))])
+        if how.match(topic) is None:
+            continue
+
+        def number(*path: str, topic: str = topic) -> int:
+            truth[float(len(truth) + 1)] = (topic, *path)
+            return len(truth)
+
+        payload = fields_of(form, rng, number)
+        batch = sent((topic, payload if isinstance(payload, str) else json.dumps(payload)))
+        for _, metrics in read(batch, how):
+            for name, value in metrics.items():
+                owner = truth[value]
+                assert owners.setdefault(name, owner) == owner, f"seed {seed}: {name} is {owner} and {owners[name]}"
+    assert owners
+
+
 def test_a_reading_has_the_time_of_its_message_where_it_has_none(tmp_path):
     how = rules(tmp_path, decoder(topic="x/{device}", format="json", each="v", time="t"))
     parts = part(sent(("x/d", {"t": 1795000000, "v": [{"a": 1}, {"t": 1795000005, "b": 2}]})), how)
