@@ -64,7 +64,8 @@ def _line(event: Event) -> str:
     where = ", ".join(shown(name) for name in (event.group, event.site) if name)
     since = "" if alert.since is None else f", since {_time(alert.since)}"
     until = "" if alert.until is None else f", until {_time(alert.until)}"
-    of = f"{shown(alert.device)} ({where})" if where else shown(alert.device)
+    device = shown(alert.device) or "no device"
+    of = f"{device} ({where})" if where else device
     return f"{event.state} {shown(alert.rule)}: {of}: {shown(alert.text)}{since}{until}, id {alert.id}"
 
 
@@ -80,7 +81,7 @@ def _fields(event: Event) -> dict[str, object]:
         "state": event.state,
         "rule": alert.rule,
         "kind": alert.kind,
-        "device": alert.device,
+        "device": alert.device or None,
         "group": event.group or None,
         "site": event.site or None,
         "since": _time(alert.since),

@@ -276,7 +276,8 @@ ALERTS_SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-"""One row per alert. kind: see KINDS in spark_ingest/alerts/rules.py; rule: its name; until: null while it lasts."""
+"""One row per alert. device_id: empty for quarantined messages that belong to no device. kind: see KINDS in
+spark_ingest/alerts/rules.py; rule: its name; until: null while it lasts."""
 
 HEALTH = ("offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok")
 """Values of health in gold/devices, worst first: the first that applies counts."""

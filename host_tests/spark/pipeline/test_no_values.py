@@ -13,6 +13,7 @@ from spark_ingest.decoders.rules import Rules, load
 from spark_ingest.gold import Gold
 from spark_ingest.pipeline.decode.messages import part
 from spark_ingest.pipeline.write.batch import BatchWriter
+from spark_ingest.report.build import write_report
 
 JSON = {"topic": "x/{device}", "format": "json"}
 NUMBER = {"topic": "x/{device}/{metric}", "format": "number"}
@@ -144,6 +145,31 @@ def test_a_topic_without_a_rule_says_so_with_and_without_a_file(tmp_path):
             assert why == "no rule matches what/ever: see umqtt ingest --config"
     (why,) = reasons(sent(("fleet/d/telemetry", "{}")), Rules())
     assert why == "unknown version v=None"
+
+
+def test_messages_that_no_rule_reads_are_an_alert_of_no_device(tmp_path, monkeypatch):
+    """Planted: the report says `all quiet` over 200 of 200 messages in quarantine; they are counted piece by piece."""
+    monkeypatch.setattr("spark_ingest.gold.update._PIECE_ROWS", 1)
+    writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+    for batch_id in range(2):
+        some = [(f"strange/{i}", b"1", RECEIVED_MS + batch_id * 1000 + i) for i in range(100)]
+        writer.write(table_of(some, 100 * batch_id), batch_id, QUERY)
+        Gold(tmp_path).update()
+    (alert,) = rows(tmp_path, "gold/alerts")
+    assert (alert["device_id"], alert["rule"], alert["until"], alert["value"]) == ("", "quarantined", None, 200)
+    assert alert["text"] == (
+        "200 messages that belong to no device, the newest on strange/99: no rule matches strange/99: "
+        "see umqtt ingest --config"
+    )
+    assert rows(tmp_path, "gold/devices") == []
+    report = write_report(tmp_path, tmp_path / "report.html")
+    assert (
+        report.totals["alerts"] == 1
+        and "200 messages that belong to no device" in (tmp_path / "report.html").read_text()
+    )
+    gold = Gold(tmp_path)
+    gold.update(now_us=(RECEIVED_MS + 25 * 3_600_000) * 1000)
+    assert [row["until"] is None for row in rows(tmp_path, "gold/alerts")] == [False]
 
 
 def test_with_the_shipped_example_ordinary_traffic_makes_no_row_of_quarantine_and_no_alert(tmp_path):

@@ -75,7 +75,12 @@ SELECT r.device_id, r.name, r.kind, q.first_us AS since,
             THEN q.last_us END AS until,
        q.n::DOUBLE AS "value", coalesce(q.newest.topic || ': ', '') || q.newest.reason AS text
 FROM covered r JOIN refused q USING (device_id) JOIN devices d USING (device_id)
-WHERE r.kind = 'quarantined' AND q.n >= r.messages;
+WHERE r.kind = 'quarantined' AND q.n >= r.messages
+UNION ALL
+SELECT q.device_id, r.name, r.kind, q.first_us, CASE WHEN getvariable('as_of') - q.last_us > 86400000000 THEN q.last_us END,
+       q.n::DOUBLE, format('{} messages that belong to no device, the newest on {}: {}', q.n, coalesce(q.newest.topic, '?'), q.newest.reason)
+FROM rules r JOIN refused q ON q.device_id = ''
+WHERE r.kind = 'quarantined' AND q.n >= r.messages AND len(r.groups) = 0 AND len(r.sites) = 0;
 
 CREATE VIEW firmware_rules AS FROM rules WHERE kind = 'firmware';
 CREATE VIEW firmware AS

@@ -139,12 +139,12 @@ SELECT device_id, '' AS boot, first_us AS "first", last_us AS "last", 0 AS since
 UNION ALL SELECT device_id, boot, "first", "last", 0 FROM awake SEMI JOIN (FROM signs WHERE alive) USING (device_id);
 DELETE FROM awake WHERE device_id IN (SELECT device_id FROM signs WHERE alive);
 INSERT INTO awake FROM joined('more', (SELECT silence_us FROM facts));
--- WHEN refusals: and when something of theirs was quarantined
+-- WHEN refusals: and when something of theirs was quarantined, or of no device
 CREATE OR REPLACE TEMP TABLE both_refused AS
-SELECT device_id, us AS first_us, us AS last_us, 1 AS n,
+SELECT coalesce(device_id, '') AS device_id, us AS first_us, us AS last_us, 1 AS n,
        {'us': us, 'place': place, 'topic': topic, 'reason': reason} AS newest
-FROM refusals WHERE device_id IS NOT NULL
-UNION ALL FROM refused SEMI JOIN (FROM refusals WHERE device_id IS NOT NULL) USING (device_id);
+FROM refusals;
+INSERT INTO both_refused FROM refused SEMI JOIN both_refused USING (device_id);
 DELETE FROM refused WHERE device_id IN (SELECT device_id FROM both_refused);
 INSERT INTO refused
 SELECT device_id, min(first_us), max(last_us), sum(n), max(newest) FROM (

@@ -35,7 +35,7 @@ CREATE TABLE explained (kind VARCHAR, device_id VARCHAR, boot VARCHAR, "first" B
 CREATE TABLE gaps (device_id VARCHAR, boot VARCHAR, "first" BIGINT, "last" BIGINT, since BIGINT, state VARCHAR, day BIGINT);
 -- Times in which a device was heard without a pause longer than silence_us.
 CREATE TABLE awake (device_id VARCHAR, boot VARCHAR, "first" BIGINT, "last" BIGINT, since BIGINT);
--- Quarantined messages of a device without a pause longer than a day.
+-- Quarantined messages of a device, or of none (device_id is empty), without a pause longer than a day.
 CREATE TABLE refused (
     device_id VARCHAR, first_us BIGINT, last_us BIGINT, n BIGINT,
     newest STRUCT(us BIGINT, place BIGINT, topic VARCHAR, reason VARCHAR)

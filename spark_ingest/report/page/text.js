@@ -95,7 +95,7 @@ const finestOf = (metric) => UNITS.get(metric)?.[2] ?? 0;
 // A button that names a device and shows it.
 function deviceButton(index) {
   const name = typeof index === "number" ? visible(data.devices.id[index]) : visible(index);
-  if (typeof index !== "number") return element("span", "open", name);
+  if (typeof index !== "number") return element("span", "open", name || "no device");
   const button = element("button", "open", name);
   button.type = "button";
   button.dataset.device = index;
