@@ -174,6 +174,24 @@ def test_what_no_decoder_can_read_is_quarantined_and_stops_nothing(tmp_path, rul
         assert read(sent((topic, "good"), (topic, payload), (topic, "good")), how) == [("d", {"t": 1})] * 2
 
 
+MANY = """from spark_ingest.decoders import BadRecord, Reading, each_payload
+
+@each_payload
+def decode(topic, payload):
+    for i in range(int(payload)):
+        yield Reading({"t": i}, ts=1795000000000 + i)
+    raise BadRecord("no more")
+"""
+
+
+def test_a_decoder_may_yield_many_readings_and_those_before_its_error_are_kept(tmp_path):
+    """Planted: the first one alone; none, if a later one cannot be read."""
+    (tmp_path / "many.py").write_text(MANY)
+    how, batch = rules(tmp_path, '[[decoder]]\ntopic = "x/{device}"\nformat = "many.py"'), sent(("x/d", "3"))
+    assert read(batch, how) == [("d", {"t": i}) for i in range(3)] and reasons(batch, how) == ["no more"]
+    assert len({row["boot"] for row in part(batch, how).unnumbered.to_pylist()}) == 3
+
+
 TIMED = """from spark_ingest.decoders import Reading
 
 def decode(topic, payloads):

@@ -153,10 +153,12 @@ def test_conditions_choose_the_rule_and_what_none_reads_says_so(tmp_path):
     assert parts.ignored == 1
 
 
-def test_topics_that_write_one_metric_are_told_in_one_warning_that_names_both(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("keys", [{}, {"metrics": {name: name for name in "tuv"}}], ids=["slow", "fast"])
+def test_topics_that_write_one_metric_are_told_in_one_warning_that_names_both(tmp_path, capsys, monkeypatch, keys):
     """Planted: a warning for each message, or none; one for two topics with metrics of their own."""
     monkeypatch.setattr(shared_names, "_warned", set())
-    how = rules(tmp_path, decoder(topic="x/{any}/{device}", format="json") + decoder(topic="y/{device}", format="json"))
+    one, other = (decoder(topic=topic, format="json", **keys) for topic in ("x/{any}/{device}", "y/{device}"))
+    how = rules(tmp_path, one + other)
     part(sent(("x/a/d", {"t": 1}), ("x/b/d", {"u": 1}), ("x/b/e", {"t": 1}), ("y/d", {"v": 1})), how)
     assert capsys.readouterr().err == ""
     for _ in range(3):
