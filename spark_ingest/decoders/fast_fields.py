@@ -30,7 +30,7 @@ def fast_reader(table: Mapping[str, Any]) -> "FastReader | None":
     if table["format"] != "json" or "metrics" not in table or {key for key in table if key[0] != "#"} - _KEYS:
         return None
     paths = [split_path(path) for path in table["metrics"].values()]
-    kinds = [_NUMBER] * len(paths)
+    kinds: list[Any] = [_NUMBER] * len(paths)
     if "time" in table:
         paths.append(split_path(table["time"]))
         kinds.append(_TIME)
@@ -58,9 +58,8 @@ class FastReader:
         # a missing one.
         self._names: dict[bytes, tuple[list[int], list[tuple[Callable[[Any], Any], object]]]] = {}
         attributes = [""] * len(paths)
-        kind = self._struct(
-            [(path, *rest) for path, *rest in zip(paths, kinds, range(len(paths)), strict=True)], "", attributes
-        )
+        fields = [(path, kind, i) for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))]
+        kind = self._struct(fields, "", attributes)
         self._decode_lines = msgspec.json.Decoder(kind).decode_lines
         take = attrgetter(*attributes)
         self._take = take if len(attributes) > 1 else lambda one: (take(one),)
