@@ -6,6 +6,25 @@ from .packets import string
 from .session import checked
 
 
+# Names of options in other clients.
+_MEANT = {
+    "clean": "clean_session",
+    "cleansession": "clean_session",
+    "keepalive": "keep_alive",
+    "last_will": "will",
+    "pswd": "password",
+    "server": "servers",
+    "ssl": "transports",
+    "user": "username",
+}
+
+
+def bad_option(name):
+    """Returns the error for an option that does not exist, or has a bad value."""
+    meant = _MEANT.get(name)
+    return InvalidArgument("bad option or value: " + name + ("; did you mean %s?" % meant if meant else ""))
+
+
 def connect(session, keep_alive, store):
     """Checks the arguments of a client, and encodes user name and password. keep_alive: s. Raises InvalidArgument."""
     username = session.username
@@ -43,7 +62,7 @@ def will(topic, payload, qos, retain, properties):
     Raises InvalidArgument.
     """
     payload = payload.encode() if isinstance(payload, str) else copy(payload)
-    if qos not in (0, 1, 2) or len(payload) > 65535:
+    if isinstance(qos, bool) or qos not in (0, 1, 2) or len(payload) > 65535:
         raise InvalidArgument("a will has qos 0, 1 or 2 and a payload of at most 65535 bytes")
     topic = checked(topic, "check_topic_name")
     return 4 | qos << 3 | (32 if retain else 0), string(topic) + string(payload), properties
@@ -62,7 +81,8 @@ def copy(payload):
 
 def publish(size, qos, expires_in=None):
     """Raises InvalidArgument unless a message may have that size (of topic and payload), QoS and lifetime (ms)."""
-    if qos not in (0, 1, 2) or size > 268435451:  # 2.2.3
+    # A bool is the `retain` of a program for mqtt_as, which has it before the QoS. 268435451: 2.2.3.
+    if isinstance(qos, bool) or qos not in (0, 1, 2) or size > 268435451:
         raise InvalidArgument("qos must be 0, 1 or 2, and the packet at most 268435455 bytes")
     if expires_in is not None and (type(expires_in) is not int or expires_in <= 0):
         raise InvalidArgument("expires_in must be a positive number of ms")

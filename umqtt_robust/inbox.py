@@ -2,7 +2,7 @@
 
 from ._platform import const, load
 from .client import Client
-from .packets import QOS_2
+from .packets import QOS_2, RETAIN
 from .states import BLOCKED, PING_SENT
 
 _COST = const(64)  # bytes that keeping a message costs, as in backpressure.py
@@ -22,10 +22,11 @@ class Inbox(Client):
     resting = False  # the socket is not read unless an answer is awaited
 
     def __init__(self, *arguments, **options):
-        # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2, properties], and an error that
+        # [topic, payload, packet id or 0: nothing to acknowledge, flags of its PUBLISH, properties], and an error that
         # take() raises
         self.inbox = []
         self._taken = ()  # the one that the program has
+        self.retained = False  # whether the broker had kept that for new subscribers
         self.inbox_size = options.pop("inbox_size", 4096)
         self._waiting_bytes = 0
         self._large = None
@@ -53,7 +54,7 @@ class Inbox(Client):
 
     def _arrived(self, topic, payload):
         try:
-            self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2, self.mqtt5 and self.properties])
+            self.inbox.append([topic, payload, self.packet_id, self.flags, self.mqtt5 and self.properties])
         except MemoryError:
             self.handover_limit = BLOCKED  # it is to be put back
             return
@@ -71,7 +72,7 @@ class Inbox(Client):
         # QoS 2 a message comes once in a session, so its id stays valid as long.
         for messages in (self.inbox, self._taken):
             for message in messages:
-                if session or not message[3]:
+                if session or not message[3] & QOS_2:
                     message[2] = 0
 
     def take(self):
@@ -81,6 +82,7 @@ class Inbox(Client):
         self._taken = (message,)
         topic, payload = message[:2]
         self._waiting_bytes -= len(topic) + len(payload) + _COST
+        self.retained = message[3] & RETAIN > 0
         self.properties = message[4]
         if len(message) > 5:
             raise message[5]

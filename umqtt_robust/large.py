@@ -6,7 +6,7 @@ handle it now, it is left unacknowledged, to come again on the next link (backpr
 
 from ._platform import const, print_exception
 from .base_errors import MQTTError, ProtocolError
-from .packets import DUP, PUBACK, QOS, QOS_2, decode_length
+from .packets import DUP, PUBACK, QOS, QOS_2, RETAIN, decode_length
 
 _SHOWN = const(64)  # bytes kept of a topic name for which there is no memory
 _MOST_PROPERTIES = const(65535)  # bytes
@@ -18,7 +18,8 @@ class MessageTooLarge(MQTTError):
 
 def put_together(inbox, topic, offset, size, chunk):
     """Takes a piece of a message for an Inbox, which gets the whole message with the last one."""
-    inbox.packet_id = inbox.flags = 0
+    inbox.packet_id = 0
+    inbox.flags &= RETAIN
     try:
         if not offset:
             inbox._large = bytearray(size)

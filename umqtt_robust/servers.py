@@ -1,6 +1,8 @@
-"""Parses URLs of brokers other than a plain mqtt://host:port, and lists of URLs."""
+"""Parses URLs of brokers other than a plain mqtt://host:port, and lists of URLs; knows names with several addresses."""
 
 from .errors import InvalidArgument
+
+_left = {}  # (host, port): the addresses of its last look-up that were not tried then: transport.py takes them out
 
 
 def parse_url(url):
@@ -53,3 +55,14 @@ def parse(client, urls):
     if not secure or True in secure and False in secure and not client.allow_plain:
         raise InvalidArgument("servers are none, or mix encrypted and plain without allow_plain")
     return servers
+
+
+def turn(name, found):
+    """Returns the addresses of a name, the next one to try first. name: (host, port); found: of getaddrinfo()."""
+    left = _left.get(name)
+    for i in range(len(found) if left else 0):
+        if found[i][-1] == left[0][-1]:
+            found = found[i:] + found[:i]
+            break
+    _left[name] = found
+    return found

@@ -37,6 +37,7 @@ from .store import MAYBE_SENT, MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload
+_QOS_0 = const(0)
 
 
 def _is_plain(text):
@@ -93,7 +94,7 @@ class Session:
             value = options[name]
             bad = type(default) is int and name != "protocol" and (type(value) is not int or value < 0)
             if bad or name not in ("ticks", "random") and callable(default):
-                raise load("errors").InvalidArgument("bad option or value: " + name)
+                raise load("checks").bad_option(name)
             setattr(self, name, value)
         self.clean_session = clean_session
         self.will = will
@@ -295,7 +296,7 @@ class Session:
         a message at QoS 0 was passed to the link, which no broker confirms; None if the message was dropped, which
         `discarded` counts. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
         """
-        if qos == 0 and not retain and not properties and self.put(topic, payload):
+        if qos is _QOS_0 and not retain and not properties and self.put(topic, payload):  # False is no QoS
             try:
                 self.out.flush()
                 self.sent += 1
@@ -310,6 +311,8 @@ class Session:
         topic = self._topic_bytes
         if payload.__class__ is not bytes:
             payload = payload.encode() if isinstance(payload, str) else load("checks").copy(payload)
+        if qos not in (0, 1, 2) or qos.__class__ is bool or expires_in is not None or len(payload) > _LARGE:
+            load("checks").publish(len(topic) + len(payload), qos, expires_in)
         if properties or self.mqtt5:
             topic = self.part("mqtt5").publish(topic, payload, qos, expires_in, properties)
         head = PUBLISH | RETAIN if retain else PUBLISH
@@ -320,8 +323,6 @@ class Session:
             if not self.queue_qos0:
                 self.discarded += 1
                 return None
-        if qos not in (0, 1, 2) or expires_in is not None or len(payload) > _LARGE:
-            load("checks").publish(len(topic) + len(payload), qos, expires_in)
         if qos == 2:
             self.part("qos2")
             self.belong_to(self.outbox.broker, True)
@@ -616,7 +617,7 @@ class Session:
 
         A refusal goes to on_error, and the client asks again after ack_timeout. Raises InvalidArgument.
         """
-        if qos not in (0, 1, 2):
+        if qos not in (0, 1, 2) or qos.__class__ is bool:
             load("checks").publish(0, qos)
         if qos == 2:
             self.part("qos2")

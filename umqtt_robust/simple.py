@@ -13,7 +13,7 @@ from ._platform import NEVER, collect, const, load, print_exception
 from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
-from .packets import PINGREQ, decode_length
+from .packets import PINGREQ, QOS_2, decode_length
 from .states import PING_SENT
 
 _DUE = const(0x3FFFFFF0)  # tick(), which takes longer than handing over a message, is called every 16 ms
@@ -107,7 +107,7 @@ class MQTTClient:
         self.cb = f
 
     def set_last_will(self, topic, msg, retain=False, qos=0):
-        Will(topic, msg, qos, retain)  # raises now
+        Will(topic, msg, int(qos), retain)  # raises now
         self.lw_topic = topic
         self.lw_msg = msg
         self.lw_qos = qos
@@ -122,7 +122,7 @@ class MQTTClient:
         if old:
             self._close()
             old.subscriptions.filters = {}  # the program subscribes again, if the broker has forgotten it
-        will = self.lw_topic and Will(self.lw_topic, self.lw_msg, self.lw_qos, self.lw_retain)
+        will = self.lw_topic and Will(self.lw_topic, self.lw_msg, int(self.lw_qos), self.lw_retain)
         made_of = (self.client_id, self.server, self.port, self.keepalive, will, self.user, self.pswd,
                    self.ssl, self.ssl_params)  # fmt: skip
         if made_of != self._made_of:
@@ -224,7 +224,7 @@ class MQTTClient:
             self.cb(*self._client.take())
         except OSError:
             # The callback needed the link: up to QoS 1 it is called again on the next one.
-            if self._client.closed and not message[3]:
+            if self._client.closed and not message[3] & QOS_2:
                 self._client.put_back(message)
             raise
         self._client.release()

@@ -15,14 +15,12 @@ The others raise OSError if the link is broken, and only wait() waits.
 import errno
 import select
 
-from ._platform import Socket, const, getaddrinfo, poll
+from ._platform import Socket, const, getaddrinfo, load, poll
 
 _SOCK_STREAM = const(1)  # on every port
 
 # (host, port): the address where a broker accepted a client last, and whether an attempt with it has begun since.
 good_addresses = {}
-# (host, port): the last one of several addresses that was tried after a look-up, until a broker accepts a client.
-_tried_last = {}
 
 
 class TCP:
@@ -40,10 +38,8 @@ class TCP:
         if entry:
             good_addresses[name] = entry, not tried
         self._addresses = found = getaddrinfo(host, port, 0, _SOCK_STREAM) if tried else [entry]
-        self._several = len(found) > 1
-        for i in range(len(found)):
-            if found[i][-1] == _tried_last.get(name):
-                self._addresses = found[i + 1 :] + found[: i + 1]
+        if len(found) > 1:
+            self._addresses = load("servers").turn(name, found)
         self._connected = False
         self.socket = None
         self._next(OSError(errno.ECONNABORTED))
@@ -54,8 +50,6 @@ class TCP:
         if not self._addresses:
             raise failure
         self._entry = entry = self._addresses.pop(0)
-        if self._several:
-            _tried_last[self._name] = entry[-1]
         try:
             self.socket = sock = Socket(entry[0], _SOCK_STREAM)
             sock.setblocking(False)
@@ -85,7 +79,6 @@ class TCP:
 
     def accepted(self):
         good_addresses[self._name] = self._entry, False
-        _tried_last.pop(self._name, None)
 
     def read(self, buf, offset):
         return self.socket.readinto(memoryview(buf)[offset:] if offset else buf)

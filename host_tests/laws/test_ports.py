@@ -139,7 +139,7 @@ def test_an_address_without_a_connack_is_followed_by_the_next_one():
                 assert sockets - tried <= len(addresses)
                 world.wire.break_now()
                 world.settle()
-                assert world.run(lambda world=world: world.client.connected, 5000)
+                assert world.run(lambda world=world: world.client.connected, 60000)
                 equal(len(net.sockets), sockets + 1)
                 equal(net.open_sockets(), 1)
 

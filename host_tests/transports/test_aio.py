@@ -31,7 +31,7 @@ def test_what_the_client_promises(program, mosquitto, certificates: Path, closed
     else:
         url = f"{scheme}://localhost:{port}"
         events = program("aio_cases.py", url=url, closed_url=closed_url, tls=tls).finish()
-    assert len(events) == (17 if scheme == "mqtt" else 16)
+    assert len(events) == (18 if scheme == "mqtt" else 17)
     idle = next(event for event in events if event["event"] == "idle_ticks")
     assert idle["ticks"] <= 2, "it must wait, not poll"
 

@@ -46,6 +46,28 @@ def test_servers_that_differ_in_their_path_are_different_brokers():
     equal([name for _, _, name in servers], ["h:80/a", "h:80/b", "h:80", "h:80"])
 
 
+def test_a_bool_is_no_qos():
+    # Planted: True is 1. mqtt_as has publish(topic, payload, retain, qos), which became a retained message at QoS 0.
+    client = Client(b"c", "mqtt://h", transports={"mqtt": None})
+    for call in (
+        lambda: client.publish("t", b"x", False, 1),
+        lambda: client.publish("t", b"x", True, 1),
+        lambda: client.publish("t", b"x", False),
+        lambda: client.subscribe("t", True),
+        lambda: Will("t", b"x", False, 1),
+    ):
+        raises(InvalidArgument, call)
+    equal((client.pending, client.discarded, client.subscriptions.filters), (0, 0, {}))
+
+
+def test_an_option_of_other_clients_is_answered_with_its_name_here():
+    # Planted: the error names only what is wrong.
+    for wrong, meant in (("keepalive", "keep_alive"), ("user", "username"), ("clean", "clean_session"), ("x", None)):
+        error = raises(InvalidArgument, lambda wrong=wrong: Client(b"c", "mqtt://h", **{wrong: 60}))
+        equal("did you mean" in error.args[0], meant is not None)
+        assert wrong in error.args[0] and (meant or wrong) in error.args[0], error
+
+
 def test_bad_arguments_are_refused_at_the_call():
     for options in (
         {"keep_alive": -1},

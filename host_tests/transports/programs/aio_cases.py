@@ -262,6 +262,27 @@ async def large_messages_are_whole():
     return {}
 
 
+async def a_retained_message_is_known():
+    """Planted: the flags are those of the message that arrived last, not of the one that the loop has."""
+    async with client("x") as other:
+        await other.publish("ok/kept", b"old", 1, True)
+        await other.publish("ok/kept/large", b"0" * 5000, 1, True)
+        async with client() as one:
+            await one.subscribe("ok/kept/#", 1)
+            await other.publish("ok/kept", b"new", 1)
+            found = []
+            async for _topic, payload in one:
+                while one._waiting_bytes == 0 and len(found) < 2:
+                    await asyncio.sleep(0)
+                found.append((len(payload), one.retained))
+                if len(found) == 3:
+                    break
+        assert sorted(found) == [(3, False), (3, True), (5000, True)], found
+        await other.publish("ok/kept", b"", 1, True)
+        await other.publish("ok/kept/large", b"", 1, True)
+    return {}
+
+
 async def an_answer_is_awaited_while_the_inbox_is_full():
     async with client("a", protocol=5) as other:
         await other.subscribe("ok/ask")
@@ -306,7 +327,8 @@ async def main():
                  cancelled_wait_loses_no_message, full_outbox_waits, expired_is_an_error, outside_is_an_error,
                  leaving_ends_what_waits, entered_again_it_works_as_before, what_a_callback_raises_comes_out,
                  what_does_not_fit_stays_at_the_broker, large_messages_are_whole,
-                 an_answer_is_awaited_while_the_inbox_is_full, leaving_the_loop_is_done_with_its_last_message,
+                 an_answer_is_awaited_while_the_inbox_is_full, a_retained_message_is_known,
+                 leaving_the_loop_is_done_with_its_last_message,
                  idle_ticks):  # fmt: skip
         if case is expired_is_an_error and config["url"][:5] != "mqtt:":
             continue
