@@ -5,7 +5,6 @@ from .errors import InvalidArgument
 from .packets import string
 from .session import checked
 
-
 # Names of options in other clients.
 _MEANT = {
     "clean": "clean_session",
