@@ -283,14 +283,20 @@ class MQTTClient:
             client.awaited = before
 
     def publish(self, topic, msg, retain=False, qos=0):
-        client = self._client
-        if client and client.connected:
-            client.socket.setblocking(False)
-        if qos or retain or client is None or client.ticks() - client.out.now & _DUE or not client.put(topic, msg):
+        # No local variable: MicroPython would allocate each call.
+        if self._client and self._client.connected:
+            self._client.socket.setblocking(False)
+        if (
+            qos
+            or retain
+            or self._client is None
+            or self._client.ticks() - self._client.out.now & _DUE
+            or not self._client.put(topic, msg)
+        ):
             self._publish(topic, msg, retain, qos)
         else:
-            client.sent += 1
-        if client.out.end:
+            self._client.sent += 1
+        if self._client.out.end:
             self._flush()
 
     def _publish(self, topic, msg, retain, qos):
