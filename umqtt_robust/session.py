@@ -291,7 +291,7 @@ class Session:
     def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
         """Sends a message, or keeps it in the outbox until it can be sent; at QoS 0 the latter only with queue_qos0.
 
-        topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
+        topic: str or bytes; payload: str, bytes or another buffer; expires_in: ms after which it is dropped if
         it was never sent; properties: of MQTT 5, see mqtt5.py. Returns the packet id of a message in the outbox; 0 if
         a message at QoS 0 was passed to the link, which no broker confirms; None if the message was dropped, which
         `discarded` counts. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
