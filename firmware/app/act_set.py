@@ -75,6 +75,8 @@ def apply(board, settings, key):
         return True
     if key in ("interval_ms", "sleep_s"):
         board.room_told = False
+        if board.discovery:
+            board.discovery.check_again()
     if key == "interval_ms" and telemetry:
         telemetry.interval_ms = settings[key]
         if not telemetry.paused:

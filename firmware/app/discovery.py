@@ -2,7 +2,7 @@
 
     homeassistant/sensor/{device_id}/{metric}/config    retained; an empty message withdraws it
 
-There is one message for each metric in the readings so far. A checksum in flash records what the broker holds: a
+There is one message for each metric in the readings so far, also for one that occurred once. A checksum in flash records what the broker holds: a
 description is sent again if it changes or the broker no longer knows this board. The suffix of a metric's name gives
 its unit. Metrics that no longer occur in readings stay described until the setting is switched off.
 """
@@ -40,16 +40,18 @@ class Discovery:
         self._path = path or board.folder + "/state/discovery"
         self._sent = _read(self._path)
         self._checked = set()
+        self._seen = set()
 
     def step(self):
         """Send at most one message. Returns 0 while there may be more to do, else None."""
         client = self._board.client
+        self._seen.update(self._board.telemetry.metrics)
         # Readings have priority in the outbox.
         if not client.connected or client.pending > client.outbox.store.slots // 2:
             return None
         if not self._wanted:
             return self._take_back(client)
-        for metric in sorted(self._board.telemetry.metrics):
+        for metric in sorted(self._seen):
             if metric in self._checked:
                 continue
             payload = describe(self._board, metric)
@@ -61,6 +63,10 @@ class Discovery:
                 return 0
             self._checked.add(metric)
         return None
+
+    def check_again(self):
+        """Describe again what the settings have changed."""
+        self._checked = set()
 
     def connected(self, session_present):
         """Send all descriptions again if the broker has no session of this board: it may have lost them as well."""
@@ -114,8 +120,10 @@ def describe(board, metric):
         "name": metric.replace("_", " "),
         "unique_id": _id(device_id) + "_" + _id(metric),
         "state_topic": identity.topic("telemetry").decode(),
-        # A reading without this metric changes nothing.
-        "value_template": "{{ value_json.m['%s'] | default(this.state) }}" % metric,
+        # A reading without this metric changes nothing: Home Assistant ignores an empty state of a number.
+        "value_template": "{{ value_json.m['%s'] | default('') }}" % metric,
+        # A board that is silent for longer has no values, whatever its last status says.
+        "expire_after": 60 + 3 * board.telemetry.interval_ms // 1000,
         "availability_topic": identity.topic("status").decode(),
         # A sleeping board counts as available.
         "availability_template": _AVAILABLE,
@@ -147,8 +155,10 @@ def _value(value):
 
 
 def _id(text):
-    # Home Assistant allows letters, digits, - and _ in a topic's node and object ids.
-    return "".join([c if c.isalpha() or c.isdigit() or c in "-_" else "_" for c in text])
+    # Home Assistant allows letters, digits, - and _ in a topic's node and object ids. Other texts get a checksum: pump.7
+    # and pump:7 are two boards.
+    allowed = "".join([c if c.isalpha() or c.isdigit() or c in "-_" else "_" for c in text])
+    return allowed if allowed == text else "%s-%08x" % (allowed, crc32(text.encode()) & 0xFFFFFFFF)
 
 
 def _read(path):

@@ -12,6 +12,8 @@ _ID = "pump-7"
 
 
 class _Telemetry:
+    interval_ms = 60_000
+
     def __init__(self):
         self.metrics = dict(_METRICS)
 
@@ -70,7 +72,8 @@ def test_a_sensor_has_what_the_documentation_asks_for():
         "name": "cellar temp c",
         "unique_id": "pump-7_cellar_temp_c",
         "state_topic": "fleet/pump-7/telemetry",
-        "value_template": "{{ value_json.m['cellar_temp_c'] | default(this.state) }}",
+        "value_template": "{{ value_json.m['cellar_temp_c'] | default('') }}",
+        "expire_after": 240,
         "availability_topic": "fleet/pump-7/status",
         "availability_template":
             "{{ 'online' if value_json.online or value_json.reason == 'sleeping' else 'offline' }}",
@@ -95,8 +98,34 @@ def test_the_end_of_a_name_tells_unit_and_class():
         equal(found, [unit, device_class, category], metric)
 
 
-def test_ids_hold_only_what_home_assistant_allows():
-    equal(config_topic("a.b:c", "temp_0a1b_c"), b"homeassistant/sensor/a_b_c/temp_0a1b_c/config")
+def test_ids_hold_only_what_home_assistant_allows_and_differ():
+    # Planted: other characters are replaced, and pump.7, pump_7 and pump:7 share one id.
+    equal(config_topic("a_b-c", "temp_0a1b_c"), b"homeassistant/sensor/a_b-c/temp_0a1b_c/config")
+    equal(config_topic("a.b:c", "temp_0a1b_c"), b"homeassistant/sensor/a_b_c-98dc8038/temp_0a1b_c/config")
+    boards = ["pump.7", "pump_7", "pump:7"]
+    equal(len({json.loads(describe(_Board(name), "temp_c"))["unique_id"] for name in boards}), 3)
+    equal(len({config_topic(name, "temp_c") for name in boards}), 3)
+
+
+def test_a_metric_that_occurs_once_is_described():
+    # Planted: only the metrics of the last reading are.
+    with _World() as world:
+        world.board.client.connected = False
+        world.board.telemetry.metrics = {"supply_v": 4.9}
+        world.boot()
+        world.board.client.connected = True
+        world.board.telemetry.metrics = {"rssi": -60}
+        equal(_topics(world.run()), ["rssi", "supply_v"])
+
+
+def test_a_new_interval_is_described():
+    with _World() as world:
+        world.boot()
+        world.board.telemetry.interval_ms = 1000
+        world.part.check_again()
+        messages = world.run()
+        equal(_topics(messages), sorted(_METRICS))
+        equal(json.loads(messages[0][1])["expire_after"], 63)
 
 
 def test_each_metric_is_described_once_over_boots():
