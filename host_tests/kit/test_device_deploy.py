@@ -247,6 +247,17 @@ def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(
         deploy_set(virtual.port, compiled)
 
 
+def test_a_main_py_that_was_edited_on_the_board_is_refused_too(virtual: VirtualBoard):
+    """Planted: a file that was deployed once may always be overwritten."""
+    deploy_set(virtual.port, OLD)
+    with Board(virtual.port, restart=False) as board:
+        board.put("/main.py", OLD.files["/main.py"] + b"print('mine')\n")
+    with pytest.raises(KitError, match=r"/main\.py on the board would be overwritten, and"):
+        deploy_set(virtual.port, NEW)
+    assert deploy_set(virtual.port, NEW, replace_files=True)
+    assert "/main.py" in deploy_set(virtual.port, OLD)
+
+
 def test_a_flash_without_room_is_refused_before_anything_changes(virtual: VirtualBoard):
     deploy_set(virtual.port, OLD)
     large = replace(NEW, files={**NEW.files, "/app/large.py": b"#" * 3_000_000})

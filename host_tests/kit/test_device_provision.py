@@ -70,6 +70,10 @@ def test_values_from_a_file_reach_the_board_and_no_secret_the_screen(cable: Cabl
         }
         again = cable.umqtt("provision", "--from", file, "--json")
         assert again.json["boards"][0]["changed"] == [], "what is there already is not written again"
+        joined = cable.umqtt("provision", "--set", 'wifi=["barn"]')
+        assert "joins barn without a password; if it has one: umqtt provision" in joined.stderr
+        assert "room for " in joined.stderr
+        assert cable.umqtt("provision", "--set", "wifi=null").code == 0
         changed = cable.umqtt("provision", "--set", "interval_ms=5000", "--json")
         assert changed.json["boards"][0]["changed"] == ["/settings.json"]
         shown = cable.umqtt("provision", "--show")

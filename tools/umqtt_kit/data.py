@@ -55,6 +55,6 @@ def _folder(name: str, must_hold: str) -> Path:
         if (folder / must_hold).is_file():
             return folder
     raise KitError(
-        f"the folder {name} is missing here — try: pip install --force-reinstall 'umqtt-robust[kit]'",
+        f"the folder {name} is missing here — try: pip install --force-reinstall '.[kit]', in a checkout of it",
         EXIT_MISSING,
     )

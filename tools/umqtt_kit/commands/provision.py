@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from spark_ingest.escape import printable
 from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
@@ -181,5 +182,7 @@ def _report(done: list[Provisioned], as_json: bool) -> None:
     )
     for one in done:
         say(f"{one.device_id}: {one.room}")
+        for ssid in one.open:
+            say(f"{one.device_id}: joins {printable(ssid)} without a password; if it has one: umqtt provision")
     if any(one.deploy for one in done):
         say("The firmware there lacks a module that these settings need: umqtt deploy")

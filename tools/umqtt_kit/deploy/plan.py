@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from umqtt_kit.deploy.build import Build
+from umqtt_kit.deploy.build import AS_SOURCE, Build
 from umqtt_kit.device import Board
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.strict_json import loads
@@ -125,7 +125,9 @@ def make_plan(board: Board, record: Record, build: Build, *, replace: bool, keep
     ours = set(record.files) - {RECORD}
     foreign = _in_the_way(board, listed, set(hashes), ours)
     strangers = [path for path in foreign if path not in ours]
-    programs = [path for path in send if path in listed and path not in ours and _is_a_program(board, path)]
+    # Also a main.py that was deployed and then edited on the board.
+    untouched = ours - {path for path in AS_SOURCE if record.complete and present.get(path) != record.files.get(path)}
+    programs = [path for path in send if path in listed and path not in untouched and _is_a_program(board, path)]
     if (strangers or programs) and not replace:
         _refuse(strangers, programs)
     plan = Plan(
@@ -170,7 +172,7 @@ def _refuse(strangers: list[str], programs: list[str]) -> None:
         names = ", ".join(strangers[:_SOME]) + (f" and {len(strangers) - _SOME} more" if len(strangers) > _SOME else "")
         reasons.append(f"{names} would be used instead of what is deployed")
     raise KitError(
-        f"{'; '.join(reasons)}, and no deployment put that there — save what you need, then: umqtt deploy --replace",
+        f"{'; '.join(reasons)}, and no deployment put that there so — save what you need, then: umqtt deploy --replace",
         EXIT_DEVICE,
     )
 

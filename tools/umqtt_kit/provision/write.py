@@ -25,7 +25,8 @@ class Provisioned:
     """The result for one board.
 
     port: its name; changed: files that were written; deploy: whether the firmware there lacks modules for these
-    settings; room: about how long the flash keeps readings without a broker, and how long it lasts, as text.
+    settings; room: about how long the flash keeps readings without a broker, and how long it lasts, as text; open:
+    networks without a password.
     """
 
     port: str
@@ -33,9 +34,10 @@ class Provisioned:
     changed: tuple[str, ...]
     deploy: bool
     room: str
+    open: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self) | {"changed": list(self.changed)}
+        return asdict(self) | {"changed": list(self.changed), "open": list(self.open)}
 
 
 def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
@@ -65,6 +67,7 @@ def provision(port: Port, change: Change) -> Provisioned:
         changed,
         record.complete and not needed <= set(record.optional),
         _room(wanted, info, record.version is not None),
+        tuple(ssid for ssid in wanted.settings.get("wifi", ()) if not wanted.secrets.get("wifi", {}).get(ssid)),
     )
 
 
