@@ -2,9 +2,10 @@
 
     homeassistant/sensor/{device_id}/{metric}/config    retained; an empty message withdraws it
 
-There is one message for each metric in the readings so far, also for one that occurred once. A checksum in flash records what the broker holds: a
-description is sent again if it changes or the broker no longer knows this board. The suffix of a metric's name gives
-its unit. Metrics that no longer occur in readings stay described until the setting is switched off.
+There is one message for each metric in the readings so far, also for one that occurred once. A checksum in flash
+records what the broker holds: a description is sent again if it changes or the broker no longer knows this board. The
+suffix of a metric's name gives its unit. Metrics that no longer occur in readings stay described until the setting is
+switched off.
 """
 
 import json
@@ -155,8 +156,8 @@ def _value(value):
 
 
 def _id(text):
-    # Home Assistant allows letters, digits, - and _ in a topic's node and object ids. Other texts get a checksum: pump.7
-    # and pump:7 are two boards.
+    # Home Assistant allows letters, digits, - and _ in a topic's node and object ids. Other texts get a checksum, since
+    # pump.7 and pump:7 are two boards.
     allowed = "".join([c if c.isalpha() or c.isdigit() or c in "-_" else "_" for c in text])
     return allowed if allowed == text else "%s-%08x" % (allowed, crc32(text.encode()) & 0xFFFFFFFF)
 

@@ -55,6 +55,6 @@ def _folder(name: str, must_hold: str) -> Path:
         if (folder / must_hold).is_file():
             return folder
     raise KitError(
-        f"the folder {name} is missing here — try: pip install --force-reinstall '.[kit]', in a checkout of it",
+        f"the folder {name} is missing — in a checkout of the project: pip install --force-reinstall '.[kit]'",
         EXIT_MISSING,
     )

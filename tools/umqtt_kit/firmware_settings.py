@@ -26,7 +26,7 @@ def firmware_module(module_name: str, package: str = "app") -> ModuleType:
     file = firmware_folder() / package / f"{module_name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        remedy = "pip install --force-reinstall '.[kit]', in a checkout of it"
+        remedy = "pip install --force-reinstall '.[kit]', in a checkout of the project"
         raise KitError(f"{file} cannot be loaded — try: {remedy}", EXIT_MISSING)
     module = importlib.util.module_from_spec(spec)
     # Not under the name `app.settings`: the user may have a package of that common name.
