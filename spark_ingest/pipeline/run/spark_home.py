@@ -3,7 +3,8 @@
 Spark loads 20,000 classes before the first micro-batch, and Java verifies each of them. An archive (class data
 sharing, JEP 350) holds verified classes. It works with one Java and one class path only, so SPARK_HOME is a folder in
 the user's cache instead of a new one for each run. Java itself refuses an archive that does not fit, and starts
-without it.
+without it. With an archive, the start to the planned query takes 6.3 instead of 12.3 s of CPU; to make it takes 47 s,
+so it is made once, and not at the end of somebody's first run.
 """
 
 import hashlib
@@ -19,8 +20,8 @@ def spark_home(scratch: Path) -> Path:
 
     It is in the user's cache, or in `scratch` if the cache cannot be written. Unlike the folder that pip installs, it
     lacks ``python/lib/pyspark.zip``, which Spark puts first on its workers' path. Modules in a zip have no
-    bytecode, so each of the seven processes that a query starts would compile all of pyspark again, which delays the
-    first micro-batch by seconds on two cores. Without the zip, they import the installed package.
+    bytecode, so each of the seven processes that a query starts would compile all of pyspark again. Without the zip,
+    they import the installed package: on two cores, the start to the planned query takes 12.3 instead of 15.9 s of CPU.
     """
     import pyspark
 
