@@ -175,8 +175,8 @@ def remove_first_plan_cut_short(checkpoint: Path) -> None:
     """Remove what a kill leaves while Spark writes its first plan; the caller holds the checkpoint's lock.
 
     Spark writes a plan under a hidden name and then renames it. It refuses to plan micro-batch 0 while anything is in
-    the folder of plans, at every start, and has no setting or command that mends that. Without this, the user would have
-    to remove a checkpoint that holds nothing.
+    the folder of plans, at every start, and has no setting or command that mends that. Without this, the user would
+    have to remove a checkpoint that holds nothing.
     """
     plans = checkpoint / "offsets"
     if not any(plans.glob("[!.]*")):
