@@ -12,12 +12,13 @@ from ..location import Location, is_table, open_table, reason
 from ..tables.schemas import SCHEMAS, TIMESTAMP
 from .timeline import US
 
+_GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 _BELOW_GOLD = ("silver", "duplicates", "quarantine")
 WINDOW_COLUMNS = ["device_id", "window_start", "metric", "n", "sum"]
 
 
 class Gold:
-    """The gold tables in `tables` and the tables that Silver reads, each at its newest version.
+    """The gold tables in `tables` that the report shows, and the tables that Silver reads, each at its newest version.
 
     :ivar absent: names of the gold tables that do not exist; they are read as empty.
     :raises UsageError: there is no gold table at all.
@@ -26,11 +27,10 @@ class Gold:
 
     def __init__(self, tables: Location) -> None:
         self._folder = tables
-        names = [name.removeprefix("gold/") for name in SCHEMAS if name.startswith("gold/")]
-        wanted = [*(f"gold/{name}" for name in names), *_BELOW_GOLD]
+        wanted = [*(f"gold/{name}" for name in _GOLD), *_BELOW_GOLD]
         self._tables = {name: opened for name in wanted if (opened := self._open(name)) is not None}
-        self.absent = [name for name in names if f"gold/{name}" not in self._tables]
-        if len(self.absent) < len(names):
+        self.absent = [name for name in _GOLD if f"gold/{name}" not in self._tables]
+        if len(self.absent) < len(_GOLD):
             return
         if "silver" in self._tables:
             raise UsageError(
