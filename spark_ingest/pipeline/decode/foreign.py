@@ -9,7 +9,6 @@ A message may contain several readings. The first without a number has the spool
 if it is one.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, groupby
 from operator import itemgetter
@@ -17,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec import UNSET
 
 from ...decoders.fast_decode import LONGEST_NAME, TS_END
 from ...decoders.fast_fields import FastReader
@@ -29,7 +27,8 @@ from ...decoders.sparkplug import Births, read_alone
 from ...escape import printable
 from ...tables.schemas import READING_SCHEMA, STATUS_SCHEMA
 from ...tables.table import places
-from .record import Owner, metric_maps, quarantine, readings_of, readings_table, without_garbage_collection
+from .fast_readings import FastReadings
+from .record import Owner, quarantine, readings_of, readings_table, without_garbage_collection
 from .shared_names import warn_of_shared_names
 
 FIRST_PLACE = -(1 << 63)
@@ -141,47 +140,6 @@ def _in_doubt(matches: list[Match | None]) -> set[str]:
     return every if any_device else found
 
 
-class _Block(NamedTuple):
-    """Readings that the fast reader of a rule has read, without an identity and texts.
-
-    :ivar matches: the topics of the rule.
-    :ivar rows: of the messages.
-    :ivar of_topic: which of `matches` each message has.
-    :ivar ts: Unix milliseconds.
-    :ivar values: the metrics of all readings, UNSET where one is missing.
-    """
-
-    matches: list[Match]
-    rows: np.ndarray
-    of_topic: np.ndarray
-    ts: list[int | None]
-    values: list[float | None]
-
-    def device_ids(self) -> pa.Array:
-        return pa.array([match.topic.device for match in self.matches], pa.string()).take(pa.array(self.of_topic))
-
-    def metrics(self) -> pa.Array:
-        width = len(self.matches[0].metrics)
-        names = pa.array([name for match in self.matches for name in match.metrics], pa.string())
-        each = (self.of_topic[:, None] * width + np.arange(width)).ravel()
-        values, lengths = self.values, np.full(len(self.rows), width)
-        if UNSET in values:
-            is_there = np.fromiter((value is not UNSET for value in values), bool, len(values))
-            values = [value for value in values if value is not UNSET]
-            each, lengths = each[is_there], is_there.reshape(-1, width).sum(axis=1)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return metric_maps(offsets, names.take(pa.array(each)), values)
-
-    def records(self) -> Iterator[tuple[int, tuple]]:
-        """Yield the row of each reading, and the first six fields of its record."""
-        width = len(self.matches[0].metrics)
-        for i, (row, code) in enumerate(zip(self.rows.tolist(), self.of_topic.tolist(), strict=True)):
-            match = self.matches[code]
-            pairs = zip(match.metrics, self.values[i * width : (i + 1) * width], strict=True)
-            metrics = {name: value for name, value in pairs if value is not UNSET}
-            yield row, (match.topic.device, None, None, self.ts[i], None, metrics)
-
-
 class _Reader:
     """The contents of messages, as far as they are read.
 
@@ -195,7 +153,7 @@ class _Reader:
         self.is_retained: list[bool | None] = messages["retain"].to_pylist()
         # A record stands for a message that contains nothing else, as most do.
         self._contents: dict[int, _Message | Record] = {}
-        self._blocks: list[_Block] = []
+        self._fast: list[FastReadings] = []
         self._in_doubt = in_doubt
         self._rules: dict[int, str] = {}
 
@@ -229,7 +187,7 @@ class _Reader:
             self.read(topics[i][0], rows[list(some)].tolist())
         read = np.delete(rows, left), np.delete(of_topic, left)
         if len(ts):
-            self._blocks.append(_Block([match for match, _ in topics], *read, ts, values))
+            self._fast.append(FastReadings([match for match, _ in topics], *read, ts, values))
 
     def read_sparkplug(self, rows: list[tuple[int, Match]], births: Births) -> None:
         """Read the messages of nodes in the order in which they came, across all of their topics."""
@@ -302,7 +260,7 @@ class _Reader:
                 unnumbered += [(row, record) for record in placed]
                 refused += [(row, content)] if content.reasons else []
                 status += [(row, content.status)] if content.status else []
-        ignored = len(self._payloads) - len(self._contents) - sum(len(block.rows) for block in self._blocks)
+        ignored = len(self._payloads) - len(self._contents) - sum(len(some.rows) for some in self._fast)
         self._warn([*numbered, *unnumbered])
         return (
             self._readings(numbered),
@@ -320,10 +278,10 @@ class _Reader:
     def _warn(self, records: list[tuple[int, Record]]) -> None:
         """Report metrics that two topics of one device write, unless no rule is in doubt."""
         found: list[tuple[int, tuple]] = [(row, record) for row, record in records if row in self._rules]
-        for block in self._blocks:
-            if block.matches[0].rule in self._in_doubt:
-                self._rules |= dict.fromkeys(block.rows.tolist(), block.matches[0].rule)
-                found += block.records()
+        for some in self._fast:
+            if some.matches[0].rule in self._in_doubt:
+                self._rules |= dict.fromkeys(some.rows.tolist(), some.matches[0].rule)
+                found += some.records()
         if found:
             warn_of_shared_names(self._messages, self._rules, found)
 
@@ -339,7 +297,7 @@ class _Reader:
     def _placed(self, records: list[tuple[int, Record]], extra: dict[int, int]) -> pa.Table:
         """Return readings without an identity with the boot and seq that their place gives them.
 
-        :param records: those that are in no block.
+        :param records: those that the fast readers have not read.
         :param extra: index in `records` of those that are not the first of their message, and their number in it.
         """
         rows = np.array([row for row, _ in records], np.int64)
@@ -351,19 +309,19 @@ class _Reader:
                 spools[index] = f"{spools[index]}#{number}"
             boots = pa.chunked_array([pa.array(spools, pa.string())])
         readings = readings.set_column(READING_SCHEMA.get_field_index("boot"), READING_SCHEMA.field("boot"), boots)
-        if self._blocks:
-            parts = [readings, *(self._block(block) for block in self._blocks)]
-            rows = np.concatenate([rows, *(block.rows for block in self._blocks)])
+        if self._fast:
+            parts = [readings, *(self._fast_table(some) for some in self._fast)]
+            rows = np.concatenate([rows, *(some.rows for some in self._fast)])
             readings = pa.concat_tables(parts).combine_chunks()
             if (np.diff(rows) < 0).any():
                 readings = readings.take(pa.array(np.argsort(rows, kind="stable")))
         seq = pa.array(places(readings) + FIRST_PLACE)
         return readings.set_column(READING_SCHEMA.get_field_index("seq"), READING_SCHEMA.field("seq"), seq)
 
-    def _block(self, block: "_Block") -> pa.Table:
-        payloads, messages = [self._payloads[row] for row in block.rows.tolist()], self._rows(block.rows)
-        columns = {"device_id": block.device_ids(), "boot": messages["spool"].combine_chunks()}
-        return readings_of(columns, block.ts, block.metrics(), payloads, messages)
+    def _fast_table(self, some: FastReadings) -> pa.Table:
+        payloads, messages = [self._payloads[row] for row in some.rows.tolist()], self._rows(some.rows)
+        columns = {"device_id": some.device_ids(), "boot": messages["spool"].combine_chunks()}
+        return readings_of(columns, some.ts, some.metrics(), payloads, messages)
 
     def _status(self, status: list[tuple[int, tuple[str, Status]]]) -> pa.Table:
         messages = self._rows([row for row, _ in status]).to_pylist()
