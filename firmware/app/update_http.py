@@ -10,6 +10,7 @@ from umqtt_robust.servers import parse_url
 
 _LONGEST_HEAD = 2048
 _PIECE = 256
+_WANTED = "url must be like http://host:port/folder/"
 
 
 def parse(url, transports):
@@ -17,9 +18,9 @@ def parse(url, transports):
     try:
         scheme, host, port, path = parse_url(url)
     except InvalidArgument:
-        scheme = ""
+        raise CommandError(_WANTED) from None
     if scheme not in ("http", "https"):
-        raise CommandError("url must be like http://host:port/folder/")
+        raise CommandError(_WANTED)
     if path[-1] != "/":
         path += "/"
     if scheme == "https":
