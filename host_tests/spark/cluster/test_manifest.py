@@ -1,4 +1,4 @@
-"""The Compose file's commands, run as processes: a spool is copied to an S3 server, where a Spark cluster reads it.
+"""The Compose file's command of Spark, run as a process: a cluster reads the spool and fills tables on an S3 server.
 
 The S3 server and Spark's processes get their secrets from files, as the containers do.
 """
@@ -14,7 +14,6 @@ from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, use
 from spark_helpers import SPARK_LIMIT_S
 from standalone import Cluster
 from test_cluster import java, publish_all, small
-from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.location import located
 from spark_ingest.tables import identities
@@ -34,7 +33,7 @@ __all__ = ["java"]
 @pytest.mark.tier(3)  # a Spark cluster of its own; test_cluster.py has one too
 @pytest.mark.timeout(900)
 def test_the_chain_of_the_compose_file_fills_tables_in_an_object_store(tmp_path: Path, monkeypatch):
-    """Planted: the master has another secret; ingest reads another prefix than the copier writes."""
+    """Planted: the master has another secret; ingest reads another folder than the collector writes."""
     made = publish_all(tmp_path / "spool" / "collector")
     conf, credentials = tmp_path / "conf", tmp_path / "credentials"
     for folder in (conf, tmp_path / "java"):
@@ -50,29 +49,24 @@ def test_the_chain_of_the_compose_file_fills_tables_in_an_object_store(tmp_path:
         with Cluster(tmp_path / "cluster") as cluster:
             here = {
                 "spark://spark:7077": cluster.url,
-                "/spool": str(tmp_path / "spool"),
+                "=/spool": f"={tmp_path / 'spool'}",
                 "=/checkpoint": f"={tmp_path / 'checkpoint'}",
             }
 
-            def run(service: str, *more: str) -> str:
-                command = list(SERVICES[service]["command"])
-                for there, place in here.items():
-                    command = [
-                        one.replace(there, place) if one.startswith(("/", "--m", "--c")) else one for one in command
-                    ]
-                ended = subprocess.run(
-                    [*UMQTT, *command, "--once", *more],
-                    cwd=tmp_path,
-                    env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-                    capture_output=True,
-                    text=True,
-                    timeout=SPARK_LIMIT_S if more else WAIT_LIMIT_S,
-                    check=False,
-                )
-                assert ended.returncode == 0, ended.stdout + ended.stderr
-                return ended.stdout + ended.stderr
-
-            said = run("copier") + run("ingest", *small(tmp_path / "java"))
+            command = list(SERVICES["ingest"]["command"])
+            for there, place in here.items():
+                command = [one.replace(there, place) for one in command]
+            ended = subprocess.run(
+                [*UMQTT, *command, "--once", *small(tmp_path / "java")],
+                cwd=tmp_path,
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+                capture_output=True,
+                text=True,
+                timeout=SPARK_LIMIT_S,
+                check=False,
+            )
+            said = ended.stdout + ended.stderr
+            assert ended.returncode == 0, said
         tables = next(one for one in SERVICES["ingest"]["command"] if one.startswith("--tables=")).split("=")[1]
         rows = list(identities(located(tables)))
     assert set(rows) == made and len(rows) == len(made), "0 lost, 0 duplicated"
