@@ -193,6 +193,8 @@ def sock_modes():
             one.check_msg()
         change()
         one.ping()
+        change()
+        assert one.wait_msg() is None  # PINGRESP
     assert got == [(b"compat/modes", b"x"), (b"compat/modes", b"y")] * 2, got
     one.disconnect()
 
