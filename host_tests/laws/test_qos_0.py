@@ -116,7 +116,7 @@ class Lived:
             payload = bytes((97 + rng.below(26),)) * _SIZES[rng.below(len(_SIZES))]
             if rng.below(4) == 0:
                 payload = bytearray(payload) if rng.below(2) else payload.decode()
-            self.found.append(client.publish(topic, payload, rng.below(8) == 0, rng.below(8) == 0))
+            self.found.append(client.publish(topic, payload, int(rng.below(8) == 0), rng.below(8) == 0))
         elif what == 7:
             client.subscribe(b"in/%d" % rng.below(3), rng.below(2))
         elif what == 8:  # an acknowledgement waits in the send buffer, unless the link takes it
