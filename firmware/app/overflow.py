@@ -20,6 +20,7 @@ from app.modules import once
 from umqtt_robust.errors import OutboxFull, StoreError
 
 BLOCK = 4096
+_EEXIST = 17
 _ENOSPC = 28
 LEAST_FREE = 16  # blocks of flash, for settings and commands
 _SHORT = 0x8000
@@ -48,15 +49,20 @@ def keep(telemetry, record):
     while True:
         try:
             data = None
-            if files[_FIRST] != files[_END]:
+            number = files[_END]
+            if files[_FIRST] != number:
                 data = _shortened(files, record)
-            if data is None or os.stat(_name(files, files[_END] - 1))[6] + _HEAD_BYTES + len(data) > BLOCK:
-                _begin_file(telemetry)
+            if data is None or os.stat(_name(files, number - 1))[6] + _HEAD_BYTES + len(data) > BLOCK:
+                _prepare_file(telemetry)
                 data = record
+            else:
+                number -= 1
             short = 0 if data is record else _SHORT
-            with open(_name(files, files[_END] - 1), "ab") as file:
+            # "wb": an attempt to make the file may have failed before.
+            with open(_name(files, number), "wb" if number == files[_END] else "ab") as file:
                 file.write(pack(_HEAD, len(data) | short, crc32(data)) + data)
                 file.flush()  # on the unix port: fsync
+            files[_END] = number + 1
             return
         except OSError as error:
             if error.errno != _ENOSPC:
@@ -138,16 +144,16 @@ def hand_on(telemetry):
             _take(telemetry, telemetry.publish)
 
 
-def _begin_file(telemetry):
+def _prepare_file(telemetry):
     files = telemetry.files
     if files[_FIRST] == files[_END]:
         try:
             os.mkdir(files[0])
-        except OSError:
-            pass  # it exists; if it cannot be made, open() fails and says why
+        except OSError as error:
+            if error.errno != _EEXIST:
+                raise
     elif once("room", "free", files[0]) < LEAST_FREE:
         _drop_oldest(telemetry)
-    files[_END] += 1
 
 
 def _drop_oldest(telemetry):

@@ -161,6 +161,69 @@ def test_a_full_flash_drops_the_oldest_readings_and_notes_them():
         equal(board.log.records[-1][2]["dropped_seq"], [[0, board.telemetry.dropped - 1]])
 
 
+def _fill(name):
+    """Fill the flash; return the name."""
+    piece = 4096
+    while piece:
+        try:
+            with open(name, "ab") as file:
+                file.write(bytes(piece))
+        except OSError:
+            piece //= 4
+    return name
+
+
+def test_a_flash_full_of_other_files_costs_the_readings_that_do_not_fit():
+    # Planted: a file that could not be made counts as one that holds readings; a folder that could not be made is an
+    # error.
+    for has_folder in (False, True):
+        with PowerCutFlash("esp32", 64), _ShortFiles():
+            board = _Board("/flash", _Client(32), Rng(15))
+            if has_folder:
+                os.mkdir("/flash" + _FOLDER)
+            for waiting in (0, 7):
+                for _ in range(waiting):
+                    board.step()
+                before = board.telemetry.seq
+                name = _fill("/flash/other")
+                for _ in range(5):
+                    board.step()
+                os.remove(name)
+                assert board.telemetry.dropped
+                for _ in range(5):
+                    board.step()
+                equal(board.telemetry.seq, before + 10)
+            board = _Board("/flash", _Client(), Rng(16))
+            board.drain()
+            equal(board.gaps.unreadable, 0)
+            noted = [seq for first, last in board.gaps._gaps[fakes.identity().boot] for seq in range(first, last + 1)]
+            equal(sorted(set(board.arrived() + noted)), list(range(27)))
+
+
+def test_a_file_for_which_there_was_no_memory_is_made_for_the_next_reading():
+    if not hasattr(os, "ilistdir"):
+        skip("littlefs is in MicroPython only")
+    with PowerCutFlash("esp32"), _ShortFiles():
+        board = _Board("/flash", _Client(32), Rng(17))
+        real = open
+
+        def fails(name, mode="r"):
+            if mode != "rb":
+                raise MemoryError
+            return real(name, mode)
+
+        for waiting in (0, 30):
+            for _ in range(waiting):
+                board.step()
+            overflow.open = fails
+            for _ in range(12):  # one of them needs a new file
+                raises(MemoryError, board.telemetry._take, 0)
+            overflow.open = real
+            board.step()
+        board.drain()
+        equal(len(board.arrived()), 32)
+
+
 def test_a_failing_flash_ends_the_use_of_the_outbox_in_flash():
     with PowerCutFlash("esp32") as flash:
         board = _Board("/flash", _Client(32), Rng(10))
