@@ -85,6 +85,13 @@ def _shortened(files, record):
     return b",".join([b"" if new == old else new for new, old in zip(numbers, first_numbers)])
 
 
+def shortened_bytes(record):
+    """Return about how many bytes are kept of a JSON record behind a file's first one."""
+    metrics = _split(record[record.find(b'"m":') :])[1]
+    # The commas; 28: seq, ts and up, which become longer. Other numbers, of id and boot, are the same in all.
+    return len(_split(record)[1]) + 28 + sum([len(number) for number in metrics])
+
+
 def _split(record):
     # Returns the parts of a record between its numbers, and the numbers. A record begins and ends with such a part.
     parts = ([], [])
@@ -95,6 +102,8 @@ def _split(record):
             begin = i
             is_number = 1 - is_number
     parts[is_number].append(record[begin:])
+    if is_number:  # in CBOR
+        parts[0].append(b"")
     return parts
 
 

@@ -6,7 +6,7 @@ import sys
 # Blocks that overflow.py leaves free, and that an outbox with 64 messages may take.
 _NOT_FOR_READINGS = 32
 _BLOCK = 4096
-_HEAD_BYTES = 6  # of a reading; numbers are about a third of its record
+_HEAD_BYTES = 6  # of a reading
 # Erases for 1000 readings that are acknowledged soon, by the bytes that the flash programs at once: host_tests/flash
 # measures them (docs/flash.md). Each block stands 100,000 (the data sheets of the usual flashes).
 ERASES_PER_1000 = {32: 91, 256: 125}
@@ -24,12 +24,13 @@ def free(folder):
     return count if 0 <= count <= total else 0
 
 
-def room(free_blocks, program_size, record_bytes, interval_ms, outbox):
+def room(free_blocks, program_size, reading_bytes, interval_ms, outbox):
     """Return (hours of readings that fit into the flash, years until it is worn out while a broker takes them).
 
-    free_blocks: of the file system, without the outbox's; outbox: the setting.
+    free_blocks: of the file system, without the outbox's; reading_bytes: what overflow.py keeps of a reading; outbox:
+    the setting.
     """
-    in_block = _BLOCK // (record_bytes // 3 + _HEAD_BYTES)
+    in_block = _BLOCK // (reading_bytes + _HEAD_BYTES)
     readings = outbox or max(0, free_blocks - _NOT_FOR_READINGS) * in_block
     hours_until_worn = ENDURANCE * free_blocks * 1000 / ERASES_PER_1000[program_size] * interval_ms / _MS_PER_HOUR
     return readings * interval_ms / _MS_PER_HOUR, hours_until_worn / _HOURS_PER_YEAR
@@ -43,9 +44,16 @@ def describe(hours, years):
 def tell(board):
     """Say in log and status for how long the flash keeps the readings of this board."""
     telemetry = board.telemetry
-    record_bytes = len(telemetry.encode(board.clock.uptime_ms(), telemetry.metrics))
+    settings = board.settings
+    record = telemetry.encode(board.clock.uptime_ms(), telemetry.metrics)
+    reading_bytes = len(record)
+    # CBOR has no digits; and each wake of an RP2 is a boot, whose random bits are in the reading: these are kept whole.
+    if settings["encoding"] == "json" and not (sys.platform == "rp2" and settings["sleep_s"]):
+        from app.modules import once  # the host has no package app
+
+        reading_bytes = once("overflow", "shortened_bytes", record)
     free_blocks = free(board.state_folder)
     program_size = 256 if sys.platform == "rp2" else 32
-    hours, years = room(free_blocks, program_size, record_bytes, telemetry.interval_ms, board.settings["outbox"])
+    hours, years = room(free_blocks, program_size, reading_bytes, telemetry.interval_ms, settings["outbox"])
     board.log.report("info", describe(hours, years))
     board.status.extra.update((("room_h", round(hours, 1)), ("flash_years", round(years, 1))))

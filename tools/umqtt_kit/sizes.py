@@ -202,7 +202,7 @@ class FileSizes:
 
 def room_and_years(interval_ms: int, program_size: int, blocks: int, outbox: int | None = None) -> tuple[float, float]:
     """Return (hours without a broker for which `blocks` free blocks keep readings, years until they are worn out)."""
-    return firmware_module("room").room(blocks, program_size, RECORD_BYTES, interval_ms, outbox)
+    return firmware_module("room").room(blocks, program_size, RECORD_BYTES // 3, interval_ms, outbox)
 
 
 def measure_files(board: str, interval_ms: int | None = None) -> FileSizes:
