@@ -30,6 +30,34 @@ def encode(value):
     return b"".join(parts)
 
 
+def ids(record):
+    """Return a dict with the boot and the seq of a record (bytes) that encode() has made."""
+    found = {}
+    at = 1
+    for _ in range(record[0] & 31):
+        name, at = _item(record, at)
+        found[name], at = _item(record, at)
+    return found
+
+
+def _item(data, at):
+    # Returns a text or the number of a head, and the position after it.
+    kind, number = data[at] >> 5, data[at] & 31
+    at += 1
+    if kind == 7:
+        return None, at + (1 << number - 24 if number > 25 else 0)
+    if number >= 24:
+        size = 1 << number - 24
+        number = int.from_bytes(data[at : at + size], "big")
+        at += size
+    if kind == 3:
+        return data[at : at + number].decode(), at + number
+    if kind == 5:
+        for _ in range(2 * number):
+            at = _item(data, at)[1]
+    return number, at
+
+
 def _head(kind, number):
     # RFC 8949, 3: the major type, and its number in the fewest bytes that hold it.
     if number < 24:

@@ -10,11 +10,14 @@ forgetting leads to a second announcement. The note is one small file, written o
 import json
 import os
 
+from app.modules import once
+
 # Further gaps of a boot are merged into its last one: announcing too much is better than forgetting some.
 _MOST_GAPS = 8
 _MOST_BOOTS = 4  # for a further boot, the oldest one is announced and forgotten
 _TELEMETRY = b"/telemetry"
 _LOG = b"/log"
+_CBOR_MAP = b"\xa0"
 _QUARANTINED = 5  # of umqtt_robust.policy
 
 
@@ -49,7 +52,10 @@ class Gaps:
             self.unreadable += 1
             return
         try:
-            record = json.loads(payload) if topic.endswith((_TELEMETRY, _LOG)) else {}
+            if topic.endswith(_TELEMETRY) and payload[:1] >= _CBOR_MAP:
+                record = once("cbor", "ids", payload)
+            else:
+                record = json.loads(payload) if topic.endswith((_TELEMETRY, _LOG)) else {}
         except ValueError:
             record = {}
         if "seq" in record and "boot" in record:

@@ -4,6 +4,7 @@ import json
 import os
 
 import _app_fakes as fakes
+from app.cbor import encode
 from app.gaps import Gaps, add_to_gaps
 from app.telemetry import Telemetry
 from umqtt_testkit.portable import Clock, Rng, equal, new_path
@@ -86,6 +87,18 @@ def test_what_the_client_drops_is_known_by_its_payload_also_from_an_earlier_boot
             gaps.step(client, 100)
         equal((_announced(log, _BEFORE), _announced(log)), ([3, 4, 5], [0]))
         equal(file.exists(), False)
+
+
+def test_a_dropped_record_in_cbor_is_noted_too():
+    # Planted: a record that is no JSON is taken for another message.
+    many = {"m%d" % i: i for i in range(30)}
+    many.update((("seq", 5), ("low", -70000), ("c", 21.37), ("half", 0.5), ("none", None), ("on", True)))
+    with _File() as file:
+        gaps = file.gaps()
+        for seq in (0, 24, 300, 70000, 1 << 33):
+            record = {"v": 1, "id": "pump-7", "boot": _BEFORE, "ts": None, "up": 1 << 40, "m": many, "seq": seq}
+            gaps.on_dropped(1, _TELEMETRY, encode(record), FULL)
+        equal(file.gaps()._gaps, {_BEFORE: [[0, 0], [24, 24], [300, 300], [70000, 70000], [1 << 33, 1 << 33]]})
 
 
 def test_a_gap_is_in_flash_before_the_client_forgets_the_reading():
