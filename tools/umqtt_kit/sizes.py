@@ -200,9 +200,14 @@ class FileSizes:
     years: float
 
 
-def room_and_years(interval_ms: int, program_size: int, blocks: int, outbox: int | None = None) -> tuple[float, float]:
-    """Return (hours without a broker for which `blocks` free blocks keep readings, years until they are worn out)."""
-    return firmware_module("room").room(blocks, program_size, RECORD_BYTES // 3, interval_ms, outbox)
+def room_and_years(
+    interval_ms: int, program_size: int, blocks: int, outbox: int | None = None, reading_bytes: int = RECORD_BYTES // 3
+) -> tuple[float, float]:
+    """Return (hours without a broker for which `blocks` free blocks keep readings, years until they are worn out).
+
+    reading_bytes: what the firmware keeps of a reading; by default, the numbers of a record.
+    """
+    return firmware_module("room").room(blocks, program_size, reading_bytes, interval_ms, outbox)
 
 
 def measure_files(board: str, interval_ms: int | None = None) -> FileSizes:

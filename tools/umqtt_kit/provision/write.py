@@ -17,7 +17,7 @@ from umqtt_kit.device.guess import check_network
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import firmware_module, settings_module
 from umqtt_kit.provision.values import Change, Target, target
-from umqtt_kit.sizes import PROGRAM_BLOCKS, room_and_years
+from umqtt_kit.sizes import PROGRAM_BLOCKS, RECORD_BYTES, room_and_years
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,10 @@ def _room(wanted: Target, info: Info, deployed: bool) -> str:
     blocks = info.flash_free // 4096 - (0 if deployed else PROGRAM_BLOCKS)
     interval_ms = settings["sleep_s"] * 1000 or settings["interval_ms"]
     program_size = 256 if info.platform == "rp2" else 32
-    hours, years = room_and_years(interval_ms, program_size, max(0, blocks), settings["outbox"])
+    # As in room.tell() of the firmware.
+    whole = settings["encoding"] == "cbor" or (info.platform == "rp2" and settings["sleep_s"] > 0)
+    kept = RECORD_BYTES if whole else RECORD_BYTES // 3
+    hours, years = room_and_years(interval_ms, program_size, max(0, blocks), settings["outbox"], kept)
     return firmware_module("room").describe(hours, years)
 
 
