@@ -8,8 +8,9 @@ holds some 40 readings; the outbox, with a file for each message, puts 2.5 there
 closed, so littlefs copies the block: a power cut leaves the file with the reading or without it.
 
 Once a reading waits here, the next ones follow it, and the outbox takes them in order (Telemetry). If the flash is
-full, the oldest file is dropped, and its readings are noted as gaps. After a power cut while a file is handed on, its
-readings may be sent twice, with the same boot and seq.
+full, the oldest file is dropped, and its readings are noted as gaps. After a restart while a file is handed on, its
+readings may be sent twice, with the same boot and seq. A board that sleeps meanwhile calls it N-T: T of its bytes are
+done.
 """
 
 import os
@@ -33,11 +34,25 @@ _HEAD_BYTES = 6
 
 def find(folder):
     """Return Telemetry.files: [folder, first file, the one after the last, bytes of the first that were handed on]."""
+    taken = 0
+    numbers = []
     try:
-        numbers = [int(entry[0]) for entry in os.ilistdir(folder)]
+        names = [entry[0] for entry in os.ilistdir(folder)]
+        for name in names:
+            number, _, at = name.partition("-")
+            numbers.append(int(number))
+            if at:
+                taken = int(at)
+                os.rename("%s/%s" % (folder, name), "%s/%s" % (folder, number))
     except OSError:
-        numbers = ()  # there is no such folder yet
-    return [folder, min(numbers), max(numbers) + 1, 0] if numbers else [folder, 0, 0, 0]
+        pass  # there is no such folder yet; or the flash fails, which the next use of it will tell
+    return [folder, min(numbers), max(numbers) + 1, taken] if numbers else [folder, 0, 0, 0]
+
+
+def note_taken(files):
+    """Keep in flash how much of the first file was handed on, for the next boot. Raises OSError."""
+    name = _name(files, files[_FIRST])
+    os.rename(name, "%s-%d" % (name, files[_TAKEN]))
 
 
 def keep(telemetry, record):

@@ -16,6 +16,8 @@ from struct import calcsize, pack, unpack
 
 import startup
 
+from app.modules import once
+
 # Magic, boot count, random bits, seq, uptime in ms, Unix ms at boot (-1: not known).
 _FORMAT = "<4sI8sIqq"
 _MAGIC = b"umq1"
@@ -112,6 +114,13 @@ class Sleeper:
             board.boots.mark(startup.INTERRUPTED)
         except OSError:
             pass  # at worst it counts as a failure
+        files = board.telemetry.waits() and board.telemetry.files
+        if files and files[3]:
+            # Otherwise a slow link would carry the same readings at each wake.
+            try:
+                once("overflow", "note_taken", files)
+            except (OSError, MemoryError):
+                pass  # they are sent twice
         uptime_ms, unix_ms_at_boot = board.clock.state()
         remember(
             board.identity.boot_count,

@@ -280,6 +280,81 @@ def test_what_waits_goes_out_after_outbox_was_set():
         equal(board.arrived(), list(range(50)))
 
 
+class _SlowLink(_Client):
+    """A client whose link takes 20 messages at each wake, and then no more; the outbox stays."""
+
+    connected = subscribed = True
+    received = left = 0
+    inbound = None
+    closed = False
+
+    def step(self):
+        while self.left and self.pending:
+            self.left -= 1
+            self.pending -= 1
+
+    def disconnect(self):
+        self.closed = True
+
+
+class _Sleepy:
+    """What app.sleep needs of the other parts of a board: nothing is in its way."""
+
+    on_trial = trial = update = asked = busy = False
+    boot_count, random_bits = 1, bytes(8)
+
+    def keep(self, *arguments, **more):
+        pass
+
+    mark = off = say = step = keep
+
+
+class _Asleep(Exception):
+    pass
+
+
+def test_a_sleeping_board_gets_on_with_what_waits_however_little_each_wake_delivers():
+    # Planted: it is forgotten at each sleep how much of a file was handed on.
+    from app import sleep
+
+    if not hasattr(os, "ilistdir"):
+        skip("littlefs is in MicroPython only")
+
+    def fall_asleep(ms):
+        raise _Asleep
+
+    deepsleep, sleep._deepsleep = sleep._deepsleep, fall_asleep
+    try:
+        with PowerCutFlash("esp32", 64), _ShortFiles():
+            overflow.BLOCK = 4096
+            client = _SlowLink(32)
+            board = _Board("/flash", client, Rng(20))
+            for _ in range(150):
+                board.step()
+            for wake in range(150, 170):
+                client.left, client.closed = 20, False
+                board = _Board("/flash", client, Rng(wake))
+                board.update = board.trial = None
+                board.boots = board.restart = board.commands = board.status = board.wifi = board.identity = _Sleepy()
+                board.log.step = _Sleepy().step
+                board.clock, board.settings = board.telemetry._clock, {"sleep_s": 60}
+                board.telemetry.seq = wake
+                sleeper = sleep.Sleeper(board)
+                try:
+                    while True:
+                        board.telemetry.step()
+                        client.step()
+                        sleeper.step()
+                        board.ticks.advance(50)
+                except _Asleep:
+                    pass
+            board.client.left = 1000
+            board.drain()
+            equal(board.arrived(), list(range(170)))
+    finally:
+        sleep._deepsleep = deepsleep
+
+
 def test_room_and_years_of_the_flash():
     # 95 blocks for readings, 38 readings a block, one a minute; wear as in docs/flash.md.
     hours, years = room.room(127, 256, 100, 60_000, None)
