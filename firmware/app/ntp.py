@@ -158,7 +158,7 @@ class Ntp:
         self._end_lookup()
         if self._silent >= _RESOLVE_AFTER:
             self._silent = 0
-            self.address = None
+            self._leave()
         self._next_ms = self.clock.uptime_ms() + self._pause_ms
         wait = self._pause_ms
         self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)
