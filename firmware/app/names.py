@@ -124,6 +124,7 @@ class ByName:
         self._board = board
         self._factory = factory
         self.failures = 0  # look-ups in a row
+        self.turn = 0  # which of the name's addresses is next
 
     def __call__(self, host, port, path):
         servers = is_name(host) and self._board.wifi.name_servers()
@@ -163,7 +164,9 @@ class _Connection:
             if not addresses:
                 return False
             self._by_name.failures = 0
-            entry = socket.getaddrinfo(addresses[0], port, 0, _STREAM)[0]
+            address = addresses[self._by_name.turn % len(addresses)]
+            self._by_name.turn += 1
+            entry = socket.getaddrinfo(address, port, 0, _STREAM)[0]
         except OSError:
             self._by_name.failures += 1
             entry = good_addresses.get((host, port), (None,))[0]

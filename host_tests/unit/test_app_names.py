@@ -237,6 +237,23 @@ def test_the_address_is_connected_to_and_tried_first_the_next_time():
         equal(world.port.asked, 0)
 
 
+def test_each_address_of_a_broker_is_tried():
+    # Planted: the first address of each answer is.
+    tried = set()
+
+    def connect(host, port, path):
+        tried.add(str(transport.good_addresses[host, port][0][-1]))
+        return names.TCP(host, port)  # nobody listens there
+
+    with World(lambda query: _response(query, [(1, bytes([127, 0, 0, 1])), (1, bytes([127, 0, 0, 2]))])) as world:
+        world.client.servers[0] = (ByName(world, connect),) + world.client.servers[0][1:]
+        for _ in range(200):
+            world.server.serve()
+            world.client.tick()
+            world.ticks.advance(50)
+        equal((len(tried), world.port.asked), (2, 0), tried)
+
+
 def test_a_name_that_dns_cannot_have_is_an_error_of_the_network():
     """Planted: the name is encoded as it is; its ValueError ends the application."""
     for host in ("a" * 64 + ".example", "a" * 300 + ".example", "broker..example"):
