@@ -13,6 +13,7 @@ readings may be sent twice, with the same boot and seq. A board that sleeps mean
 done.
 """
 
+import json
 import os
 from binascii import crc32
 from struct import pack, unpack
@@ -165,7 +166,18 @@ def hand_on(telemetry):
     for _ in range(_HAND_ON):
         # A small `outbox` may have been set since.
         if telemetry.waits() and 2 * client.pending < client.outbox.store.slots:
-            _take(telemetry, telemetry.publish)
+            _take(telemetry, lambda record: telemetry.publish(record, _topic(telemetry.topic, record)))
+
+
+def _topic(own, record):
+    # Returns the topic of a record: that of its device id, which may have been changed since, as in the outbox.
+    fleet, device_id, leaf = own.split(b"/")
+    size = len(device_id)
+    in_cbor = bytes((size | 0x60,) if size < 24 else (0x78, size)) + device_id
+    if b'"id":"%s"' % device_id in record or b"bid" + in_cbor in record:
+        return own
+    found = json.loads(record) if record[:1] == b"{" else once("cbor", "ids", record)
+    return b"%s/%s/%s" % (fleet, found["id"].encode(), leaf)
 
 
 def _prepare_file(telemetry):

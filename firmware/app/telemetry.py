@@ -129,9 +129,10 @@ class Telemetry:
         """Return True if readings wait for the outbox."""
         return self.files and self.files[1] != self.files[2]
 
-    def publish(self, record):
+    def publish(self, record, topic=None):
         """Put the record of a reading into the outbox. Raises OutboxFull and StoreError."""
-        packet_id = self.client.publish(self.topic, record, qos=self.qos, expires_in=self.expires_s * 1000 or None)
+        expires_in = self.expires_s * 1000 or None
+        packet_id = self.client.publish(topic or self.topic, record, qos=self.qos, expires_in=expires_in)
         if not self.first_id:
             self.first_id = packet_id
 
