@@ -144,6 +144,10 @@ def test_certificates_that_expire_soon_are_warned_of(tmp_path: Path):
             (tls[days],) = certificates(Access((address,), ca=(tmp_path / "ca.pem").read_bytes()))
     assert (tls[20].state, tls[90].state) == ("warn", "ok") and tls[20].remedy
     assert list(certificates(Access(("mqtt://127.0.0.1:1",)))) == []
+    # Planted: a damaged file ends doctor with a traceback.
+    damaged = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    (unreadable,) = certificates(Access(("mqtt://127.0.0.1:1",), ca=damaged))
+    assert unreadable.state == "warn"
 
 
 def test_only_the_network_at_fault_is_exit_code_4_and_files_at_fault_5(cable: Cable):

@@ -362,7 +362,11 @@ def certificates(access: Access) -> Iterator[Finding]:
             # The check of the broker has told what else is wrong.
             with contextlib.suppress(OSError):
                 pems.append(ssl.get_server_certificate((host, port), timeout=_CONNECT_WITHIN_S).encode())
-    ends = [one.not_valid_after_utc for pem in pems for one in x509.load_pem_x509_certificates(pem)]
+    try:
+        ends = [one.not_valid_after_utc for pem in pems for one in x509.load_pem_x509_certificates(pem)]
+    except ValueError:
+        yield Finding("certificates", WARN, "a file of the board holds none that can be read", "umqtt provision")
+        return
     if ends:
         soon = min(ends) < datetime.datetime.now(datetime.UTC) + datetime.timedelta(_EXPIRES_SOON_DAYS)
         text = f"the first to expire is valid until {min(ends):%Y-%m-%d}"
