@@ -35,19 +35,21 @@ _HEAD_BYTES = 6
 
 def find(folder):
     """Return Telemetry.files: [folder, first file, the one after the last, bytes of the first that were handed on]."""
-    taken = 0
-    numbers = []
+    first = end = taken = 0
+    # No list of the names: there may be hundreds, and the heap is never as full as at a boot.
     try:
-        names = [entry[0] for entry in os.ilistdir(folder)]
-        for name in names:
-            number, _, at = name.partition("-")
-            numbers.append(int(number))
+        for entry in os.ilistdir(folder):
+            number, _, at = entry[0].partition("-")
+            number = int(number)
             if at:
                 taken = int(at)
-                os.rename("%s/%s" % (folder, name), "%s/%s" % (folder, number))
+            first = min(first, number) if end else number
+            end = max(end, number + 1)
+        if taken:
+            os.rename("%s/%d-%d" % (folder, first, taken), "%s/%d" % (folder, first))
     except OSError:
         pass  # there is no such folder yet; or the flash fails, which the next use of it will tell
-    return [folder, min(numbers), max(numbers) + 1, taken] if numbers else [folder, 0, 0, 0]
+    return [folder, first, end, taken]
 
 
 def note_taken(files):

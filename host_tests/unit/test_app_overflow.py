@@ -1,5 +1,6 @@
 """Readings that wait in flash beside the outbox: none is lost at a power cut, and what a full flash drops is noted."""
 
+import gc
 import json
 import os
 
@@ -370,6 +371,29 @@ def test_readings_of_an_earlier_device_id_go_on_its_topic():
             _Board("/flash", client, Rng(22), encoding, "pump-7").drain()
             topics = [one[0].decode() for one in client.published]
             equal(topics, ["fleet/%s/telemetry" % device_id for device_id in before for _ in range(3)], encoding)
+
+
+def test_at_a_boot_hundreds_of_files_take_no_more_memory_than_ten():
+    # A list of them was more than the smallest heaps have at that moment: boards restarted for ever. Planted: a list.
+    if not hasattr(gc, "mem_alloc"):
+        skip("CPython does not tell what its heap holds")
+    used = []
+
+    class Os:
+        @staticmethod
+        def ilistdir(folder):
+            for i in range(400):
+                if i in (10, 399):
+                    gc.collect()
+                    used.append(gc.mem_alloc())
+                yield "%d" % (1000 + i), 0x8000, 0, 4096
+
+    overflow.os = Os
+    try:
+        equal(overflow.find("later"), ["later", 1000, 1400, 0])
+    finally:
+        overflow.os = os
+    assert used[1] - used[0] < 512, used
 
 
 def test_room_and_years_of_the_flash():
