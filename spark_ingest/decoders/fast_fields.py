@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import UNSET
 
-from .fast_decode import EXACT_END
+from .fast_decode import EXACT_END, TS_END
 from .names import split_path
 from .reading import BadRecord
 from .times import unix_ms
@@ -144,6 +144,6 @@ class FastReader:
 
     def _unix_ms(self, value: Any) -> int | None:
         # Milliseconds, as most send them, need no look at the unit.
-        if type(value) is int and self._unit is None and 10**11 <= value < 10**14:
+        if type(value) is int and self._unit is None and 10**11 <= value < TS_END:
             return value
         return None if value is None or value is UNSET else unix_ms(value, self._unit, self._zone)

@@ -35,7 +35,8 @@ def unix_ms(value: object, unit: str | None, zone: tzinfo | None) -> int:
             value = float(text) if "." in text else int(text)
         else:
             milliseconds = _from_iso(text, zone)
-    if type(value) is int or (type(value) is float and math.isfinite(value)):
+    # A float is multiplied by 1000 first, and the largest ones would become infinite.
+    if type(value) is int or (type(value) is float and math.isfinite(value * 1000)):
         milliseconds = _from_number(value, unit)
     if milliseconds is None or not 0 <= milliseconds < TS_END:
         raise BadRecord(f"no time: {shown(value)}")

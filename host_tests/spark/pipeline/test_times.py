@@ -6,6 +6,7 @@ import pytest
 from test_decoders import rules, sent
 from test_series import decoder
 
+from spark_ingest.decoders.fast_decode import TS_END
 from spark_ingest.pipeline.decode.messages import part
 from spark_ingest.pipeline.deduplicate.silver import unnumbered_rows
 
@@ -60,13 +61,17 @@ def test_a_time_in_any_form(tmp_path, text, keys, ms):
     assert iso(round(row["ts"].timestamp() * 1000))[: len(expected)] == expected
 
 
+@pytest.mark.parametrize("keys", [{}, {"metrics": {"t": "t"}}], ids=["slow", "fast"])
 @pytest.mark.parametrize(
     "text",
-    ["noon", -1, 1e300, "2026-13-01T00:00:00Z", "2026-11-18T25:00:00Z", True, [5], "9" * 25, 10**30, "2026-11-18"],
+    [
+        *("noon", -1, 1e300, -1e306, "2026-13-01T00:00:00Z", "2026-11-18T25:00:00Z", True, [5], "9" * 25, 10**30),
+        *("2026-11-18", TS_END),
+    ],
 )
-def test_a_time_that_cannot_be_read_costs_only_itself(tmp_path, text):
-    """Planted: the reading goes to quarantine with its time."""
-    row, refused = rows(tmp_path, {"at": text, "t": 1})
+def test_a_time_that_cannot_be_read_costs_only_itself(tmp_path, text, keys):
+    """Planted: the reading goes to quarantine with its time; the fast reader takes what no table can hold."""
+    row, refused = rows(tmp_path, {"at": text, "t": 1}, **keys)
     assert row["metrics"] == [("t", 1.0)] and row["ts"] is None and row["event_ts_from"] == "received"
     assert refused["kept"] and refused["reason"].startswith("time: the field at is no time: ")
 
