@@ -35,7 +35,10 @@ def fast_reader(table: Mapping[str, Any]) -> "FastReader | None":
         paths.append(split_path(table["time"]))
         kinds.append(_TIME)
     names = {name for path in paths for name in path}
-    if any(name.isdecimal() or not name.isascii() or not name.isprintable() for name in names):
+    # Others may be indices of an array, or are written with a backslash in JSON.
+    if any(
+        name.isdecimal() or not name.isascii() or not name.isprintable() or set('"\\') & set(name) for name in names
+    ):
         return None
     # No path goes through another one's field, and none is there twice.
     if any(one[: len(other)] == other for i, one in enumerate(paths) for j, other in enumerate(paths) if i != j):

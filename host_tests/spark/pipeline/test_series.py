@@ -75,6 +75,11 @@ def decoder(**keys: object) -> str:
         ),
         (decoder(topic="x/{device}", format="json"), [("x/d", '{"a.b":1,"a":{"b":2}}')], [{"a\\.b": 1, "a.b": 2}]),
         (decoder(topic="x/{device}", format="json", metrics={"t": "a\\.b"}), [("x/d", {"a.b": 1})], [{"t": 1}]),
+        (
+            decoder(topic="x/{device}", format="json", metrics={"t": 'a"b', "u": "a\\\\b"}),
+            [("x/d", {'a"b': 1, "a\\b": 2})],
+            [{"t": 1, "u": 2}],
+        ),
     ],
     ids=str,
 )
