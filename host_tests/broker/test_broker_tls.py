@@ -7,8 +7,10 @@ import re
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -208,6 +210,24 @@ def test_a_broker_that_stops_leaves_no_handshake_behind(pki: Pki) -> None:
             one.close()
 
     asyncio.run(run())
+
+
+def test_the_socket_of_a_client_that_is_gone_before_its_handshake_is_closed(pki: Pki) -> None:
+    """Planted: getpeername() fails, and the garbage collector closes the socket."""
+
+    async def run() -> None:
+        async with Broker(BrokerConfig(listeners=(Listener(port=0, tls=pki.tls()),))) as broker:
+            with socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S) as client:
+                client.send(b"\x16")
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            async with asyncio.timeout(WAIT_LIMIT_S):
+                while not broker.stats.malformed:
+                    await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(run())
+    assert not warned
 
 
 Break = Callable[[Pki, Path], Tls]

@@ -272,6 +272,7 @@ class _TlsServer:
             else:
                 self._stats.malformed["TLS broken off"] += 1
         except OSError:
+            client.close()  # it had gone before its handshake, so no transport closes it
             self._stats.malformed["TLS broken off"] += 1
 
 
