@@ -209,6 +209,20 @@ def test_a_pipeline_whose_java_was_killed_starts_itself_again_three_times_at_mos
         assert capfd.readouterr().err.splitlines()[-1] == f"pipeline: {line}"
 
 
+def test_a_pipeline_that_is_stopped_while_its_killed_java_is_cleared_up_does_not_start_again(usual, monkeypatch):
+    """Planted: the request is looked at before gold's last update ends; the new process knows nothing of it."""
+
+    def killed(self: pipeline_module.Pipeline, _scratch: Path, _on_ready: object) -> None:
+        try:
+            raise SparkEnded("killed")
+        finally:
+            self.stop()
+
+    monkeypatch.setattr(pipeline_module.Pipeline, "_run_session", killed)
+    monkeypatch.setattr("os.execve", lambda *_: pytest.fail("it starts again"))
+    assert run_pipeline(None, *usual) == 1
+
+
 @pytest.fixture
 def usual(tmp_path) -> list[object]:
     (tmp_path / "spool").mkdir()

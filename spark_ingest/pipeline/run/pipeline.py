@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...durable import replace_file
-from ...errors import IngestError, StoreAway, UsageError
+from ...errors import IngestError, SparkEnded, StoreAway, UsageError
 from ...escape import remark
 from ...location import StorePath, may_pass
 from ...lock import FolderLock
@@ -160,8 +160,10 @@ class Pipeline:
         ):
             try:
                 self._run_session(scratch, on_ready)
-            except IngestError:
+            except IngestError as error:
                 self._state = "failed"
+                if isinstance(error, SparkEnded) and self._stop_requested.is_set():
+                    raise IngestError(str(error)) from error
                 raise
 
     def _require_different_folders(self) -> None:
@@ -200,8 +202,6 @@ class Pipeline:
             # A thread that does not notice the end of Java may still be writing a micro-batch: wait for it.
             with self._writing:
                 self._refuses_batches = True
-            if self._stop_requested.is_set():
-                raise IngestError(str(ended)) from error
             raise ended from error
         finally:
             if self._upkeep is not None:
