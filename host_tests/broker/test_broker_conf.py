@@ -197,6 +197,17 @@ def test_what_may_restrict_is_an_error_with_the_remedy(write: Write, text: str, 
     assert error.startswith(f"{path}:2: {found}")
 
 
+def test_a_plugin_keeps_no_option_for_the_next_listener(write: Write) -> None:
+    """Planted: the option below the next listener is that listener's, and the plugin's own has no ACL."""
+    path = write(
+        "per_listener_settings true\nlistener 1883 127.0.0.1\nplugin mosquitto_acl_file.so\n"
+        f"listener 1884 127.0.0.1\nplugin_opt_acl_file {write('', 'acl')}\n"
+    )
+    assert problems(path, lenient=True)[0].startswith(
+        f"{path}:3: plugin mosquitto_acl_file.so has no plugin_opt_acl_file"
+    )
+
+
 def test_a_global_plugin_with_settings_per_listener_is_written_below_each(write: Write) -> None:
     path = write("per_listener_settings true\nglobal_plugin mosquitto_acl_file.so\nlistener 1883\n")
     assert problems(path) == [

@@ -91,6 +91,8 @@ class Reader:
 
     def _take(self, key: Key, line: Line) -> None:
         if key.name == "listener":
+            if self._sections.per_listener:
+                self._check_plugin()
             self._section = Section(line)
             self._sections.listeners.append(self._section)
         section = self._owner(key)
