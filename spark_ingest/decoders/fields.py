@@ -217,10 +217,10 @@ class FieldMap:
     def _walk_or_take(self, taken: _Taken, prefix: str, value: object, path: _Path) -> None:
         if type(value) is dict or type(value) is list:
             is_inside = path == self._value and (prefix != "" or self._within != "/")
-            inside = prefix[:-1] + self._within if is_inside else prefix
+            inside = prefix.removesuffix("/") + self._within if is_inside else prefix
             self._walk(taken, inside, value, path)
         elif prefix:
-            self._take(taken, prefix[:-1], value, named=path == self._value)
+            self._take(taken, prefix.removesuffix("/"), value, named=path == self._value)
         else:
             raise BadRecord(f"the field {'.'.join(path)} has no name: use metrics = {{ NAME = FIELD }}")
 

@@ -73,6 +73,11 @@ def decoder(**keys: object) -> str:
             [("x/d", {"ports": {"a/b": {"t": 1}, "c": {"t": 2}, "u": 3}})],
             [{"a\\/b/t": 1}, {"c/t": 2}, {"u": 3}],
         ),
+        (
+            decoder(topic="x/{device}/#", format="json", each="e", value="v"),
+            [("x/d", {"e": {"a": {"v": 1}, "b": {"v": {"f": 2}}}}), ("x/d/b\\:f", {"v": 3})],
+            [{"a\\:": 1}, {"b\\:\\:f": 2}, {"b\\\\:f": 3}],
+        ),
         (decoder(topic="x/{device}", format="json"), [("x/d", '{"a.b":1,"a":{"b":2}}')], [{"a\\.b": 1, "a.b": 2}]),
         (decoder(topic="x/{device}", format="json", metrics={"t": "a\\.b"}), [("x/d", {"a.b": 1})], [{"t": 1}]),
         (
