@@ -30,8 +30,6 @@ FORMATS: Mapping[str, frozenset[str]] = {
 }
 """Format to the keys that its rules may have, besides topic, format, begins and skip_retained."""
 
-_MAPPED = frozenset(("json", "cbor", "protobuf"))
-
 
 def kind_of(table: Mapping[str, Any]) -> str:
     """Return a rule's format; ``python`` for a file."""
