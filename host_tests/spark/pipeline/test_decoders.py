@@ -76,7 +76,6 @@ def descriptor(folder: Path) -> None:
 
 JSON = 'topic = "j/{device}"\nformat = "json"\n'
 CBOR = 'topic = "c/{device}"\nformat = "cbor"\n'
-OWN = 'topic = "u/{device}"\nformat = "umqtt"\n'
 PROTOBUF = 'topic = "p/{device}"\nformat = "protobuf"\ndescriptor = "acme.desc"\nmessage = "acme.Reading"\n'
 # Field 1: Air with temp_c 1.5 only; 2: counter 7; 3: start "a"; 4: doors open and shut.
 PACKED = b"\x0a\x05\x0d\x00\x00\xc0\x3f" + b"\x10\x07" + b"\x1a\x01a" + b"\x22\x02\x01\x00"
