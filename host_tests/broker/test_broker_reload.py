@@ -453,3 +453,33 @@ def test_the_event_loop_has_turns_while_the_rights_of_very_many_sessions_are_loo
     broker.call(broker.broker.reload)
     broker.wait_until(lambda: counter.all == 30)
     assert counter.most == 1
+
+
+class Failing(Permission):
+    """A rule of somebody's own that cannot answer for one client at a reload."""
+
+    fails = False
+
+    def rights(self, client_id: bytes, username: bytes | None) -> None:
+        if self.fails and client_id == b"2":
+            raise RuntimeError("no answer")
+
+
+def test_rights_that_cannot_be_looked_up_keep_no_other_work_waiting(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: what is to be done in slices waits for ever behind what has failed."""
+    permission = Failing()
+    broker = start_broker(permission=permission)
+    peers = [Peer(broker.port) for _ in range(4)]
+    for number, peer in enumerate(peers):
+        peer.connect(b"%d" % number)
+        peer.subscribe(b"a/%d" % number)
+    for module in (registry, router):
+        monkeypatch.setattr(module, "SLICE", 0.0)
+    monkeypatch.setattr(router, "_FEW", 0)
+    permission.fails = True
+    broker.call(broker.broker.reload)
+    for peer in peers:
+        peer.disconnect()
+    broker.wait_until(lambda: broker.view.subscription_nodes == 0)

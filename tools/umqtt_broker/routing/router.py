@@ -481,12 +481,16 @@ class Router:
         """Work for a slice."""
         loop = asyncio.get_running_loop()
         until = loop.time() + SLICE
-        while self._work:
-            for _ in self._work[0]:
-                if loop.time() >= until:
-                    loop.call_soon(self._go_on)
-                    return
-            self._work.popleft()
+        try:
+            while self._work:
+                for _ in self._work[0]:
+                    if loop.time() >= until:
+                        return
+                self._work.popleft()
+        finally:
+            # Also after an error, such as of a permission hook: it ends the work at hand, and the rest goes on.
+            if self._work:
+                loop.call_soon(self._go_on)
 
     def stop_working(self) -> None:
         """Leave the rest of the work, because the broker stops: the store does not keep what is left of ended sessions.
