@@ -273,11 +273,15 @@ def test_an_encrypted_key_is_never_asked_for_on_the_terminal(pki: Pki, tmp_path:
 
 
 def test_a_key_that_others_can_read_is_warned_of(pki: Pki, tmp_path: Path) -> None:
-    key = Path(shutil.copy(pki.path("broker.key"), tmp_path))
-    tls = Tls(certfile=pki.path("broker.pem"), keyfile=str(key))
-    for mode, is_warned in ((0o600, False), (0o640, False), (0o644, True), (0o660, True)):
-        key.chmod(mode)
-        assert bool(warnings_of(tls)) == is_warned, oct(mode)
+    """Planted: nothing is warned of where the end of the certificate, in OpenSSL's own format, cannot be read."""
+    key, trusted = Path(shutil.copy(pki.path("broker.key"), tmp_path)), tmp_path / "trusted.pem"
+    trusted.write_text(Path(pki.path("broker.pem")).read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-"))
+    for certificate in (pki.path("broker.pem"), str(trusted)):
+        tls = Tls(certfile=certificate, keyfile=str(key))
+        make_context(tls)
+        for mode, is_warned in ((0o600, False), (0o640, False), (0o644, True), (0o660, True)):
+            key.chmod(mode)
+            assert bool(warnings_of(tls)) == is_warned, oct(mode)
 
 
 def test_a_certificate_that_expires_soon_is_warned_of_and_its_end_is_a_metric_until_it_is_renewed(

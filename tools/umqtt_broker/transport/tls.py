@@ -172,17 +172,16 @@ def _check_readable(key: str, path: str) -> None:
 
 def warnings_of(tls: Tls) -> list[str]:
     """Return warnings about settings that work but are unsafe, or will not work for long."""
-    try:
-        mode = os.stat(tls.keyfile).st_mode
-        expires = expires_at(tls)
-    except (OSError, ValueError):
-        return []  # make_context() reports this error
     found = []
-    if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
-        found.append(f"keyfile {tls.keyfile} can be read by others — chmod 600 {tls.keyfile}")
-    if expires < time.time() + EXPIRES_SOON:
-        day = time.strftime("%Y-%m-%d", time.gmtime(expires))
-        found.append(f"certfile {tls.certfile} expires on {day} — renew it, as with: umqtt certs renew broker")
+    with contextlib.suppress(OSError):  # make_context() reports this error
+        mode = os.stat(tls.keyfile).st_mode
+        if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
+            found.append(f"keyfile {tls.keyfile} can be read by others — chmod 600 {tls.keyfile}")
+    with contextlib.suppress(OSError, ValueError):  # OpenSSL reads some certificates that `cryptography` does not
+        expires = expires_at(tls)
+        if expires < time.time() + EXPIRES_SOON:
+            day = time.strftime("%Y-%m-%d", time.gmtime(expires))
+            found.append(f"certfile {tls.certfile} expires on {day} — renew it, as with: umqtt certs renew broker")
     return found
 
 
