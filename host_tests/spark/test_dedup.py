@@ -96,8 +96,8 @@ def test_a_device_that_fills_the_set_pushes_out_none_of_fifty(limits):
     for at, batch in enumerate((quiet, greedy)):
         seen.take(readings(batch).append_column("received_ts", pa.array([at] * len(batch), pa.timestamp("us"))))
     assert seen.shrink(limits) and len(seen) <= limits.boots and seen.open_gaps <= limits.gaps
-    rows = seen.to_table().to_pylist()
-    assert sum(row["device_id"].startswith("quiet") and row["highest"] == 4 for row in rows) == 50
+    stay = {(row["device_id"], row["highest"]) for row in seen.to_table().to_pylist()}
+    assert stay >= {(f"quiet{i}", 4) for i in range(50)}
     assert len(seen) > 65, "and no more leave than need to"
     assert seen.shrink(limits) == 0
 
