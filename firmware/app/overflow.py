@@ -103,13 +103,6 @@ def _shortened(files, record):
     return b",".join([b"" if new == old else new for new, old in zip(numbers, first_numbers)])
 
 
-def shortened_bytes(record):
-    """Return about how many bytes are kept of a JSON record behind a file's first one."""
-    metrics = _split(record[record.find(b'"m":') :])[1]
-    # The commas; 28: seq, ts and up, which become longer. Other numbers, of id and boot, are the same in all.
-    return len(_split(record)[1]) + 28 + sum([len(number) for number in metrics])
-
-
 def _split(record):
     # Returns the parts of a record between its numbers, and the numbers. A record begins and ends with such a part.
     parts = ([], [])

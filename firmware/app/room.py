@@ -41,6 +41,19 @@ def describe(hours, years):
     return "room for %.1f hours without a broker; the flash lasts %.1f years" % (hours, years)
 
 
+def _shortened_bytes(record):
+    # Returns about how many bytes overflow.py keeps of a JSON record: a comma for each number, the numbers of the
+    # metrics, and 28 for seq, ts and up, which become longer. Those of id and boot are the same in all.
+    count = digits = was_number = 0
+    metrics = record.find(b'"m":')
+    for i in range(len(record)):
+        is_number = record[i] in b"+-.0123456789"
+        count += is_number > was_number
+        digits += is_number and i > metrics
+        was_number = is_number
+    return count + 28 + digits
+
+
 def tell(board):
     """Say in log and status for how long the flash keeps the readings of this board."""
     telemetry = board.telemetry
@@ -49,9 +62,7 @@ def tell(board):
     reading_bytes = len(record)
     # CBOR has no digits; and each wake of an RP2 is a boot, whose random bits are in the reading: these are kept whole.
     if settings["encoding"] == "json" and not (sys.platform == "rp2" and settings["sleep_s"]):
-        from app.modules import once  # the host has no package app
-
-        reading_bytes = once("overflow", "shortened_bytes", record)
+        reading_bytes = _shortened_bytes(record)
     free_blocks = free(board.state_folder)
     program_size = 256 if sys.platform == "rp2" else 32
     hours, years = room(free_blocks, program_size, reading_bytes, telemetry.interval_ms, settings["outbox"])
