@@ -31,8 +31,10 @@ def encode(value):
 
 
 def ids(record):
-    """Return a dict with the boot and the seq of a record (bytes) that encode() has made."""
+    """Return a dict with id, boot and seq of a record (bytes) that encode() has made; an empty one for other bytes."""
     found = {}
+    if record[:1] < b"\xa0":
+        return found
     at = 1
     for _ in range(record[0] & 31):
         name, at = _item(record, at)

@@ -17,7 +17,6 @@ _MOST_GAPS = 8
 _MOST_BOOTS = 4  # for a further boot, the oldest one is announced and forgotten
 _TELEMETRY = b"/telemetry"
 _LOG = b"/log"
-_CBOR_MAP = b"\xa0"
 _QUARANTINED = 5  # of umqtt_robust.policy
 
 
@@ -52,12 +51,9 @@ class Gaps:
             self.unreadable += 1
             return
         try:
-            if topic.endswith(_TELEMETRY) and payload[:1] >= _CBOR_MAP:
-                record = once("cbor", "ids", payload)
-            else:
-                record = json.loads(payload) if topic.endswith((_TELEMETRY, _LOG)) else {}
+            record = json.loads(payload) if topic.endswith((_TELEMETRY, _LOG)) else {}
         except ValueError:
-            record = {}
+            record = once("cbor", "ids", payload)
         if "seq" in record and "boot" in record:
             self.add(record["boot"], record["seq"])
             return
