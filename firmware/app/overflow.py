@@ -13,7 +13,6 @@ readings may be sent twice, with the same boot and seq. A board that sleeps mean
 done.
 """
 
-import json
 import os
 from binascii import crc32
 from struct import pack, unpack
@@ -50,12 +49,6 @@ def find(folder):
     except OSError:
         pass  # there is no such folder yet; or the flash fails, which the next use of it will tell
     return [folder, first, end, taken]
-
-
-def note_taken(files):
-    """Keep in flash how much of the first file was handed on, for the next boot. Raises OSError."""
-    name = _name(files, files[_FIRST])
-    os.rename(name, "%s-%d" % (name, files[_TAKEN]))
 
 
 def keep(telemetry, record):
@@ -161,18 +154,14 @@ def hand_on(telemetry):
     for _ in range(_HAND_ON):
         # A small `outbox` may have been set since.
         if telemetry.waits() and 2 * client.pending < client.outbox.store.slots:
-            _take(telemetry, lambda record: telemetry.publish(record, _topic(telemetry.topic, record)))
+            _take(telemetry, lambda record: _publish(telemetry, record))
 
 
-def _topic(own, record):
-    # Returns the topic of a record: that of its device id, which may have been changed since, as in the outbox.
-    fleet, device_id, leaf = own.split(b"/")
-    size = len(device_id)
-    in_cbor = bytes((size | 0x60,) if size < 24 else (0x78, size)) + device_id
-    if b'"id":"%s"' % device_id in record or b"bid" + in_cbor in record:
-        return own
-    found = json.loads(record) if record[:1] == b"{" else once("cbor", "ids", record)
-    return b"%s/%s/%s" % (fleet, found["id"].encode(), leaf)
+def _publish(telemetry, record):
+    topic = telemetry.topic
+    if b'"id":"%s"' % topic.split(b"/")[1] not in record:  # of CBOR, or of an earlier device id
+        topic = once("room", "topic_of", topic, record)
+    telemetry.publish(record, topic)
 
 
 def _prepare_file(telemetry):

@@ -68,3 +68,14 @@ def tell(board):
     hours, years = room(free_blocks, program_size, reading_bytes, telemetry.interval_ms, settings["outbox"])
     board.log.report("info", describe(hours, years))
     board.status.extra.update((("room_h", round(hours, 1)), ("flash_years", round(years, 1))))
+
+
+def topic_of(own, record):
+    """Return the topic of a record, by its device id, as in the outbox. own: the topic of this board's readings."""
+    import json
+
+    from app.modules import once
+
+    found = json.loads(record) if record[:1] == b"{" else once("cbor", "ids", record)
+    fleet, _, leaf = own.split(b"/")
+    return b"%s/%s/%s" % (fleet, found["id"].encode(), leaf)
