@@ -31,8 +31,9 @@ _TRIES = 8
 _LONGEST_PAUSE_MS = 60_000
 # For the file that is being written, and what the rest of the board may need meanwhile.
 _SPARE_BYTES = 24_576
-# For the folders of a slot, with the small files in them.
-_FOLDERS_BYTES = 65_536
+# For the folders of a slot: six with two blocks each. Small files lie in them, and are counted as a block each as well,
+# which is more than all that the folders grow by.
+_FOLDERS_BYTES = 49_152
 
 
 class Updater:
