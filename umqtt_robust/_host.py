@@ -198,16 +198,15 @@ class Progress:
     def look(self):
         """Looks at the queue, at most once a second. Returns ms until the next look."""
         client = self._client
-        since = client.now - self._looked_at & 0x3FFFFFFF
-        if since < _LOOK and client.socket is self._socket:
-            return _LOOK - since
-        subscriptions = client.subscriptions
-        if not (client.in_flight or client.ping or subscriptions.requests):
+        if not (client.in_flight or client.ping or client.subscriptions.requests):
             return _NEVER
+        since = client.now - self._looked_at & 0x3FFFFFFF
         if client.socket is not self._socket:
             self._socket = client.socket
             self._awaited = {}
             self._confirmed = 0
+        elif since < _LOOK:
+            return _LOOK - since
         self._looked_at = client.now
         queue = getattr(client.socket, "queue", None)
         found = queue and queue()
@@ -222,6 +221,7 @@ class Progress:
         for slot in outbox.in_flight():
             key = outbox.ids[slot], outbox.flags[slot]  # another one for PUBREL
             outbox.sent_at[slot] = self._clock(key, outbox.sent_at[slot])
+        subscriptions = client.subscriptions
         if subscriptions.requests:
             subscriptions.asked_at = self._clock("requests", subscriptions.asked_at)
         if client.ping:
