@@ -2,6 +2,7 @@
 
 import select
 import socket
+import sys
 
 import _app_fakes as fakes
 from app import names
@@ -78,6 +79,7 @@ class World:
 
     def __init__(self, answer, host="broker.example", by_name=True):
         self.ticks, self.clock = fakes.clock()
+        sys.modules["app.names"] = names  # a test of another file may have loaded it anew, with another port
         self.server = _Server(answer)
         self.wifi = self
         self.connected = True
