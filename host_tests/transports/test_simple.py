@@ -69,25 +69,10 @@ def test_a_refusal_is_an_mqtt_exception_with_its_code(program) -> None:
     scripted(program, "refused", script)
 
 
-def test_fin_instead_of_puback_is_an_error_and_no_hang(program) -> None:
+@pytest.mark.parametrize(("case", "lost"), [("fin_instead_of_puback", 1), ("sock_of_a_lost_link", 2)])
+def test_fin_instead_of_puback_is_an_error_after_which_programs_connect_again(program, case, lost) -> None:
     def script(peer: ScriptedPeer) -> None:
-        link = peer.accept()
-        link.expect(Type.CONNECT)
-        link.send(connack())
-        link.expect(Type.PUBLISH)
-        link.close()
-        link = peer.accept()
-        link.expect(Type.CONNECT)
-        link.send(connack())
-        link.send(acknowledgement(Type.PUBACK, link.expect(Type.PUBLISH, payload=b"again").packet_id))
-        link.expect(Type.DISCONNECT)
-
-    scripted(program, "fin_instead_of_puback", script)
-
-
-def test_the_socket_of_a_lost_link_can_be_closed(program) -> None:
-    def script(peer: ScriptedPeer) -> None:
-        for _ in range(2):
+        for _ in range(lost):
             link = peer.accept()
             link.expect(Type.CONNECT)
             link.send(connack())
@@ -99,7 +84,7 @@ def test_the_socket_of_a_lost_link_can_be_closed(program) -> None:
         link.send(acknowledgement(Type.PUBACK, link.expect(Type.PUBLISH, payload=b"again").packet_id))
         link.expect(Type.DISCONNECT)
 
-    scripted(program, "sock_of_a_lost_link", script)
+    scripted(program, case, script)
 
 
 def test_a_silent_server_is_known_by_its_errno(program) -> None:
