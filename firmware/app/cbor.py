@@ -1,4 +1,4 @@
-"""Encodes telemetry records as CBOR (RFC 8949); loaded only if settings.json says "encoding": "cbor"."""
+"""Encodes telemetry records as CBOR (RFC 8949), if settings.json says "encoding": "cbor"; reads their identities."""
 
 import struct
 

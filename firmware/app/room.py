@@ -1,4 +1,7 @@
-"""Computes for how long the flash keeps readings without a broker, and how long it lasts: also for the host's tools."""
+"""Computes for how long the flash keeps readings without a broker, and how long it lasts: also for the host's tools.
+
+It also has what overflow.py seldom needs: the free blocks, and the topic of a record.
+"""
 
 import os
 import sys
