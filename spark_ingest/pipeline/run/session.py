@@ -121,10 +121,7 @@ def start_session(
             gateway = launch_gateway(conf, {"start_new_session": True})
             note_java(gateway)
             SparkContext(conf=conf, gateway=gateway)
-        builder = SparkSession.builder
-        for key, value in every.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
         # Only this makes Spark check the values of its settings for SQL.
         _ = session.conf
     except (PySparkException, Py4JError) as error:
