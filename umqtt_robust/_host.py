@@ -192,7 +192,7 @@ class Progress:
         self._socket = None  # the one that the rest is about
         # What is awaited: (its clock as set at the last look, the place in the stream where it ends, None: unknown).
         self._awaited = {}
-        self._confirmed = self._looked_at = 0
+        self._confirmed = self._next_look = 0
         client.timers.append(self.look)
 
     def look(self):
@@ -200,15 +200,16 @@ class Progress:
         client = self._client
         if not (client.in_flight or client.ping or client.subscriptions.requests):
             return _NEVER
-        since = client.now - self._looked_at & 0x3FFFFFFF
-        if client.socket is not self._socket:
-            self._socket = client.socket
+        left = self._next_look - client.now & 0x3FFFFFFF
+        sock = client.socket
+        if sock is self._socket and 0 < left <= _LOOK:
+            return left
+        if sock is not self._socket:
+            self._socket = sock
             self._awaited = {}
             self._confirmed = 0
-        elif since < _LOOK:
-            return _LOOK - since
-        self._looked_at = client.now
-        queue = getattr(client.socket, "queue", None)
+        self._next_look = client.now + _LOOK & 0x3FFFFFFF
+        queue = getattr(sock, "queue", None)
         found = queue and queue()
         if not found:
             return _NEVER
