@@ -4,7 +4,8 @@
 
 boot is the boot id of the readings, which may be an earlier one. A reading that the full outbox drops is noted in
 flash before the outbox deletes it, so a power cut leaves no gap unexplained; a power cut between announcing and
-forgetting leads to a second announcement. The note is one small file, written once for each dropped reading.
+forgetting leads to a second announcement. The note is one small file, written once for each dropped reading, or once
+for a whole file of them (overflow.py).
 """
 
 import json
@@ -42,8 +43,11 @@ class Gaps:
         except (OSError, ValueError):
             pass  # there were none; or FAT left half a file, and the gaps in it go unexplained
 
-    def on_dropped(self, packet_id, topic, payload, reason):
-        """Note a dropped message, for the client. It publishes nothing, because it is called inside publish()."""
+    def on_dropped(self, packet_id, topic, payload, reason, writes=True):
+        """Note a dropped message, for the client. It publishes nothing, because it is called inside publish().
+
+        writes: in flash too; without it, write() does that for several messages together.
+        """
         if reason == _QUARANTINED:  # it is not lost
             self.aside.append(topic)
             return
@@ -55,7 +59,7 @@ class Gaps:
         except ValueError:
             record = once("cbor", "ids", payload)
         if "seq" in record and "boot" in record:
-            self.add(record["boot"], record["seq"])
+            self.add(record["boot"], record["seq"], writes=writes)
             return
         # A dropped announcement: its gaps are noted again.
         for first, last in record.get("dropped_seq", ()):
@@ -63,15 +67,16 @@ class Gaps:
         if self.on_other:
             self.on_other(packet_id, topic)
 
-    def add(self, boot, first, last=None):
-        """Note in flash that the readings from seq `first` to `last` (default: only `first`) were dropped."""
+    def add(self, boot, first, last=None, writes=True):
+        """Note that the readings from seq `first` to `last` (default: only `first`) were dropped. writes: as above."""
         if boot not in self._gaps and len(self._gaps) == _MOST_BOOTS:
             # The oldest boot has the smallest count before the hyphen. Its note is lost if the outbox has no room now.
             oldest = min(self._gaps, key=lambda name: int(name.partition("-")[0]))
             self._tell(oldest)
             del self._gaps[oldest]
         add_to_gaps(self._gaps.setdefault(boot, []), first, first if last is None else last)
-        self._write()
+        if writes:
+            self.write()
 
     def step(self, client, room):
         """Announce the gaps of one boot, once connected and while the outbox holds fewer than `room` messages."""
@@ -83,7 +88,7 @@ class Gaps:
         boot = list(self._gaps)[0]
         if self._tell(boot):
             del self._gaps[boot]
-            self._write()
+            self.write()
 
     def _tell(self, boot):
         gaps = self._gaps[boot]
@@ -91,7 +96,8 @@ class Gaps:
         text = "%d readings dropped: the outbox was full, or they expired" % count
         return self._report("warning", text, {"boot": boot, "dropped_seq": gaps}, True)
 
-    def _write(self):
+    def write(self):
+        """Write the note into flash. If that fails, `error` says why."""
         try:
             if self._gaps:
                 with open(self._path, "w") as file:

@@ -127,8 +127,8 @@ def _read(file, at):
     return None, 0
 
 
-def _take(telemetry, use):
-    # Forgets the oldest reading after use(its record).
+def _take(telemetry, use, finish=None):
+    # Forgets the oldest reading after use(its record), and after finish() if it is the last one of its file.
     files = telemetry.files
     name = _name(files, files[_FIRST])
     try:
@@ -141,6 +141,8 @@ def _take(telemetry, use):
             telemetry.gaps.unreadable += 1
         files[_TAKEN] = then
         if not then or then == size:
+            if finish:
+                finish()
             os.remove(name)
             files[_FIRST] += 1
             files[_TAKEN] = 0
@@ -177,13 +179,17 @@ def _prepare_file(telemetry):
 
 
 def _drop_oldest(telemetry):
+    # Drops the oldest file. Its readings, 160 at most, are noted in one write: as many writes take seconds, which is
+    # longer than a watchdog may wait.
+    gaps = telemetry.gaps
+
     def note(record):
         telemetry.dropped += 1
-        telemetry.gaps.on_dropped(0, telemetry.topic, record, 0)
+        gaps.on_dropped(0, telemetry.topic, record, 0, False)
 
     number = telemetry.files[_FIRST]
     while telemetry.files[_FIRST] == number:
-        _take(telemetry, note)
+        _take(telemetry, note, gaps.write)
 
 
 def _name(files, number):

@@ -177,6 +177,29 @@ def test_a_full_flash_drops_the_oldest_readings_and_notes_them():
         equal(board.log.records[-1][2]["dropped_seq"], [[0, board.telemetry.dropped - 1]])
 
 
+def test_the_readings_of_a_dropped_file_are_noted_in_one_write_before_it_is_removed():
+    # A write for each of 160 readings took longer than a watchdog waits. Planted: each reading is noted by itself; the
+    # file is removed first.
+    with PowerCutFlash("esp32"), _ShortFiles():
+        board = _Board("/flash", _Client(32), Rng(23))
+        while not board.telemetry.waits() or board.telemetry.files[2] < 3:
+            board.step()
+        noted = []
+        write = board.gaps.write
+
+        def counted():
+            noted.append(sorted(os.listdir("/flash" + _FOLDER))[0])
+            write()
+
+        board.gaps.write = counted
+        overflow._drop_oldest(board.telemetry)
+        assert board.telemetry.dropped > 1
+        equal(noted, ["0"])
+        gaps = Gaps("/flash/gaps", "", board.log.report)
+        first, last = gaps._gaps[fakes.identity().boot][0]
+        equal(last - first + 1, board.telemetry.dropped)
+
+
 def _fill(name):
     """Fill the flash; return the name."""
     piece = 4096
