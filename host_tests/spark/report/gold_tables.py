@@ -3,7 +3,9 @@
 .venv/bin/python host_tests/spark/report/gold_tables.py FOLDER [DEVICES [DAYS]]
 """
 
+import base64
 import random
+import struct
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -13,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from spark_ingest.report.metrics import ALPHABET, LEVELS
 from spark_ingest.tables.schemas import SCHEMAS, TIMESTAMP
 
 US = 1_000_000
@@ -132,12 +133,11 @@ def write_silver(folder: Path, rows: list[dict]) -> None:
     write_rows(folder, "traffic", ({"minute": at, "readings": n, "devices": len(names)} for at, n in minutes.items()))
 
 
-def decoded(written: list) -> list[float | None]:
-    """Decode a line of the report's data to numbers; the page's own reader is in charts.js."""
+def decoded(written: list, count: int) -> list[float | None]:
+    """Decode a line of the report's data to numbers; the page's own reader is in page.js."""
     low, high, text = written
-    pairs = [text[i : i + 2] for i in range(0, len(text), 2)]
-    levels = [None if pair == ".." else ALPHABET.index(pair[0]) * 64 + ALPHABET.index(pair[1]) for pair in pairs]
-    return [None if level is None else low + (high - low) * level / LEVELS for level in levels]
+    levels = struct.unpack(f"<{count}H", base64.b64decode(text))
+    return [None if level == 0xFFFF else low + (high - low) * level / 0xFFFE for level in levels]
 
 
 def _boots(dice: random.Random, device: int, name: str, start: int) -> list[dict]:
