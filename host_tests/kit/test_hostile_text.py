@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import umqtt_kit
-from rich.console import Console
 from umqtt_kit import __main__ as kit_main
 from umqtt_kit.commands import brokers, cmd, devices, doctor, logs, spool, sub
 from umqtt_kit.console import emit, emit_json, live_display, notes, print_result, progress_bar, results, say, table
@@ -23,7 +22,7 @@ from umqtt_kit.logs.lines import Lines
 from umqtt_kit.ota.release import check_version
 
 import spark_ingest
-from spark_ingest.collector.journal import TerminalJournal
+from spark_ingest.collector.journal import Journal
 from spark_ingest.escape import remark
 from spark_ingest.pipeline.decode.record import BadRecord, parse
 from spark_ingest.spool.messages import Message
@@ -91,11 +90,7 @@ def cmd_result(reply: dict[str, object]) -> object:
 
 
 def journal(text: str) -> None:
-    shown = io.StringIO()
-    book = TerminalJournal(Console(file=shown, highlight=False))
-    book.event("north", "lost", text)
-    book.close()
-    print(shown.getvalue(), end="")
+    Journal(as_text=True).event("north", "lost", text)
 
 
 def quarantined(text: str) -> None:

@@ -13,7 +13,7 @@ It speaks MQTT by the client of this project (``umqtt_robust.bulk``).
 ``counters``      the counters of a collector
 ``process``       several collectors in one process, with status file, metrics and log
 ``metrics``       metrics for Prometheus
-``journal``       the log: a live table or JSON lines
+``journal``       the log: lines of text or of JSON
 ``command``       the command line: ``python -m spark_ingest.collector``, ``umqtt collect``
 ================  ==========================================================================================
 """

@@ -97,7 +97,7 @@ class Collector:
             self.wakeup_socket.send(b"\0")
 
     def status(self) -> dict[str, object]:
-        """Return the status; ``counters`` documents the keys."""
+        """Return the status; docs/collector.md explains its keys."""
         durable = self._spool.durable
         return {
             "name": self.config.name,

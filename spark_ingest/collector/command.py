@@ -73,8 +73,8 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
 )
 @click.option("--status", type=_FILE, help="File rewritten twice a second with counts.")
 @click.option("--metrics", type=Address(), help="Metrics for Prometheus. Without HOST for this machine alone.")
-@click.option("--log", type=click.Choice(["auto", "json", "live"]), default="auto", show_default=True,
-              help="Lines of JSON on stderr, or a live table; auto: the table on a terminal.")  # fmt: skip
+@click.option("--log", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
+              help="Lines of JSON on stderr, or of text; auto: text on a terminal.")  # fmt: skip
 def collect(config: Path | None, status: Path | None, metrics: tuple[str, int] | None, log: str, **options: Any) -> int:
     """Receive telemetry, and keep it on the disk until Spark has it.
 
@@ -97,11 +97,11 @@ def collect(config: Path | None, status: Path | None, metrics: tuple[str, int] |
         raise click.UsageError(f"{', '.join(clash)}: say that in the file of --config, for each collector")
     try:
         collectors = _of_file(config, given) if config is not None else _of_options(given)
-        terminal = sys.stderr.isatty() if log == "auto" else log == "live"
+        text = sys.stderr.isatty() if log == "auto" else log == "text"
         # Imported here to keep --help fast.
         from .process import ProcessConfig, run
 
-        run(ProcessConfig(collectors, status, metrics, terminal))
+        run(ProcessConfig(collectors, status, metrics, text))
     except IngestError as error:
         remark(f"collector: {error}")
         return error.exit_code

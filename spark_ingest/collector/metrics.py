@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as Families
 
-from .. import metrics
-
 Status = Mapping[str, object]
 
 _PREFIX = "umqtt_collector_"
@@ -39,18 +37,9 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Status], float]]] = {
 }
 
 
-class MetricsServer(metrics.MetricsServer):
-    """An HTTP server for the collectors' metrics.
+class Figures(Families):
+    """The collectors' metrics. `statuses` returns each collector's status, including ``max_spool_bytes``."""
 
-    :param statuses: returns each collector's status, including ``max_spool_bytes``.
-    :raises UsageError: the address cannot be listened on.
-    """
-
-    def __init__(self, host: str, port: int, statuses: Callable[[], Sequence[Status]]) -> None:
-        super().__init__(host, port, _Figures(statuses))
-
-
-class _Figures(Families):
     def __init__(self, statuses: Callable[[], Sequence[Status]]) -> None:
         self._statuses = statuses
 

@@ -13,16 +13,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..metrics import MetricsServer
 from ..spool.writer import Spool
 from ..status import StatusFile
 from .collector import Collector
 from .config import CollectorConfig
-from .journal import JsonJournal, TerminalJournal
-from .metrics import MetricsServer
+from .journal import Journal
+from .metrics import Figures
 
 _SHOW_EVERY_S = 0.5
-
-Journal = JsonJournal | TerminalJournal
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class ProcessConfig:
     :ivar collectors: the settings of each collector.
     :ivar status: the status file, rewritten twice a second; None for none.
     :ivar metrics: the (host, port) that serves metrics to Prometheus; None for none.
-    :ivar terminal: whether to draw a live table instead of writing JSON lines.
+    :ivar text: whether to write lines for people instead of JSON.
     """
 
     collectors: Sequence[CollectorConfig]
     status: Path | None = None
     metrics: tuple[str, int] | None = None
-    terminal: bool = False
+    text: bool = False
 
 
 def run(config: ProcessConfig, *, open_spool: Callable[..., Spool] = Spool) -> None:
@@ -54,8 +53,7 @@ def run(config: ProcessConfig, *, open_spool: Callable[..., Spool] = Spool) -> N
         spools = [
             stack.enter_context(open_spool(one.folder, segment_bytes=one.segment_limit)) for one in config.collectors
         ]
-        journal: Journal = TerminalJournal() if config.terminal else JsonJournal()
-        stack.callback(journal.close)
+        journal = Journal(as_text=config.text)
         collectors = [_collector(*pair, journal) for pair in zip(config.collectors, spools, strict=True)]
         crew = _Crew(collectors)
         _start_services(config, crew, journal, stack)
@@ -131,7 +129,7 @@ def _collector(config: CollectorConfig, spool: Spool, journal: Journal) -> Colle
 
 def _start_services(config: ProcessConfig, crew: _Crew, journal: Journal, stack: ExitStack) -> None:
     if config.metrics is not None:
-        metrics = MetricsServer(*config.metrics, crew.statuses)
+        metrics = MetricsServer(*config.metrics, Figures(crew.statuses))
         stack.callback(metrics.close)
         journal.event("", "started", f"metrics on http://{config.metrics[0]}:{metrics.port}/metrics")
     status = StatusFile(config.status, lambda: _status(crew.statuses()))
