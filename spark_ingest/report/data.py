@@ -220,11 +220,11 @@ def _arrivals(tables: Tables, start_us: int, end_us: int) -> tuple[int, int, int
 
 def _traffic(tables: Tables, line: Timeline, start_us: int, end_us: int, per: str) -> list[dict[str, Any]]:
     """Return the charts of what came. `per`: second, from the single readings; or minute, from gold."""
-    step = line.of
+    step_of = line.of
     if per == "minute":
         rows = tables.rows(
             "traffic",
-            f"""SELECT {step("epoch_us(minute)")} AS step, sum(readings), sum(duplicates), sum(quarantined),
+            f"""SELECT {step_of("epoch_us(minute)")} AS step, sum(readings), sum(duplicates), sum(quarantined),
                 sum(delay_p50_ms * readings) / sum(readings) FILTER (delay_p50_ms IS NOT NULL),
                 sum(delay_p95_ms * readings) / sum(readings) FILTER (delay_p95_ms IS NOT NULL)
             FROM traffic GROUP BY step""",
@@ -235,16 +235,17 @@ def _traffic(tables: Tables, line: Timeline, start_us: int, end_us: int, per: st
             f"""SELECT step, count(*) FILTER (kind = 'came'), count(*) FILTER (kind = 'duplicates'),
                 count(*) FILTER (kind = 'quarantine'), quantile_cont(ms, 0.5), quantile_cont(ms, 0.95),
                 count(*) FILTER (kind = 'taken')
-            FROM (SELECT 'came' AS kind, {step("came_us")} AS step,
+            FROM (SELECT 'came' AS kind, {step_of("came_us")} AS step,
                       CASE WHEN clock_ok THEN (came_us - taken_us) / 1000 END AS ms FROM arrivals
-                  UNION ALL SELECT 'taken', greatest({step("taken_us")}, -1), NULL FROM arrivals
-                  UNION ALL SELECT kind, {step("came_us")}, NULL FROM others)
+                  UNION ALL SELECT 'taken', greatest({step_of("taken_us")}, -1), NULL FROM arrivals
+                  UNION ALL SELECT kind, {step_of("came_us")}, NULL FROM others)
             GROUP BY step""",
         )
 
     def rate(at: int) -> list[float | None]:
         per_s = 60 if per == "minute" else 1
-        return line.column({row[0]: (row[at] or 0) * per_s / _observed_s(line, row[0], start_us, end_us) for row in rows})
+        found = ((row[0], row[at] or 0) for row in rows)
+        return line.column({step: n * per_s / _observed_s(line, step, start_us, end_us) for step, n in found})
 
     p50, p95 = (line.column({row[0]: row[at] for row in rows}, None) for at in (4, 5))
     charts = []
