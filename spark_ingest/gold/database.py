@@ -18,6 +18,7 @@ from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged
 from ..location import Location, StorePath, may_pass
 from ..tables.changes import LogGone
+from ..tables.engine import engine
 from ..tables.schemas import SCHEMAS, TIMESTAMP
 
 MEMORY = "256MB"
@@ -56,16 +57,8 @@ class Database:
 
     def __init__(self, spill: Path | None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="umqtt-gold-", dir=spill, ignore_cleanup_errors=True)
-        self.connection = duckdb.connect(
-            config={
-                "memory_limit": MEMORY,
-                "threads": 1,
-                "temp_directory": self._folder.name,
-                "preserve_insertion_order": False,
-                # No extension is loaded, and nothing is fetched from the network.
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            }
+        self.connection = engine(
+            memory_limit=MEMORY, threads=1, temp_directory=self._folder.name, preserve_insertion_order=False
         )
         self._filled: set[str] = set()
         self._threads = 1

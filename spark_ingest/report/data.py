@@ -360,9 +360,7 @@ def _metrics(tables: Tables, line: Timeline, devices: list[str], source: str) ->
         bands = tables.rows(
             source, f"SELECT step, quantile_cont(mean, [0.1, 0.5, 0.9]), count(*) FROM means {mine} GROUP BY step"
         )
-        lines = dict(
-            tables.rows(source, f"SELECT device_id, list((step, mean)) FROM means {mine} GROUP BY ALL")
-        )
+        lines = dict(tables.rows(source, f"SELECT device_id, list((step, mean)) FROM means {mine} GROUP BY ALL"))
         if not bands:
             continue
         low, mid, high = (line.column({step: band[at] for step, band, _ in bands}, None) for at in range(3))

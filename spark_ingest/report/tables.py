@@ -6,6 +6,7 @@ from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError, UsageError
 from ..location import Location, is_table, open_table, reason
+from ..tables.engine import engine
 from ..tables.schemas import SCHEMAS
 
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
@@ -22,9 +23,7 @@ class Tables:
 
     def __init__(self, tables: Location) -> None:
         self._folder = tables
-        self._db = duckdb.connect(
-            config={"autoinstall_known_extensions": False, "autoload_known_extensions": False, "threads": 2}
-        )
+        self._db = engine(threads=2)
         folders = {name: f"gold/{name}" for name in _GOLD} | {name: name for name in _BELOW_GOLD}
         missing = [name for name, folder in folders.items() if not self._open(name, folder)]
         self._folders = folders

@@ -8,6 +8,7 @@
 ``delta``      a table: rows are appended once per micro-batch, even if it is replayed
 ``changes``    which rows were appended between two versions of a table
 ``upkeep``     compaction, vacuum, retention
+``engine``     DuckDB in this process
 ``counts``     rows and identities, read with delta-rs and Arrow only
 =============  ============================================================================================
 """

@@ -2,14 +2,13 @@
 
 import contextlib
 import io
-import itertools
 import json
 import random
 import re
 import shutil
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +17,6 @@ import pyarrow.dataset as pa_dataset
 import pytest
 from deltalake import DeltaTable
 from gold_fleet import QUERY, assert_law, fleet, rows_of, table_of, telemetry, written
-from hypothesis import given
-from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS
 from umqtt_kit import __main__ as umqtt
 
@@ -29,7 +26,7 @@ from spark_ingest.errors import UsageError
 from spark_ingest.escape import remark
 from spark_ingest.gold import Gold
 from spark_ingest.lock import FolderLock
-from spark_ingest.pipeline.change.rebuild import days_of, rebuild
+from spark_ingest.pipeline.change.rebuild import rebuild
 from spark_ingest.pipeline.process import require_checkpoint, require_whole
 from spark_ingest.pipeline.run.config import PipelineConfig
 from spark_ingest.pipeline.run.upkeep import Upkeep
@@ -206,46 +203,6 @@ def test_a_rebuild_reads_a_spool_in_its_order_though_the_clock_was_set_over_midn
     before = contents(tmp_path)
     rebuild(tmp_path)
     assert contents(tmp_path) == before
-
-
-D, NEXT, AHEAD, BEHIND = date(2026, 11, 27), date(2026, 11, 28), date(2027, 11, 27), date(1970, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("dates", "read"),
-    [
-        ([D, NEXT, D, NEXT], [D, D, D, NEXT]),
-        ([D, AHEAD, D, NEXT], [D, D, D, NEXT]),
-        ([D, NEXT, BEHIND, NEXT], [D, NEXT, NEXT, NEXT]),
-        ([BEHIND, D, NEXT], [BEHIND, D, NEXT]),
-        ([AHEAD, D, NEXT], [D, D, NEXT]),
-    ],
-)
-def test_a_date_that_is_wrong_for_a_while_moves_only_what_was_received_on_it(dates, read):
-    """Planted: a later date moves all that follows it, an earlier one all that came before: months at once."""
-    assert days_of([(segment, 0, 9, day) for segment, day in enumerate(dates)]) == read
-
-
-DATES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 0, 1, 2, 400]), st.booleans()), max_size=30)
-
-
-@given(DATES)
-def test_a_spool_is_read_in_order_and_on_its_dates_where_they_never_fall(steps):
-    """Planted: pieces that overlap are read on two days."""
-    pieces, segment, position, days = [], 0, 0, 0
-    for piece, (more, later, overlaps) in enumerate(steps):
-        segment, position = (segment + 1, 0) if more == 3 else (segment, position + 10)
-        first = max(position - 15, 0) if overlaps and pieces and pieces[-1][0] == segment else position
-        days = later if piece % 2 else max(days, later)
-        pieces.append((segment, first, position + 9, date(2026, 1, 1) + timedelta(days)))
-    pieces.sort()
-    read = days_of(pieces)
-    assert read == sorted(read) and len(read) == len(pieces)
-    for (one, day), (other, next_day) in itertools.pairwise(zip(pieces, read, strict=True)):
-        assert day == next_day or one[:1] + one[2:3] < other[:2], "overlapping pieces on two days"
-    dates = [piece[3] for piece in pieces]
-    apart = all(one[0] < other[0] or one[2] < other[1] for one, other in itertools.pairwise(pieces))
-    assert read == dates or dates != sorted(dates) or not apart
 
 
 def test_a_micro_batch_that_only_bronze_had_is_in_silver_once_after_a_rebuild_and_its_replay(tables):

@@ -9,15 +9,12 @@ Bronze is read to its end before any row is removed. An interrupted rebuild leav
 (:func:`process.unfinished`), and a pipeline refuses to run until the rebuild was repeated.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
-from itertools import chain, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
@@ -30,6 +27,7 @@ from ...errors import IngestError, UsageError
 from ...gold import COUNTED, Gold, remembered_rules
 from ...location import Location, is_table, open_table, remove_tree
 from ...tables.delta import WRITER, Delta, noted_rules, transactions
+from ...tables.engine import engine
 from ...tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from ...tables.upkeep import require_delta
 from ..decode.messages import MESSAGE_COLUMNS, part
@@ -45,8 +43,37 @@ Change = Callable[[pa.Table], pa.Table]
 """A function from new rows of silver to those that are written."""
 
 _REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
-_PIECE = ["collector", "spool", "segment", "received_date"]
 _CHUNK_ROWS = 500_000
+_MEMORY = "512MB"
+_MESSAGES = pa.schema([SCHEMAS["bronze"].field(name) for name in MESSAGE_COLUMNS])
+
+# A piece is what a segment of a spool has of one date. It is read on that date, unless something before it in its spool
+# has a later one, as when the collector's clock was set back: then with that. Pieces that overlap are read together.
+_PIECES = """CREATE TABLE pieces AS
+WITH found AS (
+    SELECT collector, spool, segment, received_date, min((segment << 40) + position) AS "first",
+           max((segment << 40) + position) AS "last"
+    FROM places GROUP BY ALL),
+marked AS (
+    SELECT *, "first" > max("last") OVER (PARTITION BY collector, spool ORDER BY "first", "last"
+              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS begins FROM found),
+islands AS (
+    SELECT *, count(*) FILTER (begins) OVER (PARTITION BY collector, spool ORDER BY "first", "last"
+              ROWS UNBOUNDED PRECEDING) AS island FROM marked)
+SELECT *, max(received_date) OVER (PARTITION BY collector, spool ORDER BY island) AS day FROM islands"""
+
+# By place for each collector, whose clock may have been set. Collectors are ordered by time, and so are spools of one
+# name: segments of a new one have the old one's numbers.
+_IN_ORDER = """
+WITH today AS (FROM bronze SEMI JOIN (FROM pieces WHERE day = $1) USING (collector, spool, segment, received_date)),
+anew AS (
+    SELECT collector FROM pieces WHERE day = $1 GROUP BY collector, segment HAVING count(DISTINCT spool) > 1),
+dated AS (
+    SELECT *, CASE WHEN collector IN (FROM anew) THEN spool ELSE '' END AS own,
+           max(received_ts) OVER (
+               PARTITION BY collector ORDER BY segment, position ROWS UNBOUNDED PRECEDING) AS latest
+    FROM today)
+FROM dated ORDER BY CASE WHEN own = '' THEN latest ELSE received_ts END, own, segment, position"""
 
 
 def rebuild(
@@ -131,7 +158,7 @@ def _rebuild(tables: Location, rules: Rules, change: Change, report: Callable[[s
     for name, table in rebuilt.items():
         _write(name, table, SCHEMAS[name].empty_table(), "overwrite", CommitProperties())
     seen, births, rows = Seen(), Births(), 0
-    for day, messages in _days(bronze):
+    for day, messages in _messages(bronze):
         parts = part(messages, rules, births)
         judged = judge(parts.readings, parts.unnumbered, seen, rebuilt["silver"])
         conflicts = conflicting_rows(_at(messages, judged.conflicts), rules)
@@ -177,106 +204,26 @@ def _write(name: str, table: Delta, rows: pa.Table, mode: str, properties: Commi
     )
 
 
-def _order_of_receipt(messages: pa.Table) -> np.ndarray:
-    """Return the order in which messages were received: by place for each collector, whose clock may have been set.
+def _messages(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
+    """Yield (day, messages) for bronze in the order in which the messages were received, a day or less at a time.
 
-    Collectors are ordered by time. So are spools of one name: segments of a new one have the old one's numbers.
+    A day that is larger than the engine's memory goes to files and back.
     """
-    spool, collector = (_codes(messages[name]) for name in ("spool", "collector"))
-    segment, position = (messages[name].to_numpy() for name in ("segment", "position"))
-    received = messages["received_ts"].cast(pa.int64()).to_numpy().copy()
-    runs = np.unique(np.stack([collector, segment, spool]), axis=1)
-    replaced = np.unique(runs[0, 1:][(np.diff(runs[0]) == 0) & (np.diff(runs[1]) == 0)])
-    places = np.lexsort((position, segment, collector))
-    for rows in np.split(places, np.flatnonzero(np.diff(collector[places])) + 1):
-        if len(rows) and collector[rows[0]] not in replaced:
-            received[rows] = np.maximum.accumulate(received[rows])
-            spool[rows] = 0
-    return np.lexsort((position, segment, spool, received))
-
-
-def _codes(texts: pa.ChunkedArray) -> np.ndarray:
-    return texts.combine_chunks().dictionary_encode().indices.to_numpy().copy()
-
-
-def _days(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
-    """Yield (day, messages) for bronze in the order in which the messages were received, a day or less at a time."""
-    pieces = _pieces(bronze)
-    for day in sorted(set(pieces["day"].to_pylist())):
-        parts = []
-        for received in sorted(set(pieces.filter(_equal(pieces["day"], day))["received_date"].to_pylist())):
-            rows = bronze.scan(MESSAGE_COLUMNS, pa_dataset.field("received_date") == received)
-            same = pieces.filter(_equal(pieces["received_date"], received))
-            others = same.filter(pc.call_function("not_equal", [same["day"], pa.scalar(day)])).select(_PIECE[:-1])
-            parts.append(rows.join(others, others.column_names, join_type="left anti") if others.num_rows else rows)
-        messages = pa.concat_tables(parts)
-        messages = messages.take(pa.array(_order_of_receipt(messages)))
-        for start in range(0, messages.num_rows, _CHUNK_ROWS):
-            yield day, messages.slice(start, _CHUNK_ROWS).combine_chunks()
-
-
-def _pieces(bronze: Delta) -> pa.Table:
-    """Return the pieces of bronze: the columns _PIECE, and `day`, the day on which the piece is read.
-
-    A piece is what a segment of a spool has of one date.
-    """
-    columns = [*_PIECE, "position"]
-    batches = bronze.dataset().to_batches(columns=columns)
-    found = [
-        rows.group_by(_PIECE).aggregate([("position", "min"), ("position", "max")])
-        for rows in chain(
-            [SCHEMAS["bronze"].empty_table().select(columns)], (pa.Table.from_batches([batch]) for batch in batches)
-        )
-    ]
-    pieces = pa.concat_tables(found).group_by(_PIECE).aggregate([("position_min", "min"), ("position_max", "max")])
-    pieces = pieces.rename_columns([*_PIECE, "first", "last"])
-    pieces = pieces.sort_by([(name, "ascending") for name in ("collector", "spool", "segment", "first")])
-    values = (pieces[name].to_pylist() for name in ("segment", "first", "last", "received_date"))
-    places = list(zip(*values, strict=True))
-    owners = list(zip(pieces["collector"].to_pylist(), pieces["spool"].to_pylist(), strict=True))
-    days: list[date] = []
-    for _owner, rows in groupby(range(len(owners)), owners.__getitem__):
-        days += days_of([places[row] for row in rows])
-    return pieces.select(_PIECE).append_column("day", pa.array(days, pa.date32()))
-
-
-def days_of(pieces: Sequence[tuple[int, int, int, date]]) -> list[date]:
-    """Return the day on which each piece of a spool is read, so that what came first is read first.
-
-    This is the date at which it was received, unless the collector's clock was set back, or was wrong for a while. Then
-    as few dates as possible are not believed; what has one of these is read with what came before it.
-
-    :param pieces: segment, first and last position, and date, in the order of their places. Pieces that overlap are
-        read on one day.
-    """
-    dates: list[date] = []
-    numbers: list[int] = []
-    end = (-1, -1)
-    for segment, first, last, received in pieces:
-        if not dates or (received != dates[-1] and (segment, first) > end):
-            dates.append(received)
-        numbers.append(len(dates) - 1)
-        end = max(end, (segment, last))
-    # The longest series of dates that never falls: ends[n] is the last of the best series of n + 1 dates so far.
-    ends: list[int] = []
-    before: list[int] = []
-    for number, received in enumerate(dates):
-        at = bisect_right(ends, received, key=dates.__getitem__)
-        before.append(ends[at - 1] if at else -1)
-        ends[at : at + 1] = [number]
-    believed: set[int] = set()
-    number = ends[-1] if ends else -1
-    while number >= 0:
-        believed.add(number)
-        number = before[number]
-    days = [dates[min(believed, default=0)]] if dates else []
-    for number, received in enumerate(dates):
-        days.append(received if number in believed else days[-1])
-    return [days[number + 1] for number in numbers]
-
-
-def _equal(column: pa.ChunkedArray, value: date) -> pa.ChunkedArray:
-    return pc.call_function("equal", [column, pa.scalar(value)])
+    dataset = bronze.dataset()
+    with TemporaryDirectory(prefix="umqtt-rebuild-") as spill, engine(memory_limit=_MEMORY, temp_directory=spill) as db:
+        keys = ["collector", "spool", "segment", "position", "received_date"]
+        db.register("places", dataset.scanner(keys).to_reader())
+        db.execute(_PIECES)
+        db.unregister("places")
+        days = db.execute("SELECT day, list(DISTINCT received_date) FROM pieces GROUP BY day ORDER BY day")
+        for day, dates in days.fetchall():
+            received = pa_dataset.field("received_date").isin(dates)
+            db.register("bronze", dataset.scanner([*MESSAGE_COLUMNS, "received_date"], filter=received).to_reader())
+            for batch in db.execute(_IN_ORDER, [day]).to_arrow_reader(_CHUNK_ROWS):
+                for start in range(0, batch.num_rows, _CHUNK_ROWS):
+                    some = pa.Table.from_batches([batch.slice(start, _CHUNK_ROWS)])
+                    yield day, some.select(MESSAGE_COLUMNS).cast(_MESSAGES)
+            db.unregister("bronze")
 
 
 @contextmanager
