@@ -11,52 +11,44 @@ that a double rounds, or "NaN"."""
 PLACE_COLUMNS = ("spool", "segment", "position")
 """The place of a message in its spool: the key of bronze, duplicates, status, logs and, with the reason, quarantine."""
 
-_PLACE = [("collector", pa.string()), ("spool", pa.string()), ("segment", pa.int64()), ("position", pa.int64())]
+_PLACE = "collector string, spool string, segment bigint, position bigint"
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+    "metrics": METRICS,
+    "extra": EXTRA,
+    "ranges": pa.list_(pa.struct([("first", pa.int64()), ("last", pa.int64())])),
+}
 
-BRONZE_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("payload", pa.binary()),
-        ("received_ts", TIMESTAMP),
-        ("qos", pa.int8()),
-        ("retain", pa.bool_()),
-        ("dup", pa.bool_()),
-        *_PLACE,
-        ("received_date", pa.date32()),
-    ]
+
+def _columns(text: str) -> pa.Schema:
+    """Return a schema from names and types, as SQL lists them; a type is one of _TYPES."""
+    pairs = (column.split() for column in text.split(","))
+    return pa.schema([(name, _TYPES[kind]) for name, kind in pairs])
+
+
+BRONZE_SCHEMA = _columns(
+    f"""topic string, payload binary, received_ts timestamp, qos byte, retain boolean, dup boolean, {_PLACE},
+    received_date date"""
 )
 """Every message, as it was received. Partitioned by received_date."""
 
-READING_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("boot", pa.string()),
-        ("seq", pa.int64()),
-        ("ts", TIMESTAMP),
-        ("up_ms", pa.int64()),
-        ("received_ts", TIMESTAMP),
-        ("metrics", METRICS),
-        ("extra", EXTRA),
-        ("payload_crc", pa.int64()),
-        *_PLACE,
-        ("topic", pa.string()),
-        ("retain", pa.bool_()),
-    ]
+READING_SCHEMA = _columns(
+    f"""device_id string, boot string, seq bigint, ts timestamp, up_ms bigint, received_ts timestamp,
+    metrics metrics, extra extra, payload_crc bigint, {_PLACE}, topic string, retain boolean"""
 )
 """What :func:`spark_ingest.pipeline.decode.record.decode` returns for a valid record."""
 
-SILVER_SCHEMA = pa.schema(
-    [
-        *(READING_SCHEMA.field(name) for name in ("device_id", "boot", "seq", "ts", "up_ms")),
-        ("event_ts", TIMESTAMP),
-        ("clock_ok", pa.bool_()),
-        ("event_ts_from", pa.string()),
-        *(READING_SCHEMA.field(name) for name in ("received_ts", "metrics", "extra", "payload_crc")),
-        *_PLACE,
-        ("received_date", pa.date32()),
-        ("topic", pa.string()),
-        ("retain", pa.bool_()),
-    ]
+SILVER_SCHEMA = _columns(
+    f"""device_id string, boot string, seq bigint, ts timestamp, up_ms bigint, event_ts timestamp, clock_ok boolean,
+    event_ts_from string, received_ts timestamp, metrics metrics, extra extra, payload_crc bigint, {_PLACE},
+    received_date date, topic string, retain boolean"""
 )
 """One row per reading: (device_id, boot, seq) is unique. Partitioned by received_date.
 
@@ -68,23 +60,14 @@ payload_crc: the payload's length * 2**32 + its CRC-32, which reveals another
 payload under the same identity.
 """
 
-DUPLICATES_SCHEMA = pa.schema(
-    [
-        *(READING_SCHEMA.field(name) for name in ("device_id", "boot", "seq", "received_ts", "payload_crc")),
-        *_PLACE,
-    ]
+DUPLICATES_SCHEMA = _columns(
+    f"""device_id string, boot string, seq bigint, received_ts timestamp, payload_crc bigint, {_PLACE}"""
 )
 """Readings that silver already had with the same payload: dropped there, counted here."""
 
-QUARANTINE_SCHEMA = pa.schema(
-    [
-        *(("reason", pa.string()), ("topic", pa.string()), ("payload", pa.binary()), ("received_ts", TIMESTAMP)),
-        *_PLACE,
-        ("device_id", pa.string()),
-        ("boot", pa.string()),
-        ("seq", pa.int64()),
-        ("kept", pa.bool_()),
-    ]
+QUARANTINE_SCHEMA = _columns(
+    f"""reason string, topic string, payload binary, received_ts timestamp, {_PLACE}, device_id string, boot string,
+    seq bigint, kept boolean"""
 )
 """Messages that could not be read, and readings whose identity is known with another payload.
 
@@ -92,67 +75,28 @@ device_id: the device of the topic; with --trust-ids the id in the message. boot
 kept: the reading is in silver, without what the reason names.
 """
 
-STATUS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("boot", pa.string()),
-        ("online", pa.bool_()),
-        ("fw", pa.string()),
-        ("reason", pa.string()),
-        ("extra", EXTRA),
-        ("retain", pa.bool_()),
-        ("received_ts", TIMESTAMP),
-        *_PLACE,
-    ]
+STATUS_SCHEMA = _columns(
+    f"""device_id string, boot string, online boolean, fw string, reason string, extra extra, retain boolean,
+    received_ts timestamp, {_PLACE}"""
 )
 """``fleet/{device_id}/status``, and what rules of ingest.toml read as a status; one row per message.
 
 `retain`: the broker had retained it, so it may be old.
 """
 
-LOGS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("level", pa.string()),
-        ("text", pa.string()),
-        ("boot", pa.string()),
-        ("dropped_seq", pa.list_(pa.struct([("first", pa.int64()), ("last", pa.int64())]))),
-        ("crash", pa.string()),
-        ("extra", EXTRA),
-        ("received_ts", TIMESTAMP),
-        *_PLACE,
-    ]
+LOGS_SCHEMA = _columns(
+    f"""device_id string, level string, text string, boot string, dropped_seq ranges, crash string, extra extra,
+    received_ts timestamp, {_PLACE}"""
 )
 """``fleet/{device_id}/log``, one row per message. `crash` is JSON text; `dropped_seq`: readings that never come."""
 
-_SHOWN = [(name + end, pa.float64()) for name in ("mem_free", "rssi", "temp_c", "supply_v") for end in ("", "_p50")]
-
-DEVICES_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("health", pa.string()),
-        ("last_seen", TIMESTAMP),
-        ("last_event_ts", TIMESTAMP),
-        ("online", pa.bool_()),
-        ("status_reason", pa.string()),
-        ("boot", pa.string()),
-        ("boots", pa.int64()),
-        ("reboots_24h", pa.int64()),
-        ("fw", pa.string()),
-        ("readings", pa.int64()),
-        ("duplicates", pa.int64()),
-        ("missing", pa.int64()),
-        ("dropped_announced", pa.int64()),
-        ("open_gaps", pa.int64()),
-        ("clock_ok_share", pa.float64()),
-        ("clock_behind_h", pa.int64()),
-        ("delay_p50_ms", pa.float64()),
-        ("delay_p95_ms", pa.float64()),
-        *_SHOWN,
-        ("quarantined", pa.int64()),
-        ("device_group", pa.string()),
-        ("site", pa.string()),
-    ]
+DEVICES_SCHEMA = _columns(
+    """device_id string, health string, last_seen timestamp, last_event_ts timestamp, online boolean,
+    status_reason string, boot string, boots bigint, reboots_24h bigint, fw string, readings bigint,
+    duplicates bigint, missing bigint, dropped_announced bigint, open_gaps bigint, clock_ok_share double,
+    clock_behind_h bigint, delay_p50_ms double, delay_p95_ms double, mem_free double, mem_free_p50 double,
+    rssi double, rssi_p50 double, temp_c double, temp_c_p50 double, supply_v double, supply_v_p50 double,
+    quarantined bigint, device_group string, site string"""
 )
 """One row per device. health: see HEALTH. `online` is the newest status, null without one.
 
@@ -163,22 +107,9 @@ not. duplicates, missing, dropped_announced, open_gaps: null if the device does 
 and site: from groups.csv, null where that has none.
 """
 
-WINDOWS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("window_start", TIMESTAMP),
-        ("metric", pa.string()),
-        ("n", pa.int64()),
-        ("min", pa.float64()),
-        ("max", pa.float64()),
-        ("mean", pa.float64()),
-        ("sum", pa.float64()),
-        ("last", pa.float64()),
-        ("last_ts", TIMESTAMP),
-        ("last_place", pa.int64()),
-        ("window_date", pa.date32()),
-        ("window_hour", pa.int64()),
-    ]
+WINDOWS_SCHEMA = _columns(
+    """device_id string, window_start timestamp, metric string, n bigint, min double, max double, mean double,
+    sum double, last double, last_ts timestamp, last_place bigint, window_date date, window_hour bigint"""
 )
 """One row per device, metric and five minutes of (repaired) event time; rows are merged and never final.
 
@@ -188,39 +119,17 @@ last: the value of the newest event time; of equal times, that of the last place
 Partitioned by window_date and window_hour, the hour of the day, so that a late reading rewrites one hour only.
 """
 
-TEXTS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("metric", pa.string()),
-        ("text", pa.string()),
-        ("last_ts", TIMESTAMP),
-        ("retain", pa.bool_()),
-    ]
-)
+TEXTS_SCHEMA = _columns("device_id string, metric string, text string, last_ts timestamp, retain boolean")
 """One row per device and metric whose values are texts, such as the state of a door: the newest text.
 
 text: at most its first 1,000 characters. last_ts: the reading's time, or when it was received if its clock was not set.
 retain: the broker had retained it, so it may be older than last_ts. Of a device, the 500 metrics with the newest texts.
 """
 
-BOOTS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("boot", pa.string()),
-        ("boot_number", pa.int64()),
-        ("first_seen", TIMESTAMP),
-        ("last_seen", TIMESTAMP),
-        ("first_seq", pa.int64()),
-        ("highest_seq", pa.int64()),
-        ("readings", pa.int64()),
-        ("missing", pa.int64()),
-        ("fw", pa.string()),
-        ("cause", pa.string()),
-        ("reason", pa.string()),
-        ("anchor_ts_us", pa.int64()),
-        ("clock", pa.string()),
-        ("heard_date", pa.date32()),
-    ]
+BOOTS_SCHEMA = _columns(
+    """device_id string, boot string, boot_number bigint, first_seen timestamp, last_seen timestamp,
+    first_seq bigint, highest_seq bigint, readings bigint, missing bigint, fw string, cause string,
+    reason string, anchor_ts_us bigint, clock string, heard_date date"""
 )
 """One row per boot. anchor_ts_us: time of the boot, Unix microseconds, from the lowest seq with a good clock and `up`.
 
@@ -229,19 +138,9 @@ Partitioned by heard_date: the date of last_seen, or of first_seen in a boot wit
 clock: ts (set from the first reading on), anchor (set later, which dates the earlier readings), received (never set).
 """
 
-GAPS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("boot", pa.string()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("missing", pa.int64()),
-        ("announced", pa.bool_()),
-        ("open", pa.bool_()),
-        ("since", TIMESTAMP),
-        ("state", pa.string()),
-        ("heard_date", pa.date32()),
-    ]
+GAPS_SCHEMA = _columns(
+    """device_id string, boot string, first bigint, last bigint, missing bigint, announced boolean, open boolean,
+    since timestamp, state string, heard_date date"""
 )
 """Ranges of seq missing from silver; `since`: when the first reading above the range was received.
 
@@ -251,30 +150,14 @@ state: missing (the readings may still come, and are `open`), dropped (the devic
 (they came and could not be read), earlier (of a boot that began before the collector's first message).
 """
 
-TRAFFIC_SCHEMA = pa.schema(
-    [
-        ("minute", TIMESTAMP),
-        ("readings", pa.int64()),
-        ("duplicates", pa.int64()),
-        ("quarantined", pa.int64()),
-        ("bytes", pa.int64()),
-        ("devices", pa.int64()),
-        ("delay_p50_ms", pa.float64()),
-        ("delay_p95_ms", pa.float64()),
-    ]
+TRAFFIC_SCHEMA = _columns(
+    """minute timestamp, readings bigint, duplicates bigint, quarantined bigint, bytes bigint, devices bigint,
+    delay_p50_ms double, delay_p95_ms double"""
 )
 """One row per minute of received time. bytes: payloads of readings, duplicates and quarantined messages."""
 
-ALERTS_SCHEMA = pa.schema(
-    [
-        ("device_id", pa.string()),
-        ("rule", pa.string()),
-        ("kind", pa.string()),
-        ("since", TIMESTAMP),
-        ("until", TIMESTAMP),
-        ("value", pa.float64()),
-        ("text", pa.string()),
-    ]
+ALERTS_SCHEMA = _columns(
+    """device_id string, rule string, kind string, since timestamp, until timestamp, value double, text string"""
 )
 """One row per alert. device_id: empty for quarantined messages that belong to no device. kind: see KINDS in
 spark_ingest/alerts/rules.py; rule: its name; until: null while it lasts."""
