@@ -15,8 +15,7 @@
     ├── SparkEnded                         Spark's Java process was killed or ended by itself
     ├── DataLoss                           an offset names messages that the spool no longer holds
     ├── BrokerRefused        exit_code 4   CONNACK or SUBACK refused the connection or a subscription
-    ├── PublishFailed        exit_code 4   a row of the sink is not a valid message, or is not acknowledged
-    └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT
+    └── PublishFailed        exit_code 4   a row of the sink is not a valid message, or is not acknowledged
 """
 
 
@@ -89,11 +88,5 @@ class BrokerRefused(IngestError):
 
 class PublishFailed(IngestError):
     """A row of the sink cannot be published, or is not acknowledged. The micro-batch is not committed."""
-
-    exit_code = 4
-
-
-class MalformedStream(IngestError):
-    """The broker sent bytes that are not MQTT. The connection cannot be used any more."""
 
     exit_code = 4
