@@ -2,7 +2,7 @@
 
 import math
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from .fast_decode import TS_END
 from .json import shown
@@ -14,10 +14,10 @@ UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 # In seconds, these would be in the year 5138 or later: so a number from there on has the next smaller unit.
 _SIZES = ((1e11, 1), (1e14, 1_000), (1e17, 1_000_000))
 _DIGITS = re.compile(r"[+-]?\d{1,30}(\.\d{0,30})?")
-_ISO = re.compile(
-    r"(\d{4})-?(\d\d)-?(\d\d)[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d{1,30}))?)?)?"
-    r" ?(?:([Zz]|UTC|GMT)|([+-])(\d\d):?(\d\d)?)?"
-)
+_ISO = re.compile(r"(\d{4}-?\d\d-?\d\d)[T ](\d\d[\d:]*(?:[.,]\d{1,30})?) ?(Z|UTC|GMT|[+-]\d\d:?(?:[0-5]\d)?|)")
+_EAST = {"Z": "+00", "UTC": "+00", "GMT": "+00"}
+_MIDNIGHT = re.compile(r"24(:?00(:?00([.,]0*)?)?)?")
+_LEAP = re.compile(r"(\d\d:?\d\d:?)60([.,]\d*)?")
 
 
 def unix_ms(value: object, unit: str | None, zone: tzinfo | None) -> int:
@@ -51,28 +51,16 @@ def _from_number(value: int | float, unit: str | None) -> int:
 
 
 def _from_iso(text: str, zone: tzinfo | None) -> int | None:
-    found = _ISO.fullmatch(text)
+    found = _ISO.fullmatch(text.upper())
     if not found:
         return None
-    year, month, day, hour, minute, second, fraction, utc, sign, east_h, east_min = found.groups()
-    h, m, s = int(hour), int(minute or 0), int(second or 0)
+    day, clock, east = found.groups()
     # ISO 8601 ends a day at 24:00; RFC 3339 has leap seconds, which Unix time counts as the second after.
-    extra = timedelta()
-    if h == 24 and not (m or s or int(fraction or 0)):
-        h, extra = 0, timedelta(days=1)
-    if s == 60:
-        s, extra = 59, extra + timedelta(seconds=1)
-    where: tzinfo = zone or UTC
-    if utc:
-        where = UTC
-    elif sign:
-        if int(east_h) > 23 or int(east_min or 0) > 59:
-            return None
-        east = timedelta(hours=int(east_h), minutes=int(east_min or 0))
-        where = timezone(east if sign == "+" else -east)
+    extra = timedelta(days=_MIDNIGHT.fullmatch(clock) is not None, seconds=_LEAP.fullmatch(clock) is not None)
+    clock = clock.replace("24", "00", 1) if extra.days else _LEAP.sub(r"\g<1>59\2", clock)
     try:
-        moment = datetime(int(year), int(month), int(day), h, m, s, tzinfo=where)
-        since = moment - datetime(1970, 1, 1, tzinfo=UTC) + extra
+        moment = datetime.fromisoformat(f"{day}T{clock}{_EAST.get(east, east)}")
+        since = moment.replace(tzinfo=moment.tzinfo or zone or UTC) - datetime(1970, 1, 1, tzinfo=UTC) + extra
     except (ValueError, OverflowError):
         return None
-    return (since.days * 86_400 + since.seconds) * 1000 + int(((fraction or "") + "000")[:3])
+    return since // timedelta(milliseconds=1)
