@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -17,7 +16,6 @@ from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import connection as connection_module
-from spark_ingest.collector import counters
 from spark_ingest.collector.collector import Collector, CollectorConfig
 from spark_ingest.collector.command import main
 from spark_ingest.durable import read_checked, replace_checked, sync_data
@@ -356,14 +354,3 @@ def test_wrong_use_is_one_line_that_names_the_next_step_and_exit_code_2(tmp_path
     assert main([part for option in given.items() for part in option]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and line in err and "secret" not in err
-
-
-@pytest.mark.usefixtures("newest")
-def test_the_status_file_is_json_with_the_documented_keys(monkeypatch, tmp_path):
-    one, _ = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
-    table = re.search(r"=====\n(.*?)=====", counters.__doc__ or "", re.S)
-    assert table
-    documented = {
-        key.strip() for row in table[1].splitlines() if row[:1].strip() for key in row.split("  ")[0].split(",")
-    }
-    assert documented - {"="} == {*json.loads(json.dumps(one.status()))}
