@@ -10,15 +10,16 @@ An alert belongs to one rule and one device. It ends when the rule judges the de
 cannot judge the device, because readings are missing, the alert stays open.
 """
 
-import json
 import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ..durable import read_checked_json, replace_checked
+import msgspec
+
+from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged
 from ..escape import remark
 from ..location import Location
@@ -86,6 +87,14 @@ class _Content:
     opened: dict[tuple[str, str], Opened] = field(default_factory=dict)
     ended: list[Opened] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+
+
+class _Saved(msgspec.Struct):
+    """The file, as JSON."""
+
+    opened: list[Opened]
+    ended: list[Opened]
+    events: list[Event]
 
 
 class Journal:
@@ -213,28 +222,20 @@ class Journal:
 
     def _load(self) -> _Content:
         try:
-            found = read_checked_json(self._path)
-            return _Content(
-                {(one["rule"], one["device"]): _opened(one) for one in found["opened"]},
-                [_opened(one) for one in found["ended"]],
-                [Event(**one | {"alert": _opened(one["alert"]), "to": tuple(one["to"])}) for one in found["events"]],
-            )
+            saved = msgspec.json.decode(read_checked(self._path), type=_Saved)
         except FileNotFoundError:
             return _Content()
-        except (FileDamaged, KeyError, TypeError) as error:
+        except (FileDamaged, msgspec.DecodeError) as error:
             damage = error if isinstance(error, FileDamaged) else f"{self._path} is of another release"
             self._report(f"{damage}: open alerts are sent again, unsent ends are lost")
             return _Content()
+        return _Content({(one.rule, one.device): one for one in saved.opened}, saved.ended, saved.events)
 
     def _save(self, content: _Content) -> None:
         if self._closed:
             raise ValueError("the journal of alerts is closed")
-        found: dict[str, Any] = {
-            "opened": [asdict(one) for one in content.opened.values()],
-            "ended": [asdict(one) for one in content.ended],
-            "events": [asdict(event) for event in content.events],
-        }
-        replace_checked(self._path, json.dumps(found).encode())
+        saved = _Saved(list(content.opened.values()), content.ended, content.events)
+        replace_checked(self._path, msgspec.json.encode(saved))
         self._content = content
 
 
@@ -254,8 +255,3 @@ def _newest(ended: list[Opened]) -> list[Opened]:
         ranked.append((newer[one.device], -at))
         newer[one.device] += 1
     return [ended[at] for at in sorted(-at for _, at in sorted(ranked)[:_MOST_ENDED])]
-
-
-def _opened(found: dict[str, Any]) -> Opened:
-    fields: dict[str, Any] = {**found, "told": tuple(found["told"])}
-    return Opened(**fields)

@@ -12,10 +12,11 @@ Each metric has a time of its own. A message with several times becomes several 
 number, and the others are identified by their place.
 """
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from .fast_decode import TS_END
 from .json import shown
@@ -110,6 +111,9 @@ class _Session:
         return number
 
 
+_read_nodes = msgspec.json.Decoder(dict[str, list[_Session]]).decode
+
+
 class Births:
     """The remembered content of the births of all nodes.
 
@@ -119,9 +123,7 @@ class Births:
 
     def __init__(self, content: bytes = b"") -> None:
         self.changed = False
-        self._nodes: dict[str, list[_Session]] = {}
-        for node, sessions in json.loads(content or b"{}").items():
-            self._nodes[node] = [_Session(**one) for one in sessions]
+        self._nodes: dict[str, list[_Session]] = _read_nodes(content or b"{}")
         self._size = 0
         self._sizes: dict[str, int] = {}
         # The nodes with more than their share.
@@ -131,8 +133,7 @@ class Births:
 
     def to_bytes(self) -> bytes:
         """Return the whole content as JSON, to be passed to :class:`Births` later."""
-        content = {node: [asdict(one) for one in sessions] for node, sessions in self._nodes.items()}
-        return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+        return msgspec.json.encode(self._nodes)
 
     def result(self, collector: str, topic: str, payload: bytes, redelivered: bool) -> list[Result]:
         """Return the result of :meth:`read`, or the BadRecord that it raised."""

@@ -219,7 +219,7 @@ def _messages(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
         for day, dates in days.fetchall():
             received = pa_dataset.field("received_date").isin(dates)
             db.register("bronze", dataset.scanner([*MESSAGE_COLUMNS, "received_date"], filter=received).to_reader())
-            for batch in db.execute(_IN_ORDER, [day]).to_arrow_reader(_CHUNK_ROWS):
+            for batch in db.sql(_IN_ORDER, params=[day]).to_arrow_reader(_CHUNK_ROWS):
                 for start in range(0, batch.num_rows, _CHUNK_ROWS):
                     some = pa.Table.from_batches([batch.slice(start, _CHUNK_ROWS)])
                     yield day, some.select(MESSAGE_COLUMNS).cast(_MESSAGES)
