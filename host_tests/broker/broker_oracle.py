@@ -112,7 +112,6 @@ def _connect(packet: _Packet) -> int:
     if packet.first_byte & 0xF0 != 0x10:
         raise _Violation("not CONNECT")
     name, level, flags = reader.field(), reader.take(1)[0], reader.take(1)[0]
-    level &= 0x7F  # not in the specification: bridges set the top bit
     if (name, level) not in ((b"MQTT", 4), (b"MQIsdp", 3)):
         raise _Violation("protocol")
     if packet.first_byte != 0x10 and level == 4:

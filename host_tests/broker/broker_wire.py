@@ -8,7 +8,7 @@ from typing import Any
 from broker_oracle import CLOSED, OPEN, is_version5, verdict
 from broker_peer import decode
 from peer5 import decode5
-from umqtt_broker import Broker, BrokerConfig, Listener
+from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -35,9 +35,6 @@ SESSIONS = [
     + encoder.subscribe(1, (b"$own/+", 0), (b"+/+/#", 2))
     + encoder.publish(b"$own/x", b"")
     + encoder.publish(b"a//b", b"z", 2, 65535),
-    encoder.connect(b"bridge", level=0x84, clean_session=False)
-    + encoder.subscribe(1, (b"#", 1))
-    + encoder.publish(b"a", b"from elsewhere", 1, 1, retain=True),
     encoder.connect(b"c", keep_alive=10, will=(b"w/t", b"gone", 1, True), user_name=b"user", password=b"password"),
     b"".join(
         (
@@ -136,7 +133,7 @@ class Wire:
     @classmethod
     async def open(cls) -> Wire:
         """Open a wire with a new broker in the running event loop; close() it afterwards."""
-        broker = Broker(BrokerConfig(listeners=(Listener(port=0, bridge_users=(b"*",)),), sys_interval=0))
+        broker = Broker(BrokerConfig(port=0, sys_interval=0))
         await broker.start()
         return cls(broker)
 

@@ -9,8 +9,6 @@ from umqtt_broker.conf import Configuration
 OPEN = "listener 1883 127.0.0.1\nallow_anonymous true\n"
 
 
-# A bridge, below which its keys stand.
-BRIDGE = "connection up\naddress 192.0.2.1\ntopic a\n"
 
 
 def first(configuration: Configuration) -> Any:
@@ -46,9 +44,6 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
         (f"{OPEN}max_connections -1", lambda c: first(c).max_connections, None),
     ],
     "mount_point": [(f"{OPEN}mount_point site/", lambda c: first(c).mount_point, b"site/")],
-    "allow_bridge": [
-        (f"{OPEN}allow_bridge plant\nallow_bridge *", lambda c: c.broker.listeners[0].bridge_users, (b"plant", b"*"))
-    ],
     "websockets_origin": [
         (
             f"{OPEN}websockets_origin https://a.example\nwebsockets_origin https://b.example",
@@ -227,7 +222,6 @@ WRONG: dict[str, list[str]] = {
 # Any text is valid, or is checked only when the file that it names is read.
 TEXTS = {
     "bind_address",
-    "allow_bridge",
     "websockets_origin",
     "certfile",
     "keyfile",
@@ -255,7 +249,7 @@ TEXTS = {
 
 # Every key of mosquitto.conf(5) of mosquitto 2.1.2, KEY=VALUE or KEY for the value 1: a value that is not the default,
 # and that restricts where the key can restrict. {} is the test's folder. What this broker makes of the key, ignored
-# meaning with --lenient; bridge: those that stand below a `connection` line.
+# meaning with --lenient.
 MOSQUITTO_2_1 = {
     "read": """
     allow_zero_length_clientid auto_id_prefix autosave_interval autosave_on_changes clientid_prefixes
@@ -267,12 +261,6 @@ MOSQUITTO_2_1 = {
     require_certificate tls_version use_identity_as_username use_subject_as_username acl_file={}/acl
     allow_anonymous=true include_dir={}/none password_file={}/passwords listener=1884
     listener_allow_anonymous=false
-    """,
-    "read bridge": """
-    address addresses bridge_attempt_unsubscribe bridge_outgoing_retain bridge_protocol_version cleansession
-    connection keepalive_interval local_clientid notifications notifications_local_only notification_topic
-    remote_clientid remote_password remote_username restart_timeout round_robin start_type topic try_private
-    bridge_cafile bridge_capath bridge_certfile bridge_insecure bridge_keyfile bridge_tls_version
     """,
     "ignored": """
     log_facility retain_expiry_interval http_dir packet_buffer_size websockets_headers_size websockets_log_level
@@ -286,7 +274,11 @@ MOSQUITTO_2_1 = {
     plugin={}/mosquitto_dynamic_security.so psk_file={}/psk accept_protocol_versions=5 bind_interface=lo
     enable_proxy_protocol=2 max_topic_alias=5 proxy_protocol_v2_require_tls=true use_username_as_clientid=true
     """,
-    "refused bridge": """
+    "refused bridges": """
+    address addresses bridge_attempt_unsubscribe bridge_outgoing_retain bridge_protocol_version cleansession
+    connection keepalive_interval local_clientid notifications notifications_local_only notification_topic
+    remote_clientid remote_password remote_username restart_timeout round_robin start_type topic try_private
+    bridge_cafile bridge_capath bridge_certfile bridge_insecure bridge_keyfile bridge_tls_version
     bridge_bind_address bridge_max_packet_size bridge_max_topic_alias bridge_receive_maximum
     bridge_session_expiry_interval bridge_tcp_keepalive bridge_tcp_user_timeout local_cleansession idle_timeout
     local_password local_username threshold bridge_reload_type bridge_alpn bridge_identity bridge_psk

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge_parts import far_broker, far_mosquitto
 from broker_certificates import Pki
 from broker_peer import BrokerThread, Peer, StartBroker, StartRedis
 from peer5 import Peer5
@@ -78,14 +77,3 @@ def peer5(broker: BrokerThread) -> Iterator[Callable[..., Peer5]]:
             return connected
 
         yield connect
-
-
-@pytest.fixture(params=["ours", "mosquitto"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Provide the port of a remote broker for bridges, of each make."""
-    if request.param == "mosquitto":
-        with far_mosquitto(tmp_path) as mosquitto:
-            yield mosquitto.port
-    else:
-        with far_broker() as broker:
-            yield broker.port

@@ -18,7 +18,6 @@ from umqtt_broker.access.files import FilePermission
 from umqtt_broker.access.guesses import Guesses
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.log import NOTICE, RefusalLog
-from umqtt_broker.protocol.reason_codes import ReasonCode
 from umqtt_broker.routing import router
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, CONNECT
@@ -78,96 +77,11 @@ def connack(port: int, packet: bytes) -> int:
         return peer.expect(CONNACK).body[1]
 
 
-def test_a_client_is_a_bridge_only_where_its_user_may_be_one(start_broker: StartBroker, tmp_path: Path) -> None:
-    # Planted: may_bridge() is always True.
-    passwords = PasswordFile(tmp_path / "passwords")
-    for name in (b"plant", b"ada"):
-        passwords.set(name, PasswordHash.make(b"right", 1))
-    passwords.write()
-    permission = FilePermission(str(passwords.path))
-    broker = start_broker(
-        listeners=(
-            Listener(port=0, allow_anonymous=True),
-            Listener(port=0, permission=permission, bridge_users=(b"plant",)),
-        )
-    )
-    open_port, port = broker.view.listening_ports
-    bridge = {"level": 0x84, "password": b"right"}
-    assert connack(open_port, encoder.connect(b"anybody", level=0x84)) == 1
-    assert connack(port, encoder.connect(b"b", user_name=b"ada", **bridge)) == 1
-    assert connack(port, encoder.connect(b"b", user_name=b"plant", **bridge | {"password": b"wrong"})) == 4
-    assert connack(port, encoder.connect(b"b", user_name=b"plant", **bridge)) == 0
-    assert connack(port, encoder.connect(b"b", user_name=b"ada", password=b"right")) == 0
-
-
-def test_a_client_of_mqtt_5_that_says_it_is_a_bridge_is_one_only_where_its_user_may_be(
-    start_broker: StartBroker,
-) -> None:
-    # Planted: the property alone makes a bridge: it hides one broker's messages from another, and speaks below $SYS.
-    broker = start_broker(listeners=(Listener(port=0), Listener(port=0, bridge_users=(b"*",))))
-    for port, is_bridge in zip(broker.view.listening_ports, (False, True), strict=True):
-        with Peer5(port) as client:
-            connack = client.connect5(b"client", user_property=[(b"bridge", b"0123")])
-            assert (b"bridge" in dict(connack.properties.get("user_property", ()))) == is_bridge
-            session = broker.view.session(b"client")
-            assert session is not None
-            assert (session.is_bridge, session.origin) == ((True, b"0123") if is_bridge else (False, None))
-            answer = client.publish5(b"$SYS/broker/connection/x/state", b"1", 1)
-            assert answer == (0 if is_bridge else ReasonCode.NOT_AUTHORIZED)
-    # What would be a filter when it is remembered, or fill the store, is no broker's name.
-    for name in (b"", b"a/#", b"a" * 65):
-        with Peer5(broker.view.listening_ports[1]) as client:
-            client.connect5(b"named", user_property=[(b"bridge", name)], session_expiry_interval=100)
-            session = broker.view.session(b"named")
-            assert session is not None and session.origin is None
-
-
-def test_a_client_that_is_no_bridge_any_more_gets_what_bridges_bring(start_broker: StartBroker) -> None:
-    # Planted: what a session remembers of its bridge is kept when another client comes back to it.
-    broker = start_broker(listeners=(Listener(port=0, bridge_users=(b"*",)),))
-    said = {"user_property": [(b"bridge", b"0123")]}
-    with Peer5(broker.port) as was, Peer5(broker.port) as bridge:
-        was.connect5(b"was", session_expiry_interval=100, **said)
-        was.subscribe5((b"a", 1))
-        bridge.connect5(b"bridge", **said)
-        bridge.publish5(b"a", b"not for bridges that lead there too", 1)
-        assert was.flush() == []
-        was.disconnect()
-        with Peer5(broker.port) as now:
-            now.connect5(b"was", clean=False, session_expiry_interval=100)
-            bridge.publish5(b"a", b"x", 1)
-            assert now.receive_message().payload == b"x"
-
-
-@pytest.mark.parametrize("level", [4, 5])
-def test_a_bridge_behind_a_mount_point_sees_names_as_any_client_there(start_broker: StartBroker, level: int) -> None:
-    # Planted: the bridge gets whole names, with the mount point.
-    listener = Listener(port=0, bridge_users=(b"*",), mount_point=b"m/")
-    broker = start_broker(listeners=(Listener(port=0), listener))
-    plain, mounted = broker.view.listening_ports
-    with Peer(plain) as sender, (Peer5(mounted) if level == 5 else Peer(mounted)) as bridge:
-        if isinstance(bridge, Peer5):
-            bridge.connect5(b"bridge", user_property=[(b"bridge", b"0123")])
-            bridge.subscribe5((b"#", 0))
-        else:
-            bridge.send(encoder.connect(b"bridge", level=0x84))
-            bridge.expect(CONNACK)
-            bridge.subscribe(b"#", 0)
-        sender.connect(b"sender")
-        for topic in (b"a", b"m/a", b"m/$a", b"m/b/c"):
-            sender.publish(topic, b"x", 0, retain=True)
-        for topic in (b"a", b"b/c"):
-            got = bridge.receive_message()
-            assert (got.topic_name, got.retain) == (topic, True)
-
-
-def test_no_client_makes_the_broker_remember_it_as_a_bridge(start_broker: StartBroker, tmp_path: Path) -> None:
-    # Planted: a SUBSCRIBE to $origin/ is granted; the broker takes the session for a bridge's after a restart.
-    broker = start_broker(store=str(tmp_path / "broker.db"))
-    with Peer(broker.port) as peer:
-        peer.connect(b"peer", clean_session=False)
-        assert peer.subscribe(b"$origin/0123", 1) == 0x80
-        assert peer.subscribe(b"$share/g/$origin/0123", 1) == 0x80
+def test_a_client_that_says_it_is_a_bridge_is_told_to_come_as_an_ordinary_one(start_broker: StartBroker) -> None:
+    # Planted: the top bit of the protocol level is ignored, so mosquitto expects that nothing comes back to it.
+    broker = start_broker()
+    assert connack(broker.port, encoder.connect(b"bridge", level=0x84)) == 1
+    assert connack(broker.port, encoder.connect(b"bridge")) == 0
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", "sqlite, restarted"])

@@ -67,7 +67,7 @@ class Disk:
         return ""
 
     def open(self) -> Opened:
-        return Opened(Recovered([], [], {}, [], ""), 1, 1)
+        return Opened(Recovered([], [], {}, []), 1, 1)
 
     def close(self) -> None:
         pass

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from conf_examples import (
-    BRIDGE,
     MOSQUITTO_2_1,
     NAME_FILES,
     OPEN,
@@ -25,7 +24,6 @@ from umqtt_broker.access.passwords import PasswordHash
 from umqtt_broker.access.permission import Peer as AccessPeer
 from umqtt_broker.access.permission import Permission
 from umqtt_broker.conf import load, values
-from umqtt_broker.conf.bridge import BRIDGE_KEYS
 from umqtt_broker.conf.keys import FIXED, KEYS
 from umqtt_broker.conf.lines import ConfigFileError
 from umqtt_broker.errors import ConfigError
@@ -121,15 +119,13 @@ def test_every_key_of_mosquitto_is_read_refused_or_restricts_nothing(
     for name in ("acl", "passwords"):
         write("", name)
     for key, _, value in (word.partition("=") for word in MOSQUITTO_2_1[outcome].split()):
-        above = BRIDGE if "bridge" in outcome else OPEN
-        if key in ("connection", "listener", "per_listener_settings"):
-            above = ""
+        above = "" if key in ("listener", "per_listener_settings") else OPEN
         path = write(f"{above}{key} {value.format(tmp_path) or 1}\n")
         where = f"{path}:{above.count(chr(10)) + 1}: {key} "
         found = errors_of(path)
         assert not [line for line in found if "unknown key" in line], key
         is_unsupported = any(line.startswith(where) and "is not supported" in line for line in found)
-        assert is_unsupported != outcome.startswith("read"), (key, found)
+        assert is_unsupported == (outcome != "read"), (key, found)
         if outcome == "ignored":
             assert load(str(path), lenient=True).warnings == found, key
         else:
@@ -240,7 +236,6 @@ def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(writ
         "sys_interval 5\nsys_interval 6\n"
         "listener 1\nmax_connections 1\nallow_anonymous false\n"
         "listener 2\nmax_connections 2\nmax_connections 3\nallow_anonymous true\n"
-        "connection up\naddress a\nkeepalive_interval 10\nkeepalive_interval 20\ntopic a\n"
     )
     configuration = load(str(path))
     for_all = "for all listeners; with per_listener_settings true each has its own"
@@ -248,12 +243,10 @@ def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(writ
         f"{path}:2: sys_interval is already set at {path}:1 — this line takes effect",
         f"{path}:8: max_connections is already set at {path}:7 — this line takes effect",
         f"{path}:9: allow_anonymous is already set at {path}:5 — this line takes effect, {for_all}",
-        f"{path}:13: keepalive_interval is already set at {path}:12 — this line takes effect",
     ]
     listeners = configuration.broker.listeners
     assert configuration.broker.sys_interval == 6
     assert [(one.max_connections, one.allow_anonymous) for one in listeners] == [(1, True), (3, True)]
-    assert configuration.broker.bridges[0].keep_alive == 20
     path.write_text("per_listener_settings true\n" + path.read_text().replace("sys_interval 5\n", ""))
     configuration = load(str(path))
     assert [one.allow_anonymous for one in configuration.broker.listeners] == [False, True]
@@ -261,12 +254,11 @@ def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(writ
 
 
 def test_every_yes_or_no_is_said_in_the_same_words(write: Write) -> None:
-    """Planted: a separate parser for the keys of bridges."""
+    """Planted: one key has a parser of its own."""
     flags = [key.name for key in KEYS.values() if key.parse is values.boolean and key.name != "per_listener_settings"]
-    bridge = [key for key, (default, _) in BRIDGE_KEYS.items() if default in ("true", "false")]
-    assert len(flags) > 10 and len(bridge) > 6
-    above = "connection up\naddress a\ntopic a\nbridge_cafile x\n"
-    for key, before in [(key, OPEN) for key in flags] + [(key, above) for key in bridge]:
+    assert len(flags) > 10
+    before = OPEN
+    for key in flags:
         for word in ("yes", "True", "on", "2"):
             path = write(f"{before}{key} {word}\n")
             number = before.count("\n") + 1
@@ -413,20 +405,9 @@ def test_an_empty_file_is_the_default_broker(write: Write) -> None:
             assert getattr(configured, name) == getattr(default, name), name
 
 
-def test_bridge_keys_belong_to_their_connection(write: Write) -> None:
-    path = write(
-        "connection one\naddress 127.0.0.1:1884\ntopic a/# out 1\nsys_interval 5\n"
-        "connection two\naddress 127.0.0.1:1885\ntopic b/# in\n"
-    )
-    configuration = load(str(path)).broker
-    assert [bridge.name for bridge in configuration.bridges] == ["one", "two"] and configuration.sys_interval == 5
-    path = write("address 127.0.0.1\n")
-    assert problems(path) == [f"{path}:1: address belongs to a bridge — write `connection NAME` above it"]
-
-
 LINES = st.lists(
     st.tuples(
-        st.sampled_from([*sorted(set(KEYS) - {"include_dir", "permission_hook"}), *sorted(BRIDGE_KEYS), "x", "#", ""]),
+        st.sampled_from([*sorted(set(KEYS) - {"include_dir", "permission_hook"}), "connection", "topic", "x", "#", ""]),
         st.one_of(st.sampled_from(["true", "0", "1", "-1", "/nowhere", "a b", "$"]), st.text(max_size=12)),
     ),
     max_size=12,
@@ -520,7 +501,6 @@ SAME = [
     "include_dir /dev/null/folder",
     "sys_interval 5\nsys_interval 6",
     "allow_anonymous true\nallow_anonymous false",
-    "connection up\naddress 127.0.0.1:1\ntopic a\ncleansession 1",
 ]
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bridge_parts import bridge_config
 from broker_certificates import Pki
 from broker_peer import Peer
 from observed import ObservedBroker
@@ -16,7 +15,7 @@ from umqtt_broker.observation.metrics import FAMILIES, metric_names
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
 
 # Labels with few values: constants of the code, states, and names from the configuration.
-LABELS = ("", "bridge", "reason", "listener", "state", "version", "waited_for")
+LABELS = ("", "reason", "listener", "state", "version", "waited_for")
 
 Samples = dict[tuple[str, str], float]
 
@@ -43,10 +42,10 @@ def scrape(broker: ObservedBroker) -> Samples:
 
 
 def test_every_metric_is_scraped_and_in_the_documents_table(tmp_path: Path, pki: Pki) -> None:
-    # A bridge, a certificate, and a broken packet, so that every label has a value.
+    # A certificate and a broken packet, so that every label has a value.
     listeners = Listener(port=0), Listener(port=0, tls=pki.tls())
     with (
-        ObservedBroker(tmp_path, bridges=(bridge_config(1, "a out 1"),), listeners=listeners) as broker,
+        ObservedBroker(tmp_path, listeners=listeners) as broker,
         Peer(broker.port) as broken,
     ):
         broken.connect(b"broken")

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bridge_parts import bridge_config
-from broker_peer import BrokerThread, Peer
+from broker_peer import Peer
 from observed import ObservedBroker
-from umqtt_broker import BrokerConfig
 from umqtt_broker.observation import server, survey
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
@@ -288,37 +286,3 @@ def test_it_fits_phones_and_a_desk_in_light_and_dark(open_page: OpenPage, broker
             "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every((part) => part > 127)"
         )
         assert light == (scheme == "light")
-
-
-def test_bridges_are_shown_with_their_links_and_counts(
-    open_page: OpenPage, browser: "playwright.Browser", tmp_path: Path
-) -> None:
-    config = BrokerConfig(port=0)
-    folder = tmp_path / "bridged"
-    folder.mkdir()
-    with BrokerThread(config) as remote:
-        bridges = (bridge_config(remote.port, "a out 1", name="up"), bridge_config(1, "a out 1", name="<b>down"))
-        with ObservedBroker(folder, bridges=bridges) as broker, Peer(broker.port) as peer:
-            peer.connect(b"peer")
-            broker.wait_until(lambda: broker.view.bridges[0].subscribed)
-            peer.publish(b"a", b"1", 1)
-            page = browser.new_page()
-            page.goto(f"http://127.0.0.1:{broker.http_port}/#token={broker.token}")
-            cells = [page.locator(f"#bridge-rows tr:nth-child({number}) td") for number in (1, 2)]
-            expect(cells[0]).to_have_text(["up", f"127.0.0.1:{remote.port}", "up", "0", "1", "0"])
-            expect(cells[1]).to_have_text(["<b>down", "127.0.0.1:1", "down", "0", "0", "1"])
-            page.close()
-            listed = {row["name"]: row for row in broker.get("/api/broker")["bridges"]}
-            assert (listed["up"]["connected"], listed["up"]["messages_out"]) == (True, 1)
-            assert (listed["<b>down"]["connected"], listed["<b>down"]["queued"]) == (False, 1)
-            assert listed["<b>down"]["last_error"]
-            scraped = broker.request("GET", "/metrics").body.decode()
-            for line in (
-                'umqtt_broker_bridge_connected{bridge="up"} 1.0',
-                'umqtt_broker_bridge_connected{bridge="<b>down"} 0.0',
-                'umqtt_broker_bridge_messages_sent_total{bridge="up"} 1.0',
-            ):
-                assert line in scraped.splitlines()
-    page = open_page()
-    expect(page.locator("body")).to_have_attribute("data-state", "live")
-    expect(page.locator("#bridges")).to_be_hidden()

@@ -118,7 +118,6 @@ TRIPS = {
     "token is text": "http_listener 1\nhttp_token_file {}/text",
     "http for all": "http_listener 1 192.0.2.1\nhttp_token_file {}/token",
     "no token": "http_listener 1",
-    "bridge": "connection up\naddress a\ntopic a\nbridge_cafile {}/nowhere.pem",
 }
 
 

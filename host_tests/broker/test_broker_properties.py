@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config
 from broker_peer import StartBroker
 from peer5 import Peer5
 from umqtt_broker.log import NOTICE
@@ -132,23 +131,3 @@ def test_the_largest_single_property_is_within_the_limits_without_settings(start
         for given in (largest, many):
             writer.publish5(b"t", b"", 0, **given)
             assert reader.receive_message().properties == given
-
-
-def test_a_bridge_leaves_out_a_message_whose_properties_its_own_broker_refuses(start_broker: StartBroker) -> None:
-    # Planted: the relay checks max_packet_size alone: the local end is closed, and the message comes again for ever.
-    remote = start_broker()
-    config = bridge_config(remote.port, "t in 1", protocol_level=5)
-    with (
-        BridgedBroker(config, max_properties_size=_LIMIT) as broker,
-        Peer5(broker.port) as near,
-        Peer5(remote.port) as far,
-    ):
-        near.connect5(b"near")
-        near.subscribe5((b"t", 1))
-        far.connect5(b"far")
-        broker.wait_connected()
-        many = [(b"", b"")] * 100
-        far.publish5(b"t", b"left out", 1, user_property=many)
-        far.publish5(b"t", b"passed on", 1, user_property=many[:10])
-        assert near.receive_message().payload == b"passed on"
-        assert broker.status().too_large == 1

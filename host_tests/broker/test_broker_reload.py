@@ -77,7 +77,7 @@ def with_broker(config: BrokerConfig, check: object) -> None:
 
 
 # Settings that only a restart changes; all others change at once.
-AT_START = {"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"}
+AT_START = {"host", "port", "store", "http_host", "http_port", "http_token_file"}
 OF_LISTENERS_AT_START = {"host", "port", "path", "protocol", "socket_domain", "mode", "mount_point"}
 
 CHANGED = {
@@ -92,7 +92,7 @@ CHANGED = {
 def test_every_setting_changes_at_once_or_is_named_as_one_that_does_not() -> None:
     def check(broker: Broker) -> None:
         for one in fields(BrokerConfig):
-            if one.name in ("listeners", "permission", "bridges", "client_id_prefixes", "host", "port"):
+            if one.name in ("listeners", "permission", "client_id_prefixes", "host", "port"):
                 continue
             before = getattr(broker.config, one.name)
             value = (

@@ -12,7 +12,7 @@ from umqtt_broker.access.permission import Rights
 from umqtt_broker.log import NOTICE
 from umqtt_broker.protocol.reason_codes import ReasonCode
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP
 
 MakePeer = Callable[..., Peer]
 
@@ -187,49 +187,9 @@ def test_what_waits_for_one_user_is_not_for_another_under_the_same_identifier(st
         assert broker.call(lambda: broker.stats.sessions_of_others) == 1
 
 
-def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its_origin(start_broker) -> None:
-    broker = start_broker(listeners=(Listener(port=0, bridge_users=(b"*",)),))
-    with (
-        Peer(broker.port) as bridge,
-        Peer(broker.port) as twin,
-        Peer(broker.port) as other,
-        Peer(broker.port) as client,
-    ):
-        for peer, name in ((bridge, b"bridge"), (twin, b"twin"), (other, b"other")):
-            peer.send(encoder.connect(name).replace(b"MQTT\x04", b"MQTT\x84"))
-            assert peer.expect(CONNACK).body == b"\0\0"
-        client.connect(b"client")
-        for peer in (bridge, twin, other, client):
-            peer.subscribe(b"#", 1)
-        for name in (b"bridge", b"twin"):
-            session = broker.view.session(name)
-            assert session is not None
-            session.origin = b"the same broker"
-        bridge.send(encoder.publish(b"a", b"1", 1, 1, retain=True))
-        bridge.expect(PUBACK, 1)
-        assert bridge.flush() == twin.flush() == []
-        assert other.receive_message().retain
-        assert not client.receive_message().retain
-        for qos in (0, 1):
-            client.send(encoder.publish(b"b", b"2", qos, 2, retain=True))
-            for peer in (bridge, twin, other):
-                message = peer.receive_message()
-                assert (message.retain, message.qos) == (True, qos)
-            while client.receive().kind != PUBLISH:
-                pass
-        # Only a bridge may announce itself below $SYS.
-        state = b"$SYS/broker/connection/x/state"
-        client.send(encoder.publish(state, b"1", 0))
-        client.flush()
-        assert broker.stats.denied == 1
-        other.subscribe(state, 0)
-        bridge.send(encoder.publish(state, b"1", 0))
-        assert other.receive_message().topic_name == state
-
-
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_client_of_mqtt_5_is_no_bridge_below_sys(start_broker, qos: int) -> None:
-    # Planted: whoever speaks MQTT 5 passes for a bridge, and announces any bridge's state.
+def test_no_client_of_mqtt_5_publishes_below_sys(start_broker, qos: int) -> None:
+    # Planted: a message with properties is not asked for its topic.
     broker = start_broker()
     state = b"$SYS/broker/connection/x/state"
     with Peer5(broker.port) as client, Peer5(broker.port) as watcher:

@@ -6,7 +6,7 @@ The packages. Each imports only those above it, types included; host_tests/archi
     compiled        what mypyc must know about a class
     protocol        MQTT on the wire: packets, topic names, topic filters
     access          who may connect, publish and subscribe; the files that say so
-    settings        the settings of a broker and its bridges, as dataclasses
+    settings        the settings of a broker, as dataclasses
     store           what survives a crash: the interface, memory and SQLite
     core            what every part shares: context, clock, timers, limits of queued messages
     transport       sockets, TLS and WebSocket: bytes for a connection
@@ -14,7 +14,6 @@ The packages. Each imports only those above it, types included; host_tests/archi
     sessions        one session: its ordered queue, in-flight window and subscriptions; recorded or not; shared queues
     routing         from a PUBLISH to the sessions that get it: subscriptions, retained messages, shared groups
     clients         network connections: the packet loop and its answers, backpressure, sessions by identifier
-    bridge          links to other brokers
     observation     $SYS topics, metrics, HTTP API, web page
     reload, broker  new settings for a running broker; Broker: start, network connections, shutdown
     process, start_check, __main__   `python -m umqtt_broker -c FILE`: signals, user, pid file; check of a start

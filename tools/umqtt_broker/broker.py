@@ -3,10 +3,8 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Protocol
 
 from .access.shares import Shares
-from .bridge.bridges import Bridges
 from .clients.connection import Connection
 from .clients.registry import Sessions
 from .core.context import BrokerContext
@@ -25,16 +23,6 @@ from .transport.peers import client_share
 
 # Seconds that connections have to send their last packets when the broker stops.
 _STOP_TIMEOUT = 2.0
-
-
-class Service(Protocol):
-    """A part that starts and stops with the broker: the observation, the bridges."""
-
-    async def start(self) -> None:
-        """Start, just before the broker accepts clients. Raises BrokerError."""
-
-    async def stop(self) -> None:
-        """Stop."""
 
 
 class Broker:
@@ -59,15 +47,12 @@ class Broker:
         # The connections that are not logged in, by the address of the client: all, and those of each listener.
         self._unfinished: Shares[Connection] = Shares()
         self._unfinished_of: defaultdict[int, Shares[Connection]] = defaultdict(Shares)
-        self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
         # Why the broker does not serve (another one has the store), or "" when it serves.
         self.standby = ""
         self.bound_listeners: list[BoundListener] = []
         self.view = BrokerView(self)
         self.observation = Observation(self, self.view)
-        self.bridges = Bridges(self.config, self.router, self.new_connection)
-        self._services: list[Service] = [self.observation, self.bridges]
         self.refusals = RefusalLog()
         self.denials = RefusalLog()
         self._all_gone = asyncio.Event()
@@ -120,20 +105,16 @@ class Broker:
         )
         first = self.bound_listeners[0]
         self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
-        started: list[Service] = []
         store_is_open = False
         try:
             recovered = self.store.open(self.loop, self.stats, self.router.flush)
             store_is_open = True
-            self.router.bridge_loops.broker_id = recovered.broker_id or self.router.bridge_loops.broker_id
             self.context.expiry.begin()
             self.sessions.recover(recovered)
             self.router.recover(recovered.retained)
             self.sessions.publish_recovered_wills(recovered.wills)
             self._tick()
-            for service in self._services:
-                await service.start()
-                started.append(service)
+            await self.observation.start()
             for bound_listener in self.bound_listeners:
                 await bound_listener.serve()
         except BaseException:
@@ -141,8 +122,7 @@ class Broker:
                 bound_listener.close()
             self.bound_listeners = []
             self._stop_ticking()
-            for service in reversed(started):
-                await service.stop()
+            await self.observation.stop()
             if store_is_open:
                 await self.store.close()
             raise
@@ -165,8 +145,7 @@ class Broker:
             return
         for bound_listener in self.bound_listeners:
             bound_listener.close()
-        for service in reversed(self._services):
-            await service.stop()
+        await self.observation.stop()
         connections = list(self.connections)
         # All wills first, so that clients that are still connected get them.
         for connection in connections:
@@ -193,8 +172,7 @@ class Broker:
         self._stop_ticking()
         for connection in list(self.connections):
             connection.abort("another broker has the store")
-        for service in reversed(self._services):
-            await service.stop()
+        await self.observation.stop()
         await self.store.abandon()
 
     async def _wait_for_connections(self) -> None:
@@ -239,12 +217,11 @@ class Broker:
         """
         listener = connection.listener
         share = client_share(connection.transport)
-        if not listener.internal and not self._has_room(listener, share):
+        if not self._has_room(listener, share):
             self.stats.connections_refused += 1
             return False
         self.connections.add(connection)
         self._connections_of[id(listener)] += 1
-        self._internal_connections += listener.internal
         for unfinished in (self._unfinished, self._unfinished_of[id(listener)]):
             unfinished.add(connection, share, self.loop.time())
         self.stats.connections_accepted += 1
@@ -257,8 +234,7 @@ class Broker:
         most = listener.max_connections
         if most is not None and self._connections_of[id(listener)] >= most:
             return self._close_one_of(self._unfinished_of[id(listener)], share)
-        clients = len(self.connections) - self._internal_connections
-        return clients < self.config.max_connections or self._close_one_of(self._unfinished, share)
+        return len(self.connections) < self.config.max_connections or self._close_one_of(self._unfinished, share)
 
     def _close_one_of(self, unfinished: Shares[Connection], share: str) -> bool:
         connection = unfinished.to_yield(share, self.loop.time())
@@ -288,7 +264,6 @@ class Broker:
         """Remove a network connection that is gone."""
         if connection in self.connections:
             self.connections.remove(connection)
-            self._internal_connections -= connection.listener.internal
             self._unfinished.discard(connection)
             listener = id(connection.listener)
             self._unfinished_of[listener].discard(connection)

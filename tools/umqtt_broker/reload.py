@@ -11,7 +11,7 @@ from .transport.listeners import BoundListener
 from .transport.tls import make_context
 
 # Settings that are read only at the start. Every other setting is read when it is needed.
-_AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})
+_AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file"})
 # Seconds until a permission that was replaced is closed.
 _RETIRE_AFTER = 60.0
 _LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode", "mount_point")

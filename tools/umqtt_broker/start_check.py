@@ -6,7 +6,6 @@ The broker may be running meanwhile: ports and a store that are in use are not r
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from . import log
 from .conf.build import Configuration
@@ -19,7 +18,6 @@ from .settings.redis_url import is_redis_url, parse_redis_url
 from .store.check import check_openable
 from .store.redis_backend import check_usable
 from .transport.sockets import open_tcp
-from .transport.tls import make_bridge_context
 
 
 def problems_of(configuration: Configuration) -> list[str]:
@@ -32,7 +30,6 @@ def problems_of(configuration: Configuration) -> list[str]:
         lambda: _check_ports(config.all_listeners()),
         lambda: config.store == MEMORY or _check_store(config.store),
         lambda: config.http_port and _check_http(config),
-        *(partial(make_bridge_context, bridge) for bridge in config.bridges),
     ]
     return list(_failures(checks))
 

@@ -11,7 +11,7 @@ from ..protocol.packets import (
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
 )
-from ..protocol.packets5 import BRIDGE, TOPIC_ALIAS_MAXIMUM, Connect5, encode_connack, encode_disconnect
+from ..protocol.packets5 import TOPIC_ALIAS_MAXIMUM, Connect5, encode_connack, encode_disconnect
 from ..protocol.properties import NONE
 from ..protocol.reason_codes import ReasonCode
 from ..settings.broker import BrokerConfig
@@ -27,16 +27,11 @@ _REASONS = {
 
 
 def accepted(
-    connect: Connect,
-    session_present: bool,
-    keep_alive: int,
-    session_expiry: int,
-    config: BrokerConfig,
-    broker_id: bytes = b"",
+    connect: Connect, session_present: bool, keep_alive: int, session_expiry: int, config: BrokerConfig
 ) -> bytes:
     """Return the CONNACK of a client that is let in.
 
-    keep_alive, session_expiry: the values in force, in seconds. broker_id: for a bridge, the identifier of this broker.
+    keep_alive, session_expiry: the values in force, in seconds.
 
     Capabilities that the broker has without limits are left out, since they are the defaults of MQTT 5: QoS 2,
     wildcards, shared subscriptions, subscription identifiers, a Receive Maximum of 65,535. The properties that are
@@ -54,8 +49,6 @@ def accepted(
     own: dict[int, object] = {}
     if connect.has_assigned_id:
         own[properties.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id  # [MQTT-3.2.2-16]
-    if broker_id:
-        own[properties.USER_PROPERTY] = [(BRIDGE, broker_id)]
     optional = {
         properties.MAXIMUM_PACKET_SIZE: config.max_packet_size,
         properties.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIAS_MAXIMUM,

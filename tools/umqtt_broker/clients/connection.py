@@ -486,11 +486,6 @@ class Connection(asyncio.Protocol):
         self.router.flush()
 
     def _answer(self, connect: Connect, return_code: int) -> None:
-        if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
-            if connect.version5 is None:
-                # As a broker that does not know bridges answers: the client connects again as an ordinary client.
-                return_code = UNACCEPTABLE_PROTOCOL_VERSION
-            connect = connect._replace(bridge=False)
         if return_code != ACCEPTED:
             self.stats.wrong_passwords += return_code == BAD_USER_NAME_OR_PASSWORD
             self.stats.told_to_wait += return_code == SERVER_UNAVAILABLE
@@ -524,8 +519,7 @@ class Connection(asyncio.Protocol):
         else:
             assert self.session is not None  # the client is accepted
             granted = self._broker.sessions.granted_session_expiry(self.session)
-            keep_alive, broker_id = self.keep_alive, self._broker_id(connect)
-            connack = [connack5.accepted(connect, session_present, keep_alive, granted, config, broker_id)]
+            connack = [connack5.accepted(connect, session_present, self.keep_alive, granted, config)]
             if 0 < connect.version5.max_packet_size < len(connack[0]):
                 self.ending = "its Maximum Packet Size leaves no room for CONNACK"
                 self.close()
@@ -536,10 +530,6 @@ class Connection(asyncio.Protocol):
             # The CONNACK waits until a session that was made or discarded is safe, and so is everything that was
             # recorded for the session through its previous connection.
             self.store.after_commit(self, connack)
-
-    def _broker_id(self, connect: Connect) -> bytes:
-        """Return the identifier of this broker for a bridge, b"" for other clients."""
-        return self.router.bridge_loops.broker_id if connect.bridge else b""
 
     def bind(self) -> None:
         """Choose the publish function and the receive rate, after new rights of the client or new settings."""
@@ -652,7 +642,7 @@ class Connection(asyncio.Protocol):
 
     def send_away(self) -> None:
         """Close, and tell a client of MQTT 5 which server to use; do nothing to others."""
-        if self.protocol_level == 5 and not self.closing and not self.listener.internal:
+        if self.protocol_level == 5 and not self.closing:
             self.ending = "sent to another server"
             self._disconnect = connack5.send_away(self.client_limits, self.context.config.server_reference)
             self.close()

@@ -15,7 +15,6 @@ from ..protocol import packets, packets5, properties
 from ..protocol.packets import AUTH, CONNECT, DUP, PUBREC, PUBREL, SUBSCRIBE, SUBSCRIPTION_FAILURE, UNSUBSCRIBE
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
-from ..routing.bridge_loops import ORIGIN
 from ..routing.retained_delivery import RetainedDelivery
 from ..sessions.ports import Granted
 from ..sessions.session import Session
@@ -202,9 +201,6 @@ def _grant(session: Session, asked: bytes, qos: int, max_shared: int) -> tuple[b
         return asked, None, ReasonCode.TOPIC_FILTER_INVALID
     # For a shared subscription, the rights are those of the filter behind the group.
     wanted = topic_filter if shared is None else shared[1]
-    if wanted.startswith(ORIGIN):
-        # Reserved: the broker itself records there where a bridge leads (see bridge_loops).
-        return topic_filter, shared, ReasonCode.NOT_AUTHORIZED
     if shared is not None and len(session.shared) >= max_shared and topic_filter not in session.subscriptions:
         return topic_filter, shared, ReasonCode.QUOTA_EXCEEDED
     return_code = qos if session.rights is None else session.rights.grant(wanted, qos)

@@ -5,7 +5,6 @@ import logging
 import math
 import secrets
 from collections.abc import Iterator
-from functools import partial
 
 from ..access.permission import Peer, Permission, Rights
 from ..core.context import BrokerContext
@@ -20,7 +19,6 @@ from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED
 from ..protocol.packets5 import FOR_EVER
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_name
-from ..routing.bridge_loops import is_broker_id
 from ..routing.retained_delivery import RetainedDelivery
 from ..routing.router import Router
 from ..sessions.durable import DurableSession
@@ -103,7 +101,6 @@ class Sessions:
             session.set_rights(self._recovered_rights(session))
             for topic_filter, options, identifier in found.subscriptions:
                 self._router.add_subscription(session, topic_filter, options, identifier)
-            self._router.bridge_loops.recover(session)
             self._recover_retained_delivery(session, found.retained_pending)
         self._router.shares.end_empty()
         if behind:
@@ -155,7 +152,7 @@ class Sessions:
         listener, config = connection.listener, self._config
         named = packet
         if packet.client_id:
-            if not listener.internal and not self._may_call_itself(packet.client_id, listener):
+            if not packet.client_id.startswith(config.client_id_prefixes or b""):
                 return IDENTIFIER_REJECTED, packet
         else:
             # [MQTT-3.1.3-8] without a client identifier a session cannot be kept.
@@ -170,7 +167,7 @@ class Sessions:
         version5 = packet.version5
         if version5 is not None and version5.authentication_method is not None:
             return ReasonCode.BAD_AUTHENTICATION_METHOD, packet  # [MQTT-4.12.0-1]
-        if version5 is not None and config.server_reference and not listener.internal:
+        if version5 is not None and config.server_reference:
             return ReasonCode.USE_ANOTHER_SERVER, packet
         if version5 is not None and packet.will is not None and packet.will.retain and not config.retain_available:
             return ReasonCode.RETAIN_NOT_SUPPORTED, packet
@@ -185,18 +182,6 @@ class Sessions:
         # The permission gets the CONNECT as it came: its rules for identifiers are about those that clients choose.
         permission = self._permission(listener)
         return permission.connect(packet, peer), named
-
-    def may_bridge(self, connection: SessionClient, packet: Connect) -> bool:
-        """Return True if a client whose CONNECT says that it is a bridge may be one."""
-        listener = connection.listener
-        users = listener.bridge_users
-        return listener.internal or b"*" in users or _peer(connection).username(packet) in users
-
-    def _may_call_itself(self, client_id: bytes, listener: Listener) -> bool:
-        config = self._config
-        # The session of a bridge is for the bridge alone.
-        is_taken = not listener.mount_point and any(client_id == bridge.local_client_id for bridge in config.bridges)
-        return not is_taken and client_id.startswith(config.client_id_prefixes or b"")
 
     def connect(self, connection: SessionClient, packet: Connect) -> bool:
         """Attach a connection that is let in to its session, which is made if needed. Returns session_present."""
@@ -248,16 +233,10 @@ class Sessions:
             if session.subscriptions:
                 self._router.forget_routes()
         session.listener = listener
-        if session.rights is not rights or session.is_bridge != packet.bridge:
+        if session.rights is not rights:
             session.set_rights(rights)
-            session.is_bridge = packet.bridge
             if session.subscriptions:
                 self._router.forget_routes()
-        origin = packet.version5.bridge if packet.version5 is not None else None
-        if not packet.bridge:
-            self._router.set_origin(session, None)
-        elif origin is not None and is_broker_id(origin):
-            self._router.set_origin(session, origin)
         self._set_will(session, packet.will)
         session.attach(connection)
         connection.session = session
@@ -426,19 +405,19 @@ class Sessions:
         self.forget_will(session)
         session.will_is_due = 0.0
         if _may_publish(session, will):
-            self._publish(will, session if session.is_bridge else None)
+            self._publish(will)
         else:
             self._stats.denied += 1
             log_denied_will(session.client_id, will.topic_name)
 
-    def _publish(self, will: Will, source: Session | None = None) -> None:
+    def _publish(self, will: Will) -> None:
         most = self._config.max_payload_size
         if most and len(will.payload) > most:
             self._stats.dropped_too_large += 1
             return
         self._stats.wills += 1
         retain = int(will.retain and self._config.retain_available)
-        publish = self._router.publish_here if source is None else partial(self._router.publish_from, source)
+        publish = self._router.publish_here
         self._router.publish_with(will.properties, publish, will.topic_name, will.payload, will.qos, retain)
 
     def forget_will(self, session: Session) -> None:

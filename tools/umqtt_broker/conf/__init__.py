@@ -1,8 +1,8 @@
 """Configuration files in mosquitto.conf's syntax.
 
 `keys` has the keys, and `values` the parsers of their values. `lines` reads the files, `sections` assigns each line to
-its section, `bridge` reads the section of one bridge, and `build` makes the settings. A key that mosquitto.conf(5)
-defines has the same meaning here; docs/broker.md says what differs.
+its section, and `build` makes the settings. A key that mosquitto.conf(5) defines has the same meaning here;
+docs/broker.md says what differs.
 """
 
 from ..errors import ConfigError

@@ -12,7 +12,6 @@ from ..log import LogConfig
 from ..settings.broker import BrokerConfig, Listener, Tls
 from ..settings.redis_url import is_redis_url
 from ..transport.tls import make_context, warnings_of
-from .bridge import bridge_of
 from .keys import KEYS
 from .lines import Line, Problems
 from .sections import ConfigSections, Section
@@ -61,8 +60,6 @@ class _Builder:
         config.listeners = tuple(self._listener(section) for section in listeners)
         for section, listener in zip(listeners, config.listeners, strict=True):
             self._check_mount_point(section, listener, listener.permission or config.permission)
-        bridges = [bridge_of(lines, self._problems) for lines in self._sections.bridges]
-        config.bridges = tuple(bridge for bridge in bridges if bridge is not None)
         self._set_store(config)
         if "http_listener" in everyone.of("structure"):
             config.http_port, host = everyone.of("structure")["http_listener"]

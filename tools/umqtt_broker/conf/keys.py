@@ -46,9 +46,6 @@ _KEYS = (
         "Connections of this listener at once; -1: no limit of its own"),
     Key("mount_point", "listener", "mount_point", values.mount_point, "",
         "Prefix of every topic of this listener's clients, which access rules include; ends with `/`"),
-    Key("allow_bridge", "listener", "bridge_users", values.encoded, "",
-        "User name whose clients may connect as bridges of other brokers (`try_private true`); `*`: every client's."
-        " Other bridges get return code 1 and connect again as ordinary clients", True),
     Key("websockets_origin", "listener", "origins", values.text, "see meaning",
         "Whose web pages may connect, as `https://example.org`. Without it: on a loopback address pages of this "
         "machine, elsewhere all", True),
@@ -205,6 +202,7 @@ FIXED: dict[str, tuple[values.Parser, Any, str]] = {
 }  # fmt: skip
 
 _PLUGIN = "use permission_hook"
+_BRIDGE = "run a bridge beside this broker: docs/migrate.md#bridges"
 # Keys of mosquitto that this broker does not support: what to do instead.
 UNSUPPORTED = {
     "accept_protocol_versions": "every listener speaks MQTT 5, 3.1.1 and 3.1; remove the line if all may connect",
@@ -233,7 +231,21 @@ UNSUPPORTED = {
     "websockets_headers_size": "requests may have 8192 bytes; remove the line",
     "websockets_log_level": "use log_type debug",
 }
-UNSUPPORTED_PREFIXES = {"auth_opt_": _PLUGIN, "plugin_opt_": _PLUGIN}
+UNSUPPORTED |= dict.fromkeys(
+    (
+        *("address", "addresses", "cleansession", "clientid", "connection", "idle_timeout", "keepalive_interval"),
+        *("notification_topic", "notifications", "notifications_local_only", "password", "restart_timeout"),
+        *("round_robin", "start_type", "threshold", "topic", "try_private", "username"),
+    ),
+    _BRIDGE,
+)
+UNSUPPORTED_PREFIXES = {
+    "auth_opt_": _PLUGIN,
+    "bridge_": _BRIDGE,
+    "local_": _BRIDGE,
+    "plugin_opt_": _PLUGIN,
+    "remote_": _BRIDGE,
+}
 
 # The plugins of mosquitto 2.1 that do what a key of this broker does: {name of the plugin's file: that key}. The option
 # `plugin_opt_KEY` below the plugin has the value.

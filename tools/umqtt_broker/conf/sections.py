@@ -1,4 +1,4 @@
-"""Assigns the lines of a configuration to sections: of a listener, of a bridge or of the whole broker."""
+"""Assigns the lines of a configuration to sections: of a listener or of the whole broker."""
 
 import difflib
 import os
@@ -6,15 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .bridge import ALIASES, BRIDGE_KEYS
-from .bridge import UNSUPPORTED as BRIDGE_UNSUPPORTED
 from .keys import FIXED, KEYS, LENIENT, PLUGIN_KEYS, PLUGINS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
 from .lines import Line, Problems
 from .values import Parser
 
 _OF_LISTENERS = ("listener", "tls")
-_OF_BRIDGES = BRIDGE_KEYS.keys() | ALIASES.keys() | BRIDGE_UNSUPPORTED.keys()
-_NAMES = (*KEYS, *FIXED, *UNSUPPORTED, *PLUGIN_KEYS, *_OF_BRIDGES)
+_NAMES = (*KEYS, *FIXED, *UNSUPPORTED, *PLUGIN_KEYS)
 _WRONG = object()
 _SHOWN_KEY = 60
 
@@ -43,7 +40,7 @@ class Section:
 
 @dataclass(slots=True)
 class ConfigSections:
-    """A whole configuration. default: the listener without a `listener` line. bridges: the lines of each bridge.
+    """A whole configuration. default: the listener without a `listener` line.
 
     per_listener: the value of per_listener_settings.
     """
@@ -51,7 +48,6 @@ class ConfigSections:
     broker: Section = field(default_factory=Section)
     default: Section = field(default_factory=Section)
     listeners: list[Section] = field(default_factory=list)
-    bridges: list[list[Line]] = field(default_factory=list)
     per_listener: bool = False
 
 
@@ -72,9 +68,7 @@ class Reader:
     def read(self, lines: Iterable[Line]) -> ConfigSections:
         """Return the sections of the lines."""
         for line in lines:
-            if line.key in _OF_BRIDGES:
-                self._take_bridge(line)
-            elif line.key in KEYS:
+            if line.key in KEYS:
                 self._take(KEYS[line.key], line)
             elif line.key in PLUGIN_KEYS:
                 self._take_plugin(line)
@@ -157,14 +151,6 @@ class Reader:
             # mosquitto would silently ignore the earlier line.
             self._problems.at(line, f"per_listener_settings stands below {early.key} ({early.where}) — put it first")
         self._sections.per_listener = value
-
-    def _take_bridge(self, line: Line) -> None:
-        if line.key == "connection":
-            self._sections.bridges.append([line])
-        elif self._sections.bridges:
-            self._sections.bridges[-1].append(line)
-        else:
-            self._problems.at(line, f"{line.key} belongs to a bridge — write `connection NAME` above it")
 
     def _take_plugin(self, line: Line) -> None:
         """Read mosquitto's ACL and password plugins as the keys that do the same; other plugins are errors."""

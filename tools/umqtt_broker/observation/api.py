@@ -5,15 +5,13 @@ import binascii
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
-from umqtt_robust.topics import matches
-
 from ..protocol.messages import RetainedMessage
 from ..protocol.reason_codes import ReasonCode
+from ..protocol.topic_filters import matches, split
 from ..protocol.topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
 from ..sessions.queue import MessageQueue
 from ..sessions.session import Session
@@ -131,7 +129,6 @@ class Api:
                 "publishers_held": stats.publishers_held,
                 "rate_limited": stats.rate_limited,
             },
-            "bridges": [asdict(bridge) for bridge in view.bridges],
             "malformed": dict(stats.malformed),
             "http_refused": dict(self._guard.refused),
         }
@@ -254,7 +251,7 @@ class Api:
         topic_name, after = query["topic"].encode(), query["after"].encode()
         if not is_topic_name(topic_name):
             raise web.HTTPBadRequest(text=f"topic={query['topic']} is not a topic name")
-        everyone = self._view.subscribers(topic_name)
+        everyone, levels = self._view.subscribers(topic_name), split(topic_name)
         found, matched = await smallest(
             [(session, qos) for session, qos in everyone if isinstance(session, Session)],
             query["limit"],
@@ -265,7 +262,7 @@ class Api:
         for session, qos in found:
             topic_filters = []
             async for part in slices(list(session.subscriptions)):
-                topic_filters += [text(name) for name in part if matches(name, topic_name)]
+                topic_filters += [text(name) for name in part if matches(split(name), levels)]
             subscribers.append(
                 {
                     "client_id": text(session.client_id),

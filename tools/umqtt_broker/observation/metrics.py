@@ -6,7 +6,6 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..bridge.bridges import BridgeStatus
 from ..stats import Stats
 from .readings import broker_version, dropped_by_reason, listeners
 from .survey import Totals
@@ -57,10 +56,6 @@ def _sessions(scrape: Scrape) -> Mapping[str, float]:
 
 def _timeouts(scrape: Scrape) -> Mapping[str, float]:
     return {"connect": scrape.stats.connect_timeouts, "keep_alive": scrape.stats.keep_alive_timeouts}
-
-
-def _by_bridge(value: Callable[[BridgeStatus], float]) -> Callable[[Scrape], Mapping[str, float]]:
-    return lambda scrape: {bridge.name: value(bridge) for bridge in scrape.view.bridges}
 
 
 _GAUGE, _COUNTER = "gauge", "counter"
@@ -155,42 +150,6 @@ FAMILIES = (
         _COUNTER,
         "Acknowledgements of packet identifiers not in use.",
         lambda v: v.stats.unknown_acknowledgements,
-    ),
-    Family(
-        "bridge_connected",
-        _GAUGE,
-        "1 while the link is up, 0 otherwise.",
-        _by_bridge(lambda b: b.connected),
-        "bridge",
-    ),
-    Family(
-        "bridge_queued_messages",
-        _GAUGE,
-        "Messages that wait for the remote broker.",
-        _by_bridge(lambda b: b.queued),
-        "bridge",
-    ),
-    Family(
-        "bridge_messages_received",
-        _COUNTER,
-        "Messages accepted from the remote broker.",
-        _by_bridge(lambda b: b.messages_in),
-        "bridge",
-    ),
-    Family(
-        "bridge_messages_sent",
-        _COUNTER,
-        "Messages given to the remote broker.",
-        _by_bridge(lambda b: b.messages_out),
-        "bridge",
-    ),
-    Family("bridge_connects", _COUNTER, "Times the link came up.", _by_bridge(lambda b: b.connects), "bridge"),
-    Family(
-        "bridge_messages_dropped",
-        _COUNTER,
-        "Messages that a bridge left out: QoS 0 without a link, no rule for the name, too large.",
-        _by_bridge(lambda b: b.dropped_qos0 + b.unmatched + b.too_large),
-        "bridge",
     ),
     Family("store_commits", _COUNTER, "Transactions of the store.", lambda v: v.stats.commits),
     Family(

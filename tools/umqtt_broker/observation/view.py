@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Protocol
 
-from ..bridge.bridges import Bridges
-from ..bridge.state import BridgeStatus
 from ..clients.connection import Connection
 from ..clients.registry import Sessions
 from ..protocol.messages import RetainedMessage
@@ -28,7 +26,6 @@ class ObservedBroker(Protocol):
     standby: str
     router: Router
     sessions: Sessions
-    bridges: Bridges
     connections: set[Connection]
     bound_listeners: list[BoundListener]
     loop: asyncio.AbstractEventLoop
@@ -102,11 +99,6 @@ class BrokerView:
     def find_retained(self, topic_filter: bytes) -> Iterator[RetainedMessage | None]:
         """Search retained messages in small steps. Each step yields a matching message, or None."""
         return self._broker.router.retained.walk(topic_filter)
-
-    @property
-    def bridges(self) -> list[BridgeStatus]:
-        """The status of each bridge, in the order of the configuration."""
-        return self._broker.bridges.status
 
     @property
     def is_durable(self) -> bool:

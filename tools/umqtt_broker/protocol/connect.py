@@ -20,7 +20,6 @@ _BEGIN_OF_5 = b"\0\4MQTT\5"
 class Connect(NamedTuple):
     """A decoded CONNECT. `keep_alive` in seconds, 0 for none; `user_name` and `password` None when absent.
 
-    bridge: the client says that it is another broker's bridge, see bridge_loops.
     version5: the part that only MQTT 5 has; None for an earlier version.
     has_assigned_id: the broker has assigned the client_id.
     """
@@ -32,7 +31,6 @@ class Connect(NamedTuple):
     will: Will | None
     user_name: bytes | None
     password: bytes | None
-    bridge: bool = False
     version5: Connect5 | None = None
     has_assigned_id: bool = False
 
@@ -82,10 +80,9 @@ def decode_connect(packet: bytes, fixed_flags: int, version5: tuple[Connect5, in
     if len(packet) < at + 4:
         raise MalformedPacket("CONNECT cut short")
     level, flags = packet[at], packet[at + 1]
-    # The top bit of the level is not in the specification: mosquitto's bridges set it, and so do ours.
-    is_bridge, level = bool(level & 0x80), level & 0x7F
-    if level not in _PROTOCOLS[name] or (is_bridge and level == 5):
-        raise UnacceptableProtocol(f"unacceptable protocol level {packet[at]}")
+    if level not in _PROTOCOLS[name]:
+        # mosquitto's bridges set the top bit, and connect again without it.
+        raise UnacceptableProtocol(f"unacceptable protocol level {level}")
     # MQTT 3.1 does not use the flags of the fixed header, and some of its clients set them. mosquitto accepts that too.
     if fixed_flags and level > 3:
         raise MalformedPacket("CONNECT flags")  # [MQTT-2.2.2-2]
@@ -123,8 +120,7 @@ def decode_connect(packet: bytes, fixed_flags: int, version5: tuple[Connect5, in
         password, at = field(packet, at, "CONNECT cut short")
     if at != len(packet):
         raise MalformedPacket("CONNECT longer than its fields")
-    is_bridge = is_bridge or (connect5 is not None and connect5.bridge is not None)
-    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge, connect5)
+    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, connect5)
 
 
 def _text(packet: bytes, at: int) -> tuple[bytes, int]:

@@ -39,7 +39,7 @@ NOT_AUTHORIZED: Final = 5
 
 # The texts of the return codes in the log.
 RETURN_CODES: Final = {
-    UNACCEPTABLE_PROTOCOL_VERSION: "return code 1, it may not be a bridge (allow_bridge)",
+    UNACCEPTABLE_PROTOCOL_VERSION: "return code 1",
     IDENTIFIER_REJECTED: "return code 2, its identifier is not allowed",
     SERVER_UNAVAILABLE: "return code 3, it may come again later",
     BAD_USER_NAME_OR_PASSWORD: "return code 4, unknown user or wrong password",

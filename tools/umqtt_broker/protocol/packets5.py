@@ -44,8 +44,6 @@ class Connect5(NamedTuple):
     session_expiry: seconds; 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: of enhanced
     authentication, which this broker does not offer; None: there is none. wants_reasons: the client accepts reason
     strings. topic_alias_maximum: how many aliases the broker may use, never more than its own TOPIC_ALIAS_MAXIMUM.
-    bridge: the value of the user property `bridge`, by which another broker's bridge gives its broker's identifier: see
-    bridge_loops; None: there is none.
     """
 
     session_expiry: int = 0
@@ -54,14 +52,10 @@ class Connect5(NamedTuple):
     authentication_method: bytes | None = None
     wants_reasons: bool = True
     topic_alias_maximum: int = 0
-    bridge: bytes | None = None
 
 
 # Bytes of the properties of a CONNECT that are remembered with what they mean: three numbers and their length.
 _MOST_REMEMBERED: Final = 16
-
-# The user property of CONNECT and CONNACK by which bridge and broker tell each other who they are.
-BRIDGE: Final = b"bridge"
 
 
 def decode_connect_properties(packet: bytes, at: int, most: int) -> tuple[Connect5, int]:
@@ -88,7 +82,6 @@ def _decode_connect_properties(encoded: bytes, most: int) -> Connect5:
         method,
         found.get(properties.REQUEST_PROBLEM_INFORMATION, 1) == 1,
         min(found.get(properties.TOPIC_ALIAS_MAXIMUM, 0), TOPIC_ALIAS_MAXIMUM),
-        dict(found.get(properties.USER_PROPERTY, ())).get(BRIDGE),
     )
 
 
@@ -188,14 +181,6 @@ def age(content: bytes, remaining: int) -> bytes:
     if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
         return content
     return b"".join((content[: at + 1], remaining.to_bytes(4, "big"), content[at + 5 :]))
-
-
-def shorten_expiry(content: bytes, seconds: int) -> bytes:
-    """Return a content, or encoded properties alone, whose expiry is reduced by so many seconds; not below 0."""
-    at, stop = properties.property_range(content, 0, len(content))
-    if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
-        return content
-    return age(content, max(0, int.from_bytes(content[at + 1 : at + 5], "big") - seconds))
 
 
 def encode_connack(reason_code: int, session_present: bool, connack_properties: Properties) -> bytes:

@@ -198,18 +198,6 @@ def walk(data: bytes, at: int, end: int, packet: int, most: int = _NO_LIMIT) -> 
         yield Found(identifier, value, start, at)
 
 
-def are_within(encoded: bytes, most: int = _NO_LIMIT) -> bool:
-    """Return True if a client may send these properties of a PUBLISH.
-
-    encoded: begins with their length; what follows them is ignored. most: see walk().
-    """
-    try:
-        at, end = property_range(encoded, 0, len(encoded))
-        return all(True for _ in walk(encoded, at, end, PUBLISH, most))
-    except MalformedPacket:
-        return False
-
-
 def _value(data: bytes, at: int, end: int, kind: Kind) -> tuple[Any, int]:
     """Return a value and the index behind it."""
     if kind is Kind.VARIABLE_INTEGER:

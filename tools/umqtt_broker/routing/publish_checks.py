@@ -1,7 +1,6 @@
 """Checks between a client's PUBLISH and the router, chosen once per connection; most clients need none."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from ..access.permission import Rights
@@ -24,7 +23,7 @@ def publisher(
     on_denied: called with a topic name to which the client may not publish. The function is valid until the client's
     rights or the settings change.
     """
-    publish: Publish = partial(router.publish_from, session) if session.is_bridge else router.publish_here
+    publish: Publish = router.publish_here
     if config.max_payload_size or not config.retain_available:
         publish = _limited(publish, stats, config)
     if session.rights is not None:

@@ -17,7 +17,6 @@ from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is
 from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
-from .bridge_loops import ORIGIN, BridgeLoops, is_origin
 from .retained import RetainedMessages
 from .routes5 import Route5, is_plain, route5
 from .shared_groups import Shares
@@ -84,9 +83,8 @@ class _Apart(NamedTuple):
         return _APART_SIZE * (1 + len(self.version5)) + _ROUTE_SIZE * sum(map(len, self.mounted.values()))
 
 
-# Topics that only the broker itself publishes to; and those among them to which bridges publish their state.
+# Topics that only the broker itself publishes to.
 _OWN: Final = b"$SYS/"
-_BRIDGES: Final = b"$SYS/broker/connection/"
 
 
 class Router:
@@ -96,7 +94,6 @@ class Router:
         self.subscriptions: SubscriptionTrie[MessageQueue | Subscription] = SubscriptionTrie()
         self.shares = Shares(context, self.subscriptions)
         self.retained = RetainedMessages()
-        self.bridge_loops = BridgeLoops()
         self.dirty = context.dirty
         self._config = context.config
         self._store = context.store
@@ -108,7 +105,7 @@ class Router:
         self._routes_size = 0
         # Work that takes more than one slice, such as to remove the subscriptions of ended sessions.
         self._work: deque[Iterator[None]] = deque()
-        # The session of the bridge or MQTT 5 client whose message is being published (the packet loop sets it for a
+        # The session of the MQTT 5 client whose message is being published (the packet loop sets it for a
         # whole read), and the properties of that message.
         self.source: Session | None = None
         self._properties = NO_PROPERTIES
@@ -139,7 +136,8 @@ class Router:
         if routes is None:
             routes = self._routes.get(topic_name)
             if routes is None:
-                if topic_name.startswith(_OWN) and not self._may_publish_own(topic_name):
+                # An invalid name is not denied: it closes the connection.
+                if topic_name.startswith(_OWN) and is_topic_name(topic_name):
                     self._stats.denied += 1
                     return ReasonCode.NOT_AUTHORIZED
                 routes = self._find_routes(topic_name)
@@ -230,8 +228,6 @@ class Router:
                 if own is None:
                     continue
                 _, granted_qos, is_as_published, identifiers, _ = own
-            elif source is not None and source.origin is not None and session.origin == source.origin:
-                continue
             if granted_qos > qos:
                 granted_qos = qos
             flags = shown_retain = retain if is_as_published else 0
@@ -258,21 +254,6 @@ class Router:
             else:
                 session.qos0_output.append(head + content)
                 session.mark_dirty()
-
-    def publish_from(
-        self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int, received: bytes | None = None
-    ) -> int:
-        """Publish a message from a bridge. It is not sent back to the broker that it came from."""
-        if is_origin(topic_name, payload):
-            self.set_origin(source, payload)
-            self.bridge_loops.answer(source, topic_name)
-            return 0
-        del received  # which protocol version it is of, `source` would no longer tell
-        before, self.source = self.source, source
-        try:
-            return self.publish(topic_name, payload, qos, retain)
-        finally:
-            self.source = before
 
     def publish_with(
         self,
@@ -301,23 +282,6 @@ class Router:
         finally:
             self._properties = NO_PROPERTIES
             expiry.deadline = before
-
-    def set_origin(self, session: Session, origin: bytes | None) -> None:
-        """Set the identifier of the broker that a session's bridge leads to; None: its client is not a bridge."""
-        if session.origin == origin:
-            return
-        if session.origin is not None:
-            self.unsubscribe(session, ORIGIN + session.origin)
-        session.origin = origin
-        if origin is not None and not session.clean:
-            self.subscribe(session, ORIGIN + origin, 0)
-        self.forget_routes()
-
-    def _may_publish_own(self, topic_name: bytes) -> bool:
-        # True for an invalid topic name, which is not denied: it closes the connection later.
-        if not is_topic_name(topic_name):
-            return True
-        return self.source is not None and self.source.is_bridge and topic_name.startswith(_BRIDGES)
 
     def publish_own(self, topic_name: bytes, payload: bytes) -> None:
         """Publish a value of the broker itself below `$SYS/`: retained, at QoS 0, and not stored.
@@ -380,7 +344,7 @@ class Router:
                     if seen is None:
                         continue
                     qos = seen
-            if subscription is not None or session.protocol_level == 5 or session.is_bridge:
+            if subscription is not None or session.protocol_level == 5:
                 version5.setdefault(session, []).append((subscription, qos))
             elif session.mount:
                 mounted.setdefault(session.mount, []).append((session, qos))
@@ -392,8 +356,6 @@ class Router:
                 plain.append((session, found[0][1]))
             else:
                 apart.append(route5(session, found))
-        if len(apart) > 1:
-            apart = self.bridge_loops.choose(apart)
         routes = (tuple(version3), tuple(plain)) if version3 or plain else _NOBODY
         return routes, _Apart({mount: tuple(found) for mount, found in mounted.items()}, apart)
 

@@ -1,7 +1,4 @@
-"""Routes of sessions that use MQTT 5 or its subscription options, or that belong to a bridge.
-
-All subscriptions of a bridge are no-local and retain-as-published, whatever its protocol version.
-"""
+"""Routes of sessions that use MQTT 5 or its subscription options."""
 
 from typing import NamedTuple
 
@@ -27,8 +24,6 @@ class Route5(NamedTuple):
 
 def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) -> Route5:
     """Return the route of a session. found: its subscriptions that match a topic name, each with its QoS."""
-    if session.is_bridge:
-        return _add_up(session, found, None)._replace(retain_as_published=True)
     if not isinstance(session, Session):
         # A group: the option is that of the member that gets the message, see SharedQueue.
         return _add_up(session, found, None)._replace(retain_as_published=True)
@@ -47,7 +42,7 @@ def is_plain(session: MessageQueue, found: list[tuple[Subscription | None, int]]
         len(found) == 1
         and found[0][0] is None
         and isinstance(session, Session)
-        and not (session.max_packet_size or session.mount or session.is_bridge or session.origin)
+        and not (session.max_packet_size or session.mount)
     )
 
 

@@ -26,11 +26,9 @@ class MessageQueue:
     not see. store: None if nothing of the queue outlives the process. number: the queue's number in the store.
     rights: what it may read; None: everything. queued_bytes: payload bytes that wait behind the cursor.
     dropped: messages dropped here. has_ended: the session is gone; its last subscriptions are being removed.
-    protocol_level: with 5, waiting messages have properties, see entry.converted(). is_bridge: its client is the bridge
-    of another broker. origin: the identifier of that broker; bridges of the same origin do not get each other's
-    messages. window: how many messages may be in flight; 0: nothing may be sent. qos0_output: the list to which QoS 0
-    messages are appended directly; None: deliver_qos0() must decide. dirty: it is in the context's list of those to
-    flush.
+    protocol_level: with 5, waiting messages have properties, see entry.converted(). window: how many messages may be in
+    flight; 0: nothing may be sent. qos0_output: the list to which QoS 0 messages are appended directly; None:
+    deliver_qos0() must decide. dirty: it is in the context's list of those to flush.
     """
 
     __slots__ = (
@@ -43,11 +41,9 @@ class MessageQueue:
         "dirty",
         "dropped",
         "has_ended",
-        "is_bridge",
         "key",
         "mount",
         "number",
-        "origin",
         "protocol_level",
         "qos0_output",
         "queue",
@@ -66,8 +62,6 @@ class MessageQueue:
         self.rights: Rights | None = None
         self.has_ended = False
         self.protocol_level = 4
-        self.is_bridge = False
-        self.origin: bytes | None = None
         # A deque is made only when needed: an empty one takes 700 bytes, and most clients of a fleet only publish.
         self.queue = cast("deque[Entry]", ())
         self.queued_bytes = 0

@@ -1,1 +1,1 @@
-"""The settings of a broker and its bridges, as dataclasses."""
+"""The settings of a broker, as dataclasses."""

@@ -9,7 +9,6 @@ from typing import Literal
 from ..access.permission import Permission
 from ..errors import ConfigError
 from ..protocol.topics import is_mount_point, is_utf8
-from .bridge import BridgeConfig, check_bridges
 from .redis_url import is_redis_url, parse_redis_url
 
 MEMORY = ":memory:"
@@ -55,9 +54,6 @@ class Listener:
     permission: who may do what on this listener; None: the broker's.
     max_connections: connections of this listener at once; None: no limit of its own.
     mount_point: a prefix of every topic of this listener's clients, which the clients do not see.
-    bridge_users: user names that may connect as bridges: such a client may say that it leads to another broker, and
-        publish below $SYS/broker/connection/. b"*": every client.
-    internal: its clients are the broker's own bridges; max_connections and client_id_prefixes do not apply to them.
     where: "FILE:LINE" of the setting, for messages about the listener.
     """
 
@@ -77,8 +73,6 @@ class Listener:
     permission: Permission | None = None
     max_connections: int | None = None
     mount_point: bytes = b""
-    bridge_users: tuple[bytes, ...] = ()
-    internal: bool = False
     where: str = field(default="", compare=False)
 
 
@@ -132,7 +126,6 @@ class BrokerConfig:
     http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
     http_token_file: the file with the token that a request must send; "": beside the store.
     http_token: the token itself, which is valid for this run; "": that of the file.
-    bridges: links to other brokers, and the topics shared with them.
     """
 
     host: str = "127.0.0.1"
@@ -173,7 +166,6 @@ class BrokerConfig:
     http_port: int = 0
     http_token_file: str = ""
     http_token: str = field(default="", repr=False)
-    bridges: tuple[BridgeConfig, ...] = ()
 
     def all_listeners(self) -> tuple[Listener, ...]:
         """The listeners; if there are none, the one that `host` and `port` describe."""
@@ -200,7 +192,6 @@ class BrokerConfig:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative — 0 means no limit")
         if is_redis_url(self.store):
             parse_redis_url(self.store)
-        check_bridges(self.bridges)
         for listener in self.all_listeners():
             self._validate_listener(listener)
 

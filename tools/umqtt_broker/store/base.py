@@ -111,15 +111,14 @@ class Recovered(NamedTuple):
     """Everything that a store contained when it was opened, except the queues, which are loaded by pages when needed.
 
     wills: by the key of the session, the wills of the clients that were connected when the broker was killed, and
-    delayed wills. shares: the queues of shared subscriptions. broker_id: the identifier of this broker, for bridges;
-    b"" if it is not stored. leftovers: numbers of ended sessions and groups whose messages are not all removed yet.
+    delayed wills. shares: the queues of shared subscriptions. leftovers: the numbers of ended
+    sessions and groups whose messages are not all removed yet.
     """
 
     sessions: list[RecoveredSession]
     retained: list[RetainedMessage]
     wills: dict[bytes, Will]
     shares: list[RecoveredSession]
-    broker_id: bytes = b""
     leftovers: Sequence[int] = ()
 
 

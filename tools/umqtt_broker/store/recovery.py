@@ -115,7 +115,7 @@ def recover(database: sqlite3.Connection, garbled: list[Garbled] | None = None) 
     if not brokers:
         raise DamagedRow("the row of table broker is missing")
     leftovers = sorted(queued.keys() - {found.number for found in (*sessions, *shares)})
-    recovered = Recovered(sessions, retained, wills, shares, brokers[0][0], leftovers)
+    recovered = Recovered(sessions, retained, wills, shares, leftovers)
     return recovered, _last_number(database) + 1, last_rank + 1
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, LeaseLost, StoreError
-from ..settings.client_tls import make_client_context
 from ..settings.redis_url import PASSWORD_VARIABLE, RedisUrl
 from . import redis_rows as rows
 from .base import DeliveryRow, Recovered, RecoveredSession
@@ -169,7 +168,7 @@ class RedisBackend:
         if not epoch:
             holder = "".join(char if char.isprintable() else "?" for char in found[:100].decode(errors="replace"))
             return f"{self.name} is held by {holder}"
-        self._epoch, self._broker_id, self._next_session = epoch, found, number
+        self._epoch, self._next_session = epoch, number
         self._number = 1
         return ""
 
@@ -278,7 +277,7 @@ class RedisBackend:
         ]
         retained = [rows.decode_retained(data) for _, data in self._scan("HSCAN", key("retained"))]
         wills = {client_id: rows.decode_will(data) for client_id, data in self._scan("HSCAN", key("wills"))}
-        recovered = Recovered(sessions, retained, wills, groups, self._broker_id)
+        recovered = Recovered(sessions, retained, wills, groups)
         return Opened(recovered, self._next_session, max(ranks, default=0) + 1)
 
     def _look_at(self, numbers: list[int]) -> Iterator[tuple[int, list[Any]]]:
@@ -360,6 +359,26 @@ class RedisBackend:
         )
 
 
+def _client_context(url: RedisUrl) -> ssl.SSLContext:
+    """Return a TLS context that verifies the server's certificate chain and host name. Raises ConfigError."""
+
+    def refuse_to_ask() -> str:
+        # Otherwise OpenSSL would ask on the terminal, also where there is none.
+        raise ConfigError(f"keyfile {url.keyfile} is encrypted — remove its passphrase: openssl pkey -in KEY -out NEW")
+
+    paths = [path for path in (url.cafile, url.certfile, url.keyfile) if path]
+    try:
+        # The errors of ssl name no file.
+        for path in paths:
+            open(path, "rb").close()
+        context = ssl.create_default_context(cafile=url.cafile or None)
+        if url.certfile:
+            context.load_cert_chain(url.certfile, url.keyfile, password=refuse_to_ask)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"cannot use {error.filename or ' '.join(paths)} ({error.strerror})") from error
+    return context
+
+
 def _tls_connection(url: RedisUrl) -> type:
     """Return a class of TLS connections that trust only the authorities of `url`. Raises ConfigError.
 
@@ -368,7 +387,7 @@ def _tls_connection(url: RedisUrl) -> type:
     """
     from redis import SSLConnection
 
-    context = make_client_context(url.cafile, "", url.certfile, url.keyfile)
+    context = _client_context(url)
 
     class TlsConnection(SSLConnection):
         def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:

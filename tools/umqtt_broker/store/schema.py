@@ -111,7 +111,7 @@ _SCRIPT = """
     );
     -- Not used any more: the brokers whose stores an earlier release has added to this one.
     CREATE TABLE imported (broker_id BLOB PRIMARY KEY) WITHOUT ROWID;
-    -- Identifies this broker to brokers to which it is bridged.
+    -- Not used any more: it identified this broker to bridges.
     INSERT INTO broker (id) VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));
 """
 

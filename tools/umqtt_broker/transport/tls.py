@@ -1,4 +1,4 @@
-"""TLS of listeners and bridges: makes contexts from their settings, and reads the name in a client's certificate."""
+"""TLS of listeners: makes contexts from their settings, and reads the name in a client's certificate."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import ConfigError
-from ..settings.bridge import BridgeConfig
 from ..settings.broker import Listener, Tls
-from ..settings.client_tls import make_client_context
 
 _VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 # RFC 2253 gives these attributes short names; the others keep their long ones.
@@ -103,20 +101,6 @@ def make_context(tls: Tls) -> ssl.SSLContext:
             raise ConfigError("require_certificate needs cafile or capath: who signs the certificates of clients")
         _load_revoked(context, tls)
         context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def make_bridge_context(config: BridgeConfig) -> ssl.SSLContext | None:
-    """Return the TLS context of a bridge's link, None without TLS. Raises ConfigError, which names the files."""
-    if not config.encrypted:
-        return None
-    try:
-        context = make_client_context(config.cafile, config.capath, config.certfile, config.keyfile)
-    except ConfigError as error:
-        raise ConfigError(f"bridge {config.name}: {error}") from error
-    context.minimum_version = _VERSIONS[config.tls_version]
-    # As in mosquitto, `insecure` concerns only the host name: the certificate chain is always verified.
-    context.check_hostname = not config.insecure
     return context
 
 

@@ -166,27 +166,7 @@ function show(broker) {
   setText("f-commits-note", !store.durable ? "kept in memory only"
     : store.commit_failures ? `${count(store.commit_failures)} failed` : `${count(store.commits)} in all, none failed`);
   mark("tile-store", "bad", store.commit_failures > 0);
-  showBridges(broker.bridges);
   document.title = `${count(clients.connected)} clients · umqtt broker`;
-}
-
-// There are as many as the configuration says, in its order.
-function showBridges(bridges) {
-  byId("bridges").hidden = !bridges.length;
-  const rows = byId("bridge-rows");
-  while (rows.children.length < bridges.length) {
-    const row = element("tr");
-    for (const name of ["", "", "", "n tabular", "n tabular", "n tabular"]) row.append(element("td", name));
-    rows.append(row);
-  }
-  bridges.forEach((bridge, index) => {
-    const row = rows.children[index];
-    const texts = [visible(bridge.name), bridge.remote || "–", bridge.connected ? "up" : "down",
-      count(bridge.messages_in), count(bridge.messages_out), count(bridge.queued)];
-    texts.forEach((text, column) => setText(row.children[column], text));
-    row.title = bridge.connected ? "" : bridge.last_error;
-    row.children[2].classList.toggle("down", !bridge.connected);
-  });
 }
 
 byId("token-form").addEventListener("submit", (event) => {
