@@ -28,6 +28,7 @@ class Stats:
     publishers_let_through: times a publisher's messages were processed although a queue was full, because the broker
         waited for its acknowledgements.
     rate_limited: times a client was read from more slowly for max_receive_rate.
+    retained_refused: messages that were delivered but not retained, for want of room.
     commits / commit_failures: transactions of the store.
     malformed: connections closed for a broken packet, by reason.
 
@@ -73,6 +74,7 @@ class Stats:
         "rate_limited",
         "resent",
         "retained",
+        "retained_refused",
         "sessions",
         "sessions_expired",
         "sessions_of_others",
@@ -112,6 +114,7 @@ class Stats:
         self.publishers_held = 0
         self.publishers_let_through = 0
         self.rate_limited = 0
+        self.retained_refused = 0
         self.commits = 0
         self.commit_failures = 0
         self.dropped_qos0_slow = 0

@@ -16,6 +16,7 @@ from ..protocol.packets import AUTH, CONNECT, DUP, PUBREC, PUBREL, SUBSCRIBE, SU
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
 from ..routing.retained_delivery import RetainedDelivery
+from ..routing.router import Router
 from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_failed_pubrec, process_run
@@ -157,7 +158,8 @@ def _subscribe(connection: PacketClient, session: Session, packet: bytes) -> Job
         for _ in decode(packet, max_levels):
             yield
         for asked, options in decode(packet, max_levels):
-            topic_filter, shared, return_code = _grant(session, asked, options & 3, config.max_shared_subscriptions)
+            most = config.max_shared_subscriptions
+            topic_filter, shared, return_code = _grant(router, session, asked, options & 3, most)
             return_codes.append(return_code if is_version5 else min(return_code, SUBSCRIPTION_FAILURE))
             log_subscribe(session.client_id, topic_filter, return_codes[-1])
             if return_code < SUBSCRIPTION_FAILURE:
@@ -187,7 +189,9 @@ def _wants_retained(options: int, is_subscribed: bool) -> bool:
     return handling == packets5.RETAIN_ALWAYS or (handling == packets5.RETAIN_IF_NEW and not is_subscribed)
 
 
-def _grant(session: Session, asked: bytes, qos: int, max_shared: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
+def _grant(
+    router: Router, session: Session, asked: bytes, qos: int, max_shared: int
+) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
     """Decide about a topic filter that a client asks for.
 
     Returns the filter with its mount point, its group and filter if it is shared (else None), and the granted QoS or
@@ -202,6 +206,8 @@ def _grant(session: Session, asked: bytes, qos: int, max_shared: int) -> tuple[b
     # For a shared subscription, the rights are those of the filter behind the group.
     wanted = topic_filter if shared is None else shared[1]
     if shared is not None and len(session.shared) >= max_shared and topic_filter not in session.subscriptions:
+        return topic_filter, shared, ReasonCode.QUOTA_EXCEEDED
+    if not router.room.may_subscribe(session, topic_filter):
         return topic_filter, shared, ReasonCode.QUOTA_EXCEEDED
     return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
     return topic_filter, shared, ReasonCode.NOT_AUTHORIZED if return_code == SUBSCRIPTION_FAILURE else return_code

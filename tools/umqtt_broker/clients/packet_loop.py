@@ -38,6 +38,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     send = publish = connection.publish
     max_packet_size = config.max_packet_size
     is_version5 = connection.protocol_level == 5
+    router.publisher = session
     # Flags that no message may have: the retain flag if retained messages are not available (MQTT 5).
     refused_flag = 0
     if is_version5:
@@ -165,6 +166,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 return True
             at = packet_end
     finally:
+        router.publisher = None
         if is_version5:
             router.source = None
         if messages:

@@ -144,6 +144,12 @@ FAMILIES = (
         lambda v: v.stats.publishers_let_through,
     ),
     Family("rate_limited", _COUNTER, "Times a client was slowed by max_receive_rate.", lambda v: v.stats.rate_limited),
+    Family(
+        "retained_refused",
+        _COUNTER,
+        "Messages that were delivered but not retained, for want of room.",
+        lambda v: v.stats.retained_refused,
+    ),
     Family("wills_published", _COUNTER, "Wills published.", lambda v: v.stats.wills),
     Family(
         "unknown_acknowledgements",

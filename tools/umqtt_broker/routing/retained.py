@@ -9,6 +9,10 @@ from collections.abc import Iterator
 
 from ..protocol.messages import RetainedMessage
 
+# About how many bytes a topic level takes besides its name, and besides that a level with others below it.
+_ENTRY_SIZE = 80
+_NODE_SIZE = 300
+
 # Flag in the first byte of a packed message, beside the QoS: it has properties or expires, so it begins with _HEAD.
 _MORE = 4
 _HEAD = struct.Struct(">BqI")
@@ -45,11 +49,13 @@ class RetainedMessages:
     """The retained messages, one for each topic name.
 
     A message replaces the previous one; the router removes it for an empty payload [MQTT-3.3.1-5, -10].
+    size: about how many bytes they take.
     """
 
     def __init__(self) -> None:
         self._root = _Node()
         self._count = 0
+        self.size = 0
 
     def __len__(self) -> int:
         return self._count
@@ -82,15 +88,19 @@ class RetainedMessages:
         for level in path:
             child = children.get(level)
             if not isinstance(child, _Node):
+                self.size += _NODE_SIZE + (0 if child is not None else _ENTRY_SIZE + len(level))
                 child = children[level] = _Node(child)
             children = child.children
         packed = _pack(message)
         child = children.get(last)
+        before = child.message if isinstance(child, _Node) else child
+        self._count += before is None
+        self.size += len(packed) - len(before or b"")
         if isinstance(child, _Node):
-            self._count += child.message is None
             child.message = packed
         else:
-            self._count += child is None
+            if child is None:
+                self.size += _ENTRY_SIZE + len(last)
             children[last] = packed
 
     def remove(self, topic_name: bytes) -> bool:
@@ -106,10 +116,14 @@ class RetainedMessages:
             return False
         self._count -= 1
         if isinstance(child, _Node):
+            self.size -= len(child.message or b"")
             child.message = None
             return True
+        self.size -= len(child)
         while path:
             parent, level = path.pop()
+            # Behind the last level, they are nodes that have lost all that was below them.
+            self.size -= _ENTRY_SIZE + len(level) + (_NODE_SIZE if isinstance(parent.children[level], _Node) else 0)
             del parent.children[level]
             if parent.children:
                 break
@@ -117,6 +131,7 @@ class RetainedMessages:
                 # The parent has no levels below it any more: only its message is kept.
                 above, own_level = path.pop()
                 above.children[own_level] = parent.message
+                self.size -= _NODE_SIZE
                 break
         return True
 

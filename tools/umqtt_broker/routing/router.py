@@ -18,6 +18,7 @@ from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
 from .retained import RetainedMessages
+from .room import Room, size_of
 from .routes5 import Route5, is_plain, route5
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
@@ -94,6 +95,7 @@ class Router:
         self.subscriptions: SubscriptionTrie[MessageQueue | Subscription] = SubscriptionTrie()
         self.shares = Shares(context, self.subscriptions)
         self.retained = RetainedMessages()
+        self.room = Room(self.retained, context.stats)
         self.dirty = context.dirty
         self._config = context.config
         self._store = context.store
@@ -109,6 +111,8 @@ class Router:
         # whole read), and the properties of that message.
         self.source: Session | None = None
         self._properties = NO_PROPERTIES
+        # The session of the client whose packets are being processed.
+        self.publisher: Session | None = None
         self._expiry = context.expiry
         # When retained messages expire, the earliest first; some of them may have been replaced.
         self._ends: DueTimes[bytes] = DueTimes()
@@ -385,6 +389,9 @@ class Router:
                 # The dictionary is made on demand: most sessions need none.
                 session.options = {}
             subscriber = session.options[topic_filter] = Subscription(session, topic_filter, options, identifier)
+        if topic_filter not in session.subscriptions:
+            session.subscriptions_size += size_of(topic_filter)
+            self.room.subscriptions_size += size_of(topic_filter)
         session.subscriptions[topic_filter] = qos
         if shared is None:
             is_new = self.subscriptions.subscribe(topic_filter, subscriber, qos)
@@ -462,6 +469,8 @@ class Router:
         self._work.clear()
 
     def _remove_subscription(self, session: Session, topic_filter: bytes) -> None:
+        session.subscriptions_size -= size_of(topic_filter)
+        self.room.subscriptions_size -= size_of(topic_filter)
         shared = split_shared(topic_filter)
         subscription = session.options.pop(topic_filter, None)
         if shared is None:
@@ -508,16 +517,17 @@ class Router:
                     self._ends.add(one.expires_at, one.topic_name)
 
     def _retain(self, topic_name: bytes, payload: bytes, qos: int) -> None:
+        message = None
         if payload:
             expiry, passed_on = self._properties
             expires_at = None if expiry is None else self._expiry.end_of(expiry)
-            if expires_at is not None:
-                self._expect_end(topic_name, expires_at)
             message = RetainedMessage(topic_name, payload, qos, passed_on, expires_at)
-            self.retained.put(message)
+            if not self.room.retain(self.publisher, message):
+                message = None
+            elif expires_at is not None:
+                self._expect_end(topic_name, expires_at)
         else:
-            message = None
-            self.retained.remove(topic_name)
+            self.room.forget_retained(self.publisher, topic_name)
         self._stats.retained = len(self.retained)
         if self._store.durable:
             self._store.set_retained(topic_name, message)

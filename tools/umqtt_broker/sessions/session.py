@@ -69,6 +69,8 @@ class Session(MessageQueue):
     gone is published, in seconds since 1970; 0: there is none.
 
     subscriptions: the granted QoS of each topic filter. options: those subscriptions that have more than a QoS.
+    subscriptions_size: of the subscriptions, see routing.room. retained_size: of the retained messages that its client
+    has added since the broker's start.
     shared: the queues of its shared subscriptions, as keys. waiting_groups: those of them in which messages wait for a
     member with room, and perhaps some without messages. borrowed: by packet identifier, the group's queue to which a
     message in flight belongs. inbound: packet identifiers of incoming QoS 2 messages.
@@ -96,9 +98,11 @@ class Session(MessageQueue):
         "output",
         "receive_maximum",
         "retained_delivery",
+        "retained_size",
         "session_expiry",
         "shared",
         "subscriptions",
+        "subscriptions_size",
         "username",
         "waiting_groups",
         "will",
@@ -115,6 +119,7 @@ class Session(MessageQueue):
         self.checks_rights = False
         self.will: Will | None = None
         self.subscriptions: dict[bytes, int] = {}
+        self.subscriptions_size = self.retained_size = 0
         self.options = _NO_OPTIONS
         self.session_expiry: int | None = None
         self.receive_maximum = 65535
