@@ -130,13 +130,37 @@ def test_every_setting_of_a_listener_too_and_its_connections_see_it(name: str, v
     with_broker(BrokerConfig(listeners=(old,)), check)
 
 
-def test_listeners_that_come_or_go_wait_for_a_restart() -> None:
+def test_a_listener_that_is_new_waits_for_a_restart_and_one_that_has_moved_stays_until_then() -> None:
     def check(broker: Broker) -> None:
         new = BrokerConfig(listeners=(Listener(port=0, max_connections=3), Listener("::1", 1884)))
         assert broker.reload(new) == ["listener 0 127.0.0.2 (removed)", "listener 1884 ::1 (new)"]
         assert broker.config.listeners[0].max_connections == 3 and len(broker.addresses()) == 2
 
     with_broker(BrokerConfig(listeners=(Listener(port=0), Listener("127.0.0.2", 0))), check)
+
+
+def test_a_removed_listener_is_closed_at_once_and_its_clients_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """Planted: it stays bound until the next start; its permission, still in use, is closed."""
+    public = Listener(port=0, permission=(open_to_all := Counting()))
+    config = BrokerConfig(listeners=(Listener(port=0), public), sys_interval=0)
+    with BrokerThread(config) as broker, caplog.at_level("INFO", "umqtt_broker"):
+        ports = broker.view.listening_ports
+        with Peer(ports[1]) as stays, Peer(ports[0]) as other:
+            stays.connect(b"stays")
+            stays.subscribe(b"a", 1)
+            other.connect(b"other")
+            moved = BrokerConfig(listeners=(Listener(port=0), Listener("127.0.0.1", 9)), sys_interval=0)
+            assert "(removed)" in str(broker.call(lambda: broker.broker.reload(moved)))
+            broker.advance(100)
+            assert other.flush() == [] and open_to_all.closed == 0, "it still serves"
+            alone = BrokerConfig(listeners=(Listener(port=0),), sys_interval=0)
+            assert broker.call(lambda: broker.broker.reload(alone)) == []
+            assert broker.view.listening_ports == ports[:1] and len(broker.view.listeners) == 1
+            with pytest.raises(ConnectionRefusedError):
+                Peer(ports[1])
+            other.publish(b"a", b"x", 1)
+            assert stays.receive_message().payload == b"x"
+    assert "is removed: closed; its clients stay connected" in caplog.text
 
 
 def test_a_reload_that_fails_changes_nothing(pki: Pki) -> None:

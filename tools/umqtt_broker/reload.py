@@ -1,14 +1,18 @@
 """Applies new settings to a running broker, and names those that need a restart."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 
 from .access.permission import Permission
+from .log import NOTICE
 from .settings.broker import BrokerConfig, Listener
 from .transport.listeners import BoundListener
 from .transport.tls import make_context
+
+_log = logging.getLogger(__name__)
 
 # Settings that are read only at the start. Every other setting is read when it is needed.
 _AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file"})
@@ -20,33 +24,40 @@ _LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode
 def apply(
     config: BrokerConfig,
     new: BrokerConfig | None,
-    bound_listeners: Sequence[BoundListener],
+    bound_listeners: list[BoundListener],
     rights_changed: Callable[[], None],
 ) -> list[str]:
     """Apply the settings `new` to a running broker; with None, read the files of its settings again.
 
-    config: the broker's settings, which are changed in place. bound_listeners: its listeners, in the order of `config`.
-    rights_changed: called when the settings are in force. Returns the names of settings that differ and need a restart.
+    config: the broker's settings, which are changed in place. bound_listeners: its listeners, in the order of `config`;
+    those that are closed are removed from it. rights_changed: called when the settings are in force. Returns the names
+    of settings that differ and need a restart.
     Raises ConfigError, and changes nothing, if the new settings are impossible.
     """
     if new is None:
-        contexts = _contexts(config.all_listeners())
+        contexts = _contexts(bound_listeners, config.all_listeners())
         # All are read before the first is put in force: a mistake in one file changes no rules.
         for put_in_force in [permission.prepare_reload() for permission in permissions(config)]:
             put_in_force()
         needs_restart: list[str] = []
     else:
         new.validate()
-        listeners, needs_restart = _match(bound_listeners, new.all_listeners())
-        contexts = _contexts(listeners)
-        retired = [one for one in permissions(config) if one not in set(permissions(new))]
+        listeners, removed, added = _match(bound_listeners, new.all_listeners())
+        contexts = _contexts(bound_listeners, listeners)
+        before = list(permissions(config))
+        needs_restart = [f"{_name(one)} (new)" for one in added]
+        if added:
+            # A removed one may be a new one at its old address: closed now, nobody could connect until the restart.
+            needs_restart += [f"{_name(one.listener)} (removed)" for one in removed]
         needs_restart += _take_over(config, new)
         for bound_listener, listener in zip(bound_listeners, listeners, strict=True):
             needs_restart += _take_over_listener(bound_listener.listener, listener)
-        for permission in retired:
+        if removed and not added:
+            _close(removed, config, bound_listeners)
+        for permission in set(before) - set(permissions(config)):
             # Password checks that have begun get time to end.
             asyncio.get_running_loop().call_later(_RETIRE_AFTER, permission.close)
-    for bound_listener, context in zip(bound_listeners, contexts, strict=True):
+    for bound_listener, context in contexts.items():
         tls = bound_listener.listener.tls
         if bound_listener.context is not None and context is not None and tls is not None:
             bound_listener.use(context, tls)
@@ -63,30 +74,46 @@ def permissions(config: BrokerConfig) -> Iterator[Permission]:
             yield permission
 
 
-def _contexts(listeners: Sequence[Listener]) -> list[ssl.SSLContext | None]:
-    return [None if listener.tls is None else make_context(listener.tls) for listener in listeners]
+def _contexts(
+    bound_listeners: Sequence[BoundListener], listeners: Sequence[Listener]
+) -> dict[BoundListener, ssl.SSLContext | None]:
+    """Return the new TLS context of each bound listener, None without TLS. listeners: their settings, in order."""
+    return {
+        bound_listener: None if listener.tls is None else make_context(listener.tls)
+        for bound_listener, listener in zip(bound_listeners, listeners, strict=True)
+    }
 
 
-def _match(bound_listeners: Sequence[BoundListener], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
+def _close(removed: Sequence[BoundListener], config: BrokerConfig, bound_listeners: list[BoundListener]) -> None:
+    """Close listeners that the new settings do not have. Their connections stay."""
+    for bound_listener in removed:
+        bound_listener.close()
+        bound_listeners.remove(bound_listener)
+        _log.log(NOTICE, "%s is removed: closed; its clients stay connected", _name(bound_listener.listener))
+    config.listeners = tuple(bound_listener.listener for bound_listener in bound_listeners)
+
+
+def _match(
+    bound_listeners: Sequence[BoundListener], listeners: Sequence[Listener]
+) -> tuple[list[Listener], list[BoundListener], list[Listener]]:
     """Find the new settings of each bound listener by its address.
 
-    Returns them, in the order of `bound_listeners` (the old settings for a listener that was removed), and the names of
-    listeners that were removed or are new, which needs a restart.
+    Returns them, in the order of `bound_listeners` (the old settings for a listener that was removed), the listeners
+    that were removed, and those that are new.
     """
     left = list(listeners)
     found: list[Listener] = []
-    needs_restart: list[str] = []
+    removed: list[BoundListener] = []
     for bound_listener in bound_listeners:
         old = bound_listener.listener
         same = next((one for one in left if (one.host, one.port, one.path) == (old.host, old.port, old.path)), None)
         if same is None:
-            needs_restart.append(f"{_name(old)} (removed)")
+            removed.append(bound_listener)
             found.append(old)
         else:
             left.remove(same)
             found.append(same)
-    needs_restart += [f"{_name(one)} (new)" for one in left]
-    return found, needs_restart
+    return found, removed, left
 
 
 def _take_over(old: BrokerConfig, new: BrokerConfig) -> list[str]:
