@@ -103,7 +103,10 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
     ],
     "retain_available": [("retain_available false", lambda c: c.broker.retain_available, False)],
     "server_reference": [("server_reference b.example:1883", lambda c: c.broker.server_reference, "b.example:1883")],
-    "global_max_connections": [("global_max_connections 5", lambda c: c.broker.max_connections, 5)],
+    "global_max_connections": [
+        ("global_max_connections 5", lambda c: c.broker.max_connections, 5),
+        ("global_max_connections -1", lambda c: c.broker.max_connections, 1 << 20),
+    ],
     "max_packet_size": [("max_packet_size 20", lambda c: c.broker.max_packet_size, 20)],
     "max_properties_size": [("max_properties_size 5000", lambda c: c.broker.max_properties_size, 5000)],
     "max_connect_properties_size": [
@@ -197,7 +200,7 @@ WRONG: dict[str, list[str]] = {
     "message_expiry": ["30", "0s", "s", "-1d"],
     "persistent_client_expiration": ["3", "3x", "d", "0d", "1.5d", "-1h", "1 h"],
     "retain_available": ["2"],
-    "global_max_connections": ["0", "-1"],
+    "global_max_connections": ["0", "-2"],
     "max_packet_size": ["19", "268435461", "0"],
     "max_properties_size": ["1023", "268435456"],
     "max_connect_properties_size": ["1023", "268435456"],

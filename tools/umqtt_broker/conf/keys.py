@@ -117,9 +117,10 @@ _KEYS = (
         "Send clients of MQTT 5 to this server, `HOST:PORT`: new ones, and at a reload those that are connected."
         " Clients of MQTT 3.1.1 are served"),
     # Limits
-    Key("global_max_connections", "broker", "max_connections", values.integer(1), "100000",
-        "Connections of all listeners at once; the limit of open files is raised for them as far as the system allows. "
-        "If there are more, a client that is not logged in [gives way](#before-it-is-logged-in)"),
+    Key("global_max_connections", "broker", "max_connections", values.all_connections, "100000",
+        "Connections of all listeners at once; -1: no limit but that of open files. The limit of open files is raised"
+        " for them as far as the system allows. If there are more, a client that is not logged in"
+        " [gives way](#before-it-is-logged-in)"),
     Key("max_packet_size", "broker", "max_packet_size", values.integer(20, 268435460), "16777216",
         "Bytes; a client that sends a larger packet is disconnected"),
     Key("max_properties_size", "broker", "max_properties_size", values.integer(1024, 268435455), "131072",

@@ -7,6 +7,7 @@ from typing import Any
 from ..protocol.topics import is_mount_point
 
 _UNITS = {"s": 1, "h": 3600, "d": 86400, "w": 7 * 86400, "m": 30 * 86400, "y": 365 * 86400}
+_MORE_THAN_FILES = 1 << 20
 _LOG_TYPES = (
     "error", "warning", "notice", "information", "subscribe", "unsubscribe", "debug", "websockets", "all", "none",
 )  # fmt: skip
@@ -75,6 +76,11 @@ def connections(value: str) -> int | None:
         return integer(1)(value)
     except ValueError:
         raise ValueError("a number of at least 1, or -1 for no limit") from None
+
+
+def all_connections(value: str) -> int:
+    """Return a limit of the connections of all listeners; for -1 more than a process may have files open."""
+    return connections(value) or _MORE_THAN_FILES
 
 
 def octal(value: str) -> int:
