@@ -148,8 +148,8 @@ def builds_are_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session")
 def rp2040_image() -> Path:
     """Return the image that UMQTT_RP2040_IMAGE names; skip if there is none or the emulator is not installed."""
+    from rp2040 import emulator_command
     from umqtt_kit.errors import KitError
-    from umqtt_kit.rp2040 import emulator_command
 
     named = os.environ.get("UMQTT_RP2040_IMAGE")
     if not named:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flash_kills import ENDLESS, PROGRAM, PROMISE, STORES, Collector, Count, count
+from rp2040 import Cuts, ImageBoard
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.device import Board
-from umqtt_kit.rp2040 import Cuts, ImageBoard
 from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import flash_wear
 from chip import BOOTS_WITHIN_S, LINE, broker_at_line, install
+from rp2040 import ImageBoard
 from umqtt_kit import sizes
 from umqtt_kit.device import Board
 from umqtt_kit.mpy_cross import compile_file
-from umqtt_kit.rp2040 import ImageBoard
 
 _READINGS = 50
 _TICKS = 200

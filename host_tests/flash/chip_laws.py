@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chip import BOOTS_WITHIN_S
+from rp2040 import ImageBoard
 from umqtt_kit.bundle import library_folder
 from umqtt_kit.deploy.filesets import HOST_MODULES
 from umqtt_kit.device import Board
 from umqtt_kit.mpy_cross import compile_file
-from umqtt_kit.rp2040 import ImageBoard
 
 LAWS = (
     "test_split_at_every_byte", "test_cut_at_every_byte", "test_keep_alive", "test_back_off", "test_order", "test_idle",

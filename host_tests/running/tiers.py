@@ -44,6 +44,7 @@ PLACES = {
     "clusters/test_manifests.py": 1,
     "end_to_end": 2,
     "kit": 2,
+    "rp2040": 2,
     "spark": 2,
     "spark/cluster/test_cluster_laws.py": 1,
     "spark/collect": 1,

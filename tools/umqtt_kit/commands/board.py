@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from umqtt_kit.completion import complete_board
-from umqtt_kit.console import print_result, say
+from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _BLOCK_SIZE = 4096
-# The board that the emulator plays; it has no folder under boards/.
-_IMAGE_BOARD = "RPI_PICO"
 # In 32K the stand-ins for the hardware do not load, in 40K they do.
 _LEAST_HEAP = 48 * 1024
 
@@ -35,26 +32,16 @@ _LEAST_HEAP = 48 * 1024
               help="96K plays a small board, and is what the firmware needs.")  # fmt: skip
 @click.option("--device", "connected", multiple=True, metavar="KIND@PLACE[:QUANTITY=VALUE,…]",
               help="A sensor or signal that is connected to it; may be repeated.")  # fmt: skip
-@click.option("--image", type=click.Path(dir_okay=False, path_type=Path), metavar="UF2",
-              help="Run this image of MicroPython for RP2040, in an emulator of the chip.")  # fmt: skip
-@click.option("--power-cuts", "seed", type=int, metavar="SEED",
-              help="With --image: the power fails at random operations of the flash. SEED repeats a run.")  # fmt: skip
 @click.option("--link", type=click.Path(path_type=Path), help="A link to its port, for other tools.")
-@click.option("--uart-link", type=click.Path(path_type=Path), help="With --image: a link to the port of its UART 0.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="File for all its output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it runs.")
-@click.pass_context
 def board(
-    context: click.Context,
     flash: Path,
     name: str | None,
     board_name: str,
     heap: str,
     connected: tuple[str, ...],
-    image: Path | None,
-    seed: int | None,
     link: Path | None,
-    uart_link: Path | None,
     log: Path | None,
     as_json: bool,
 ) -> None:
@@ -64,10 +51,6 @@ def board(
 
     FLASH is made when it is not there, and keeps what the board had written. Every command that takes --device finds
     the board like one that is plugged in. Ctrl-C is a power cut, which loses nothing that was written.
-
-    With --image it runs the chip's own image, as on a Raspberry Pi Pico, but slower. The emulator has no Wi-Fi, no
-    second core and no timing of the flash's reads. It takes Node.js and the package rp2040js; without them
-    an error says how to install them.
 
     \b
     KIND, its PLACE, and its quantities: a number, or LOW..HIGH to go up and down once a minute
@@ -83,19 +66,12 @@ def board(
       umqtt board bench.img
       umqtt board bench.img --device sht31@0x44:temp_c=21..23 --device adc@34:v=1.8
       umqtt board pico.img --board RPI_PICO_W --heap 192K
-      umqtt board pico.flash --image RPI_PICO-20251209-v1.27.0.uf2
     """
     name = name or flash.stem
-    for one in (link, uart_link):
-        if one is not None and one.exists() and not one.is_symlink():
-            raise KitError(f"{one} is there already, and no link — choose another name for it", EXIT_USAGE)
-        if one is not None and not one.parent.is_dir():
-            raise KitError(f"{one}: there is no folder {one.parent} — make it, or choose another name", EXIT_USAGE)
-    if image is not None:
-        _refuse(context, ("board_name", "heap", "connected"), "is for boards without --image")
-        _run_image(image, flash, name, seed, link, uart_link, log, as_json)
-        return
-    _refuse(context, ("seed", "uart_link"), "needs --image")
+    if link is not None and link.exists() and not link.is_symlink():
+        raise KitError(f"{link} is there already, and no link — choose another name for it", EXIT_USAGE)
+    if link is not None and not link.parent.is_dir():
+        raise KitError(f"{link}: there is no folder {link.parent} — make it, or choose another name", EXIT_USAGE)
     from umqtt_testkit.board import BoardError, VirtualBoard
     from umqtt_testkit.devices import Devices
     from umqtt_testkit.interpreter import MicroPythonMissing, heap_bytes
@@ -123,11 +99,11 @@ def board(
             virtual.hooks(**devices.hooks(at_s=0))
             virtual.start()
             started = time.monotonic()
-            _announce(
-                {"name": name, "port": virtual.port, "board": board_name, "image": str(virtual.image)},
-                f"{name} runs at {link or virtual.port}",
-                as_json,
-            )
+            if as_json:
+                values = {"name": name, "port": virtual.port, "board": board_name, "image": str(virtual.image)}
+                click.echo(json.dumps(values))
+            else:
+                print_result(f"{name} runs at {link or virtual.port}")
             while not stop:
                 if not virtual.running:
                     said = virtual.output.strip().rpartition("\n")[2]
@@ -143,59 +119,6 @@ def board(
         raise KitError(str(error).replace(" - ", " — "), EXIT_USAGE) from error
     except OSError as error:
         raise KitError(f"{flash}: {error.strerror} — give a file that can be written", EXIT_USAGE) from error
-
-
-def _run_image(
-    image: Path,
-    flash: Path,
-    name: str,
-    seed: int | None,
-    link: Path | None,
-    uart_link: Path | None,
-    log: Path | None,
-    as_json: bool,
-) -> None:
-    from umqtt_testkit.registry import RegistryError, registered
-
-    from umqtt_kit.rp2040 import Cuts, ImageBoard
-    from umqtt_kit.stop import Stop
-
-    cuts = None if seed is None else Cuts(seed)
-    events: list[str] = []
-    try:
-        with (
-            Stop() as stop,
-            ImageBoard(image, flash, on_event=events.append, link=link, uart_link=uart_link, log=log) as virtual,
-            registered(name, virtual.port, board=_IMAGE_BOARD, image=str(virtual.flash)),
-        ):
-            virtual.start(cuts)
-            _announce(
-                {"name": name, "port": virtual.port, "uart": virtual.uart_port, "image": str(virtual.flash)},
-                f"{name} runs at {link or virtual.port}; its UART 0 is {uart_link or virtual.uart_port}",
-                as_json,
-            )
-            while not stop:
-                while events:
-                    say(f"{name}: {events.pop(0)}")
-                if not virtual.running:
-                    raise KitError(f"{name} does not run any more — {virtual.why_ended()}", EXIT_DEVICE)
-                time.sleep(_LOOK_S)
-    except RegistryError as error:
-        raise KitError(f"{str(error).replace(' - ', ' — ')}: --name", EXIT_USAGE) from error
-
-
-def _announce(values: dict[str, str], text: str, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(values))
-    else:
-        print_result(text)
-
-
-def _refuse(context: click.Context, names: tuple[str, ...], why: str) -> None:
-    # Refuses options that were given and have no meaning here.
-    for option in context.command.params:
-        if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{option.opts[0]} {why}")
 
 
 def _check_size(virtual: VirtualBoard) -> None:

@@ -5,7 +5,7 @@ The .mjs files run under Node.js: board.mjs is the program, rom.mjs the chip's b
 chip.mjs the rest that rp2040js lacks.
 """
 
-from umqtt_kit.rp2040.board import Cuts, ImageBoard
-from umqtt_kit.rp2040.package import emulator_command
+from rp2040.board import Cuts, ImageBoard
+from rp2040.package import emulator_command
 
 __all__ = ["Cuts", "ImageBoard", "emulator_command"]

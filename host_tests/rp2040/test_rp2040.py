@@ -1,4 +1,4 @@
-"""umqtt board --image: a board that runs a chip's own image.
+"""The emulated board that runs a chip's own image.
 
 Tests that need no image use a stand-in for Node.js, which echoes its input. With UMQTT_RP2040_IMAGE=FILE.uf2 that
 image runs too.
@@ -9,21 +9,24 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit_command import Ended
 from uf2_images import ABSOLUTE, RP2040, RP2350, SAMD21, uf2_image
-from umqtt_kit import rp2040
+from umqtt_kit.__main__ import run
 from umqtt_kit.device import open_serial
-from umqtt_kit.rp2040 import Cuts, ImageBoard
-from umqtt_kit.rp2040.board import FLASH_SIZE, image_blocks
-from umqtt_kit.rp2040.package import VERSION
+from umqtt_kit.errors import KitError
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+import rp2040
+from rp2040 import Cuts, ImageBoard
+from rp2040.board import FLASH_SIZE, image_blocks
+from rp2040.package import VERSION
 
 _MODULES = Path(rp2040.__file__).parent
 _NODE = shutil.which("node")
@@ -62,7 +65,6 @@ def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     node.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     package = tmp_path / "data" / "umqtt-robust" / "node_modules" / "rp2040js" / "package.json"
     package.parent.mkdir(parents=True)
     package.write_text(json.dumps({"version": VERSION}))
@@ -96,38 +98,17 @@ def test_what_an_image_writes_is_what_its_blocks_for_this_chip_say(tmp_path: Pat
     ],
     ids=["other chip", "other family", "cut short", "no image", "empty", "too large", "for RAM"],
 )
-def test_an_image_that_cannot_run_is_refused(
-    content: bytes, said: str, emulator, umqtt: Callable[..., Ended], tmp_path
-):
+def test_an_image_that_cannot_run_is_refused(content: bytes, said: str, emulator: Path, tmp_path: Path):
     """Planted: image_blocks() does not check the chip, or where blocks end."""
-    ended = umqtt("board", "flash", "--image", str(_image(tmp_path, content)))
-    assert ended.code == 2
-    assert said in ended.only_error()
+    with pytest.raises(KitError, match=re.escape(said)):
+        ImageBoard(_image(tmp_path, content), tmp_path / "flash")
     assert not (tmp_path / "flash").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--heap", "64K", "--image", "x.uf2"], "--heap is for boards without --image"),
-        (["--device", "adc@1", "--image", "x.uf2"], "--device is for boards without --image"),
-        (["--board", "UNIX", "--image", "x.uf2"], "--board is for boards without --image"),
-        (["--power-cuts", "1"], "--power-cuts needs --image"),
-        (["--uart-link", "x"], "--uart-link needs --image"),
-        (["--image", "missing.uf2"], "No such file"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(arguments: list[str], said: str, emulator, umqtt):
-    ended = umqtt("board", "flash", *arguments)
-    assert ended.code == 2
-    assert said in ended.only_error()
-
-
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
-    emulator: Path, umqtt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emulator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Planted: a version of rp2040js is accepted whose parts are not known here."""
-    arguments = ("board", "flash", "--image", str(_image(tmp_path, uf2_image(RP2040))))
     install = f"npm install --prefix {tmp_path}/data/umqtt-robust rp2040js@{VERSION}"
     for content, said in (
         ('{"version": "0.1"}', "rp2040js has version 0.1 here"),
@@ -136,30 +117,24 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
         (None, "rp2040js is missing"),
     ):
         emulator.write_text(content) if content else emulator.unlink()
-        ended = umqtt(*arguments)
-        assert ended.code == 6
-        assert said in ended.only_error()
-        assert install in ended.only_error()
+        with pytest.raises(KitError) as missing:
+            rp2040.emulator_command()
+        assert said in str(missing.value) and install in str(missing.value)
     monkeypatch.setenv("PATH", "/nowhere")
-    ended = umqtt(*arguments)
-    assert ended.code == 6
-    assert "Node.js is missing" in ended.only_error()
+    with pytest.raises(KitError, match=r"Node\.js is missing"):
+        rp2040.emulator_command()
 
 
-def test_a_file_that_is_no_flash_of_a_pico_is_left_alone(emulator, umqtt, tmp_path: Path):
+def test_a_file_that_is_no_flash_of_a_pico_is_left_alone(emulator: Path, tmp_path: Path):
     """Planted: ImageBoard does not check the size of the flash."""
-    image = str(_image(tmp_path, uf2_image(RP2040)))
-    flash = tmp_path / "flash"
+    image, flash = _image(tmp_path, uf2_image(RP2040)), tmp_path / "flash"
     flash.write_bytes(b"letter")
-    ended = umqtt("board", "flash", "--image", image)
-    assert ended.code == 2
-    assert "is no flash of a Pico: 6 bytes, not 2,097,152" in ended.only_error()
+    with pytest.raises(KitError, match="is no flash of a Pico: 6 bytes, not 2,097,152"):
+        ImageBoard(image, flash)
     assert flash.read_bytes() == b"letter"
     flash.unlink()
-    with ImageBoard(Path(image), flash):
-        ended = umqtt("board", "flash", "--image", image)
-        assert ended.code == 2
-        assert "is the flash of a virtual board that runs" in ended.only_error()
+    with ImageBoard(image, flash), pytest.raises(KitError, match="is the flash of a virtual board that runs"):
+        ImageBoard(image, flash)
 
 
 def test_both_ports_pass_on_what_is_said_and_the_flash_keeps_all_but_the_image(emulator, tmp_path: Path):
@@ -191,12 +166,12 @@ def test_both_ports_pass_on_what_is_said_and_the_flash_keeps_all_but_the_image(e
     assert flash.read_bytes() == payload * 2 + b"\x55" * (FLASH_SIZE - 512)
 
 
-def test_an_emulator_that_ends_says_why(emulator, umqtt, tmp_path: Path):
-    """Planted: the command waits for ever for a board whose process has ended."""
-    image = str(_image(tmp_path, uf2_image(RP2040)))
-    ended = umqtt("board", "flash", "--image", image, "--power-cuts", "13", "--name", "dead")
-    assert ended.code == 5
-    assert ended.stderr == "umqtt: dead does not run any more — the image jumped to 0 in the boot ROM\n"
+def test_an_emulator_that_ends_says_why(emulator: Path, tmp_path: Path):
+    """Planted: why_ended() names the last line of the trace, which is that of Node.js."""
+    with ImageBoard(_image(tmp_path, uf2_image(RP2040)), tmp_path / "flash") as board:
+        board.start(Cuts(13))
+        eventually(lambda: not board.running)
+        assert board.why_ended() == "the image jumped to 0 in the boot ROM"
 
 
 # This project's own parts of the emulator, in Node.js
@@ -342,12 +317,14 @@ def test_the_uart_is_a_line_both_ways(pico: ImageBoard):
     assert _ask(pico, "uart.read() == bytes(range(256))") == "True"
 
 
-def test_an_image_without_a_network_is_refused_before_anything_is_sent(pico: ImageBoard, umqtt):
+def test_an_image_without_a_network_is_refused_before_anything_is_sent(
+    pico: ImageBoard, capsys: pytest.CaptureFixture[str]
+):
     """Planted: check_network() accepts an image that has neither `network` nor `socket`."""
     for command in (("deploy",), ("provision", "--set", 'brokers=["mqtt://127.0.0.1"]')):
-        ended = umqtt(*command, "--device", pico.port)
-        assert ended.code == 5
-        assert "this image (Raspberry Pi Pico with RP2040) has no network: nothing was sent" in ended.only_error()
+        assert run([*command, "--device", pico.port]) == 5
+        said = capsys.readouterr().err
+        assert "this image (Raspberry Pi Pico with RP2040) has no network: nothing was sent" in said
 
 
 def test_the_power_fails_at_each_start_and_the_board_starts_anew(tmp_path: Path, rp2040_image: Path):
