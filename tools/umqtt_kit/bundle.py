@@ -6,11 +6,10 @@ The readable modules stay the source of truth. From them this module makes
     NAME        each optional module, which imports from `umqtt_robust` what it used to import from those
     store       what programs import from a joined module: its public names, taken from `umqtt_robust`
 
-Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
-single subclass is merged into the subclass, and classes delete their __module__ and __qualname__. Tables that only
-optional modules read move into these. MicroPython keeps each name in RAM, so arguments that no program can spell, and
-private attributes that are no methods, get names that are in every board's ROM, or there anyway. All other names stay
-as they are in the source, so tracebacks show them.
+Docstrings and the code for computers are left out. Named numbers are replaced by their values. Classes delete their
+__module__ and __qualname__. Tables that only optional modules read move into these. MicroPython keeps each name in RAM,
+so arguments that no program can spell, and private attributes that are no methods, get names that are in every board's
+ROM, or there anyway. All other names stay as they are in the source, so tracebacks show them.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Bundle:
         for name, tree in trees.items():
             trees[name] = minify.with_constants(tree, shared | numbers[name] | _imported_numbers(tree, numbers))
         self._move_tables(trees)
-        core = minify.with_empty_classes_by_call(minify.merge_single_bases(self._join(trees)))
+        core = minify.with_empty_classes_by_call(self._join(trees))
         optional = {
             name: minify.with_empty_classes_by_call(_FromCore(self.joined, shared).visit(tree))
             for name, tree in trees.items()

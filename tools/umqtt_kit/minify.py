@@ -32,11 +32,6 @@ SPELLED_ROM_NAMES = ("e", "pi", "io", "os", "gc", "re", "exp", "log", "sin", "co
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Fields that hold an operator or a context: half of all nodes, and none of them has a name.
 _WITHOUT_NAMES = frozenset({"ctx", "op", "ops"})
-# The body of a method with one of these would do something else if it were moved into another function.
-_ENDS_OR_SCOPES = (
-    ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.AsyncFunctionDef,
-    ast.ClassDef, ast.Import, ast.ImportFrom, ast.ExceptHandler,
-)  # fmt: skip
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
@@ -126,104 +121,6 @@ class _Inline(ast.NodeTransformer):
 def with_constants(tree: ast.Module, constants: Mapping[str, ast.expr]) -> ast.Module:
     """Return the module with numbers in place of these names; mpy-cross folds expressions of them."""
     return _Inline(constants).visit(tree)
-
-
-def merge_single_bases(tree: ast.Module) -> ast.Module:
-    """Merge each class that is used only as the base of one other class into that class. Return the tree.
-
-    An overridden method that is called as Base.method(self, ...) replaces that call by its body, where this does not
-    change what the code does; elsewhere the method gets another name.
-    """
-    while (pair := _single_base(tree)) is not None:
-        base, derived = pair
-        _splice(base, derived)
-        called = {
-            node.attr
-            for node in walk(derived)
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == base.name
-        }
-        overridden = {node.name for node in derived.body if isinstance(node, ast.FunctionDef)}
-        renamed = {name: f"_{base.name}{name}" if name in overridden else name for name in called}
-        taken: list[ast.stmt] = []
-        for node in base.body:
-            if isinstance(node, ast.FunctionDef) and node.name in overridden:
-                if node.name not in called:
-                    continue
-                node.name = renamed[node.name]
-            if not isinstance(node, ast.Pass):
-                taken.append(node)
-        _CallsOfBase(base.name, renamed).visit(derived)
-        derived.bases = base.bases
-        derived.body = taken + [node for node in derived.body if not isinstance(node, ast.Pass)]
-        tree.body.remove(base)
-    return tree
-
-
-def _splice(base: ast.ClassDef, derived: ast.ClassDef) -> None:
-    """Put the body of an overridden method of the base in place of its only call, a statement of the override."""
-    methods = {node.name: node for node in base.body if isinstance(node, ast.FunctionDef)}
-    for override in (node for node in derived.body if isinstance(node, ast.FunctionDef)):
-        method = methods.get(override.name)
-        called = ast.unparse(ast.Attribute(ast.Name(base.name), override.name))
-        if method is None or _count(called, derived) != 1:
-            continue
-        for at, statement in enumerate(override.body):
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-                call = statement.value
-                if ast.unparse(call.func) == called and _fits(method, call, override, statement):
-                    override.body[at : at + 1] = method.body
-                    break
-
-
-def _count(attribute: str, tree: ast.AST) -> int:
-    return sum(isinstance(node, ast.Attribute) and ast.unparse(node) == attribute for node in walk(tree))
-
-
-def _fits(method: ast.FunctionDef, call: ast.Call, override: ast.FunctionDef, statement: ast.stmt) -> bool:
-    # Returns whether the body of the method can replace the call: the call passes on each argument under its own name,
-    # the method ends only at its last line, and neither function sets a variable that the other one uses.
-    arguments = method.args
-    passed = [*map(ast.unparse, call.args), *(ast.unparse(one.value) for one in call.keywords if one.arg is None)]
-    wanted = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    wanted += [arguments.kwarg.arg] if arguments.kwarg else []
-    unusual = arguments.vararg or arguments.kwonlyargs or any(one.arg for one in call.keywords)
-    if unusual or passed != wanted or any(isinstance(node, _ENDS_OR_SCOPES) for node in walk(method) if node != method):
-        return False
-    outside = _variables(one for one in override.body if one is not statement)
-    inside = _variables(method.body)
-    set_outside = {node.id for node in outside if not isinstance(node.ctx, ast.Load)}
-    set_outside |= {argument.arg for argument in _arguments(override)} - set(wanted)
-    set_inside = {node.id for node in inside if not isinstance(node.ctx, ast.Load)}
-    return set_inside.isdisjoint(node.id for node in outside) and set_outside.isdisjoint(node.id for node in inside)
-
-
-def _variables(body: Iterable[ast.stmt]) -> list[ast.Name]:
-    return [node for statement in body for node in walk(statement) if isinstance(node, ast.Name)]
-
-
-def _single_base(tree: ast.Module) -> tuple[ast.ClassDef, ast.ClassDef] | None:
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    used = [(node, {one.id for one in walk(node) if isinstance(one, ast.Name)}) for node in tree.body]
-    for base in classes.values():
-        users = [node for node, names in used if node is not base and base.name in names]
-        if len(users) == 1 and isinstance(users[0], ast.ClassDef):
-            derived = users[0]
-            if [one.id for one in derived.bases if isinstance(one, ast.Name)] == [base.name]:
-                return base, derived
-    return None
-
-
-class _CallsOfBase(ast.NodeTransformer):
-    def __init__(self, base: str, renamed: Mapping[str, str]) -> None:
-        self._base = base
-        self._renamed = renamed
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        self.generic_visit(node)
-        called = node.func
-        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == self._base:
-            node.func = ast.Attribute(node.args.pop(0), self._renamed[called.attr], ast.Load())
-        return node
 
 
 def without_class_names(tree: ast.Module) -> ast.Module:
