@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO
 
 import paho.mqtt.publish as paho
 import pytest
 from cable import Cable, broker
 from live_logs import following
 from umqtt_kit.__main__ import run
-from umqtt_kit.device import Board, open_serial
-from umqtt_kit.device.lending import borrowed
-from umqtt_kit.errors import KitError
 from umqtt_kit.logs.lines import Lines
 from umqtt_kit.logs.published import entry_of
 
@@ -119,64 +111,6 @@ def test_a_port_that_another_command_uses_is_refused_first_and_waited_for_later(
         assert run(["logs", "--device", "bench", "--timeout", "1"]) == 3
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and f"umqtt logs (pid {logs.process.pid})" in error
-
-
-def test_a_command_that_talks_to_the_board_has_the_port_meanwhile(cable: Cable):
-    """Planted: the port is opened again while the other command still needs it; it stays closed afterwards."""
-    with cable.board(files={"main.py": COUNTER}) as board, following("--device", "bench") as logs:
-        logs.until("line")
-        with Board(board.port) as prompt:
-            logs.until(rf"{board.port}: .* \(pid {os.getpid()}\) has this port open; waiting for it")
-            for _ in range(3):
-                assert prompt.exec("print(6 * 7)") == "42\n"
-                prompt.reopen()
-        logs.until("bench: connected", times=2)
-        before = logs.out.count("bench line")
-        logs.until("bench line", times=before + 3)
-        # The case where another program only opens the port, as with `umqtt shell`.
-        with borrowed(board.port):
-            open_serial(board.port).close()
-            logs.until("waiting for it", times=2)
-        logs.until("bench: connected", times=3)
-        assert logs.interrupt() == 0
-        assert logs.err.count("waiting for it") == 2
-
-
-@contextlib.contextmanager
-def _nobody(program: str, port: str) -> Iterator[IO[str]]:
-    """Run a program as another user; yield its output.
-
-    In the program, `s` is a socket and `name` the name of a port's socket.
-    """
-    begin = (
-        "import os, socket, sys; name = chr(0) + 'umqtt-port-%d-%s' % (os.getuid(), os.path.realpath(sys.argv[1])); "
-        "os.setuid(65534); s = socket.socket(socket.AF_UNIX); "
-    )
-    command = [sys.executable, "-u", "-c", begin + program, port]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout
-        finally:
-            process.kill()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_neither_gets_a_port_nor_gives_one(cable: Cable):
-    """Planted: nobody checks which user is at the other end."""
-    with cable.board(files={"main.py": COUNTER}) as board:
-        with following("--device", "bench") as logs:
-            logs.until("line")
-            with _nobody("s.connect(name); print(s.recv(1))", board.port) as printed:
-                assert printed.readline() == "b''\n"
-            before = logs.out.count("bench line")
-            logs.until("bench line", times=before + 3)
-            assert logs.interrupt() == 0 and "waiting" not in logs.err
-        lies = "s.bind(name); s.listen(); print('listens'); c = s.accept()[0]; c.send(bytes([1])); sys.stdin.read()"
-        with _nobody(lies, board.port) as printed, contextlib.closing(open_serial(board.port)):
-            assert printed.readline() == "listens\n"
-            with pytest.raises(KitError, match="has this port open"):
-                Board(board.port)
 
 
 @pytest.mark.parametrize(("arguments", "code", "named"), [

@@ -57,7 +57,6 @@ def flash(
       umqtt flash ESP32_GENERIC-20251209-v1.27.0.bin --device ttyUSB0 --erase
       umqtt flash RPI_PICO_W-20251209-v1.27.0.uf2
     """
-    from umqtt_kit.device.lending import borrowed
     from umqtt_kit.flash import esp, uf2
     from umqtt_kit.flash.images import UF2, read_image
 
@@ -86,8 +85,7 @@ def flash(
         if erase is None:
             erase = _ask_to_erase(port.path)
         _confirm(image, port.path, yes)
-        with borrowed(port.path):
-            esp.write(image, port.path, erase=erase, show=notes().is_terminal and not as_json)
+        esp.write(image, port.path, erase=erase, show=notes().is_terminal and not as_json)
         place = port.path
     seconds = round(time.monotonic() - began, 1)
     if as_json:

@@ -26,18 +26,16 @@ def shell(device: str) -> int:
       umqtt shell --device ttyACM0
     """
     from umqtt_kit.device import open_serial
-    from umqtt_kit.device.lending import borrowed
 
     port = choose(device)
     if not sys.stdin.isatty():
         raise KitError(f"there is no terminal here — for programs: mpremote connect {port.path} exec CODE", EXIT_USAGE)
     require_module("mpremote")
-    with borrowed(port.path):
-        # This tells who has the port open, or that it may not be opened; mpremote does not.
-        open_serial(port.path).close()
-        say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
-        # mpremote puts the terminal into raw mode, so Ctrl-C goes to the board like every key.
-        code = subprocess.call([sys.executable, "-P", "-m", "mpremote", "connect", port.path, "repl"])
+    # This tells who has the port open, or that it may not be opened; mpremote does not.
+    open_serial(port.path).close()
+    say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
+    # mpremote puts the terminal into raw mode, so Ctrl-C goes to the board like every key.
+    code = subprocess.call([sys.executable, "-P", "-m", "mpremote", "connect", port.path, "repl"])
     if code:
         raise KitError(f"{port.name}: the board is gone — plug it in again, then: umqtt devices", EXIT_NO_DEVICE)
     return 0

@@ -9,7 +9,6 @@
     board    class Board: one board in its raw REPL
     running  the firmware that keeps running while it is asked
     line     the serial port under mpremote: deadlines, and errors that say what to do
-    lending  lends a port that `umqtt logs` listens at to another command for as long as it needs it
     scripts  the programs that run on the board
     trouble  what went wrong on the board, and what to do
     configuration   its settings.json and secrets.json

@@ -30,7 +30,6 @@ from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 
 from umqtt_kit.device import scripts
-from umqtt_kit.device.lending import Loan, borrow
 from umqtt_kit.device.line import Late, Line, PortBusy, gone, open_serial
 from umqtt_kit.device.ports import Port
 from umqtt_kit.device.running import Running, State
@@ -161,12 +160,7 @@ class Board:
         self._loaded: set[str] = set()
         self._interrupted = False
         self._running: Running | None = None
-        self._loan: Loan | None = None
-        try:
-            self._transport, self._line = self._connect()
-        except BaseException:
-            self._give_back()
-            raise
+        self._transport, self._line = self._connect()
         try:
             self._meet(manner, soft_reset)
         except BaseException:
@@ -270,7 +264,7 @@ class Board:
 
         The port of a board's own USB goes away in a reset.
         """
-        self._close_port()  # the loan is kept: otherwise `umqtt logs` would open the port in between
+        self.close()
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -303,8 +297,10 @@ class Board:
 
     def close(self) -> None:
         """Close the port, whatever state the board is in. May be called again."""
-        self._close_port()
-        self._give_back()
+        with contextlib.suppress(OSError):
+            self._transport.close()
+        with contextlib.suppress(OSError):
+            self._line.close()
 
     # Programs
 
@@ -430,17 +426,6 @@ class Board:
 
     # Inside
 
-    def _close_port(self) -> None:
-        with contextlib.suppress(OSError):
-            self._transport.close()
-        with contextlib.suppress(OSError):
-            self._line.close()
-
-    def _give_back(self) -> None:
-        if self._loan is not None:
-            self._loan.close()
-            self._loan = None
-
     def _connect(self) -> tuple[SerialTransport, Line]:
         # The port may be busy for a moment, because of a command that has just ended or one of its children. On a
         # busy machine a child may take long to start its own program, and until then it has no name.
@@ -455,10 +440,6 @@ class Board:
                 try:
                     open_serial(self.path, baudrate=self._baudrate).close()
                 except PortBusy as busy:
-                    if self._loan is None:
-                        self._loan = borrow(self.path)
-                        if self._loan is not None:
-                            continue
                     if time.monotonic() - began > (_BUSY_FOR_S if busy.known else _HELD_FOR_S):
                         raise
                 else:

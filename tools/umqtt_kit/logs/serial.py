@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from umqtt_kit.device import Port, find_ports, open_serial
-from umqtt_kit.device.lending import Loan, Offer, offer
 from umqtt_kit.device.line import PortBusy
 from umqtt_kit.errors import KitError
 from umqtt_kit.logs.entries import Entry, Event, now
@@ -31,19 +30,16 @@ class Tail:
         self.port = port
         self._lines = Lines(port.name)
         self._serial: serial.Serial | None = None
-        self._offer: Offer | None = None
-        self._loan: Loan | None = None
         self._told: str | None = None
 
     @property
-    def descriptors(self) -> list[int]:
-        """For select(): the port and the socket of its offer, or the end of a loan; empty while there is no port."""
-        return [each.fileno() for each in (self._serial, self._offer, self._loan) if each is not None]
+    def descriptor(self) -> int | None:
+        """For select(): the port's; None while there is no port."""
+        return None if self._serial is None else self._serial.fileno()
 
     def open(self) -> Event:
         """Open the port. Raises KitError (exit code 3)."""
         self._serial = open_serial(self.port.path, timeout_s=0)
-        self._offer = offer(self.port.path)
         self._told = None
         return Event(now(), self.port.name, "connected", f"{self.port.name}: connected, {self.port.path}")
 
@@ -60,30 +56,8 @@ class Tail:
         except KitError as error:
             return self._tell("gone", f"{str(error).partition(' — ')[0]}; waiting for it")
 
-    def handle(self, descriptor: int) -> list[Entry | Event]:
-        """Return what one of the descriptors has: lines, or an Event of a port that is gone or lent."""
-        if self._loan is not None and descriptor == self._loan.fileno():
-            self._loan.close()  # the port is opened again at the next look
-            self._loan = None
-        elif self._serial is not None and descriptor == self._serial.fileno():
-            return self._read()
-        elif self._offer is not None and descriptor == self._offer.fileno():
-            return self._lend()
-        return []
-
-    def _lend(self) -> list[Entry | Event]:
-        assert self._offer is not None
-        loan = self._offer.accept()
-        if loan is None:
-            return []
-        self.close()
-        self._loan = loan
-        loan.say_free()
-        event = self._tell("busy", f"{self.port.path}: {loan.borrower} has this port open; waiting for it")
-        return [*self._lines.unfinished(now(), closed=True), *([event] if event else [])]
-
-    def _read(self) -> list[Entry | Event]:
-        # Closes the port if it is gone.
+    def read(self) -> list[Entry | Event]:
+        """Return the lines that have come, or the Event of a port that is gone, which is closed then."""
         import serial
 
         assert self._serial is not None
@@ -104,10 +78,6 @@ class Tail:
 
     def close(self) -> None:
         """Close the port, and leave the board running."""
-        for each in (self._offer, self._loan):
-            if each is not None:
-                each.close()
-        self._offer = self._loan = None
         if self._serial is None:
             return
         with contextlib.suppress(OSError):
@@ -145,12 +115,12 @@ def follow(ports: list[Port], ended: Callable[[], bool], *, join: bool = False) 
             yield tail.open()
         looked = time.monotonic()
         while not ended():
-            if time.monotonic() - looked >= _LOOK_AGAIN_S and (join or not all(tail.descriptors for tail in tails)):
+            if time.monotonic() - looked >= _LOOK_AGAIN_S and (join or any(tail.descriptor is None for tail in tails)):
                 yield from _look(tails, join)
                 looked = time.monotonic()
-            watched = {descriptor: tail for tail in tails for descriptor in tail.descriptors}
+            watched = {tail.descriptor: tail for tail in tails if tail.descriptor is not None}
             for descriptor in select.select(list(watched), [], [], _WAIT_S)[0]:
-                yield from watched[descriptor].handle(descriptor)
+                yield from watched[descriptor].read()
             for tail in tails:
                 yield from tail.unfinished()
     finally:
@@ -161,7 +131,7 @@ def follow(ports: list[Port], ended: Callable[[], bool], *, join: bool = False) 
 def _look(tails: list[Tail], join: bool) -> Iterator[Event]:
     ports = find_ports()
     for tail in tails:
-        if not tail.descriptors:
+        if tail.descriptor is None:
             event = tail.open_again(ports)
             if event is not None:
                 yield event
