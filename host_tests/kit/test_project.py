@@ -9,15 +9,11 @@ from typing import Any
 
 import click
 import pytest
-from cable import broker
 from click.shell_completion import ShellComplete
-from live_device import PlayedDevice
 from terminals import terminal
 from umqtt_kit import mqtt, project
 from umqtt_kit.__main__ import umqtt as cli
 from umqtt_kit.keys import Keys
-from umqtt_testkit import registry
-from umqtt_testkit.ports import reserved_port
 
 pytestmark = pytest.mark.tier(1)
 
@@ -231,26 +227,6 @@ def test_on_a_terminal_the_first_use_asks_and_shows_what_the_file_says(tmp_path,
         again.interrupt()
 
 
-def test_completion_neither_asks_nor_follows_a_file_that_is_not_allowed(tmp_path, monkeypatch):
-    """Planted: completion connects to the broker of any folder, with the password of the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("UMQTT_PASSWORD", "secret-horse")
-    monkeypatch.setenv("UMQTT_USERNAME", "me")
-    seen: list[tuple[Any, ...]] = []
-
-    def make_access(brokers: tuple[str, ...], **given: Any) -> mqtt.Access:
-        seen.append((tuple(brokers), given["username"], given["environment"].get("UMQTT_PASSWORD")))
-        raise mqtt.KitError("seen", 4)
-
-    monkeypatch.setattr(mqtt, "make_access", make_access)
-    (tmp_path / project.FILE).write_text("broker = 'mqtt://foreign:1'\n")
-    assert _completed("cmd", "") == []
-    assert seen.pop()[0] == ("mqtt://127.0.0.1:1883",)
-    project.read_project(tmp_path).allow()
-    assert _completed("cmd", "") == []
-    assert seen.pop() == (("mqtt://foreign:1",), None, None)
-
-
 def test_a_list_of_brokers_is_all_of_them(umqtt, tmp_path, asked):
     write_project(tmp_path, "broker = ['mqtt://one:1', 'mqtt://two:1']\nusername = 'owner'\n")
     umqtt("cmd", "pump-7", "ping")
@@ -285,28 +261,10 @@ def test_the_keys_lie_beside_the_file_that_is_found(tmp_path, monkeypatch):
     assert Keys().read() == {}
 
 
-def _completed(*words: str) -> list[str]:
-    *given, incomplete = words
-    return [
-        item.value for item in ShellComplete(cli, {}, "umqtt", "_UMQTT_COMPLETE").get_completions(given, incomplete)
-    ]
-
-
-def test_the_shell_completes_boards_ports_and_device_ids(tmp_path, monkeypatch):
-    """Planted: device ids are asked of the default broker, not of the one in umqtt.toml."""
+def test_the_shell_completes_commands_and_options_whatever_the_folder_says(tmp_path, monkeypatch):
+    """Planted: a umqtt.toml that is damaged ends the completion with its error."""
     monkeypatch.chdir(tmp_path)
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setattr("serial.tools.list_ports.comports", list)
-    assert _completed("deploy", "--board", "RPI") == ["RPI_PICO2_W", "RPI_PICO_W"]
-    with registry.registered("bench-7", "/dev/null", board="UNIX", image="x"):
-        assert _completed("logs", "-d", "be") == ["bench-7"]
-    write_project(tmp_path, f"broker = 'mqtt://127.0.0.1:{reserved_port()}'")
-    assert _completed("ota", "pu") == []  # no broker is there: no error is shown
-    with broker(tmp_path) as port:
-        write_project(tmp_path, f"broker = 'mqtt://127.0.0.1:{port}'")
-        device = PlayedDevice(port, "pump-7", lambda command: [])
-        device.say("status", {"online": True}, retain=True)
-        assert _completed("ota", "pu") == _completed("cmd", "") == ["pump-7"]
-        device.sleep()
+    (tmp_path / project.FILE).write_text("broker = ")
+    complete = ShellComplete(cli, {}, "umqtt", "_UMQTT_COMPLETE").get_completions
+    assert [item.value for item in complete([], "dep")] == ["deploy"]
+    assert [item.value for item in complete(["deploy"], "--no")] == ["--no-wait"]

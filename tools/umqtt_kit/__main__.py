@@ -74,12 +74,8 @@ class _Commands(CommandGroup):
         finally:
             check_output()
         context.obj, context.default_map = project.Project(), {}
-        # During shell completion no error may be printed.
-        with contextlib.suppress(KitError) if context.resilient_parsing else contextlib.nullcontext():
-            found = project.read_project(Path.cwd())
-            # Completion cannot ask, so it ignores a file that is not allowed.
-            if found.is_allowed or not context.resilient_parsing:
-                context.obj = found
+        if not context.resilient_parsing:  # completion prints no error, and uses no values
+            context.obj = project.read_project(Path.cwd())
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -118,7 +114,7 @@ class _Commands(CommandGroup):
         with formatter.section(f"{project.FILE}, in this folder or one above it"):
             keys = ", ".join(project.KEYS)
             formatter.write_text(f'Options of every command, as key = "value", once you allow the file: {keys}.')
-        with formatter.section("Completion of commands, boards and devices in bash (zsh and fish: the same)"):
+        with formatter.section("Completion of commands and options in bash (zsh and fish: the same)"):
             formatter.write_text('eval "$(_UMQTT_COMPLETE=bash_source umqtt)"')
 
 

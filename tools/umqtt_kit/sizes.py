@@ -9,25 +9,23 @@ heap.
 from __future__ import annotations
 
 import subprocess
-import symtable
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
-from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
+from umqtt_kit.bundle import INIT, PACKAGE, Bundle, library_folder, modules, with_imports
 from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import firmware_module, settings_module
-from umqtt_kit.mpy_cross import compile_file, last_line
+from umqtt_kit.mpy_cross import last_line
 
 #: Bytes of a usual reading: the metrics of the firmware itself and of three sensors.
 RECORD_BYTES = 300
 #: Blocks of flash that the firmware fills at most, on every kind of board.
 PROGRAM_BLOCKS = 90
-_INIT_APART = "_init"
 _TIMEOUT_S = 30.0
 
 
@@ -52,10 +50,7 @@ _FACES = ("aio", "simple")
 class ModuleSize:
     """The size of one module: bytes of its .mpy, and bytes of heap for importing it when its own imports are there.
 
-    functions: how many it has, nested ones and comprehensions included; each costs an object and its bytecode.
-    closures: those of them that use names of the enclosing function; each costs another object at every call of that
-    function. names: those that the .mpy spells, because not every MicroPython has them in its ROM. smallest: whether
-    it belongs to the smallest client.
+    smallest: whether it belongs to the smallest client.
 
     MicroPython keeps names in pools that grow in steps; the module that causes a step bears all of it.
     """
@@ -63,9 +58,6 @@ class ModuleSize:
     module: str
     mpy_bytes: int
     heap_bytes: int
-    functions: int
-    closures: int
-    names: int
     smallest: bool
 
 
@@ -74,8 +66,7 @@ class Sizes:
     """The sizes of all modules, each after those that it imports, and the totals.
 
     totals: by the names of BUDGETS, and `everything_heap_bytes`, which has no budget. `smallest_rom_heap_bytes` is the
-    heap after import if the code stays in flash, as in a frozen image or a ROMFS. measure_apart() gives only the totals
-    that are sums over the modules.
+    heap after import if the code stays in flash, as in a frozen image or a ROMFS.
     """
 
     modules: list[ModuleSize]
@@ -86,7 +77,7 @@ class Sizes:
         return [
             f"{name}: {self.totals[name]} bytes are more than the limit of {limit}"
             for name, limit in BUDGETS.items()
-            if self.totals.get(name, 0) > limit
+            if self.totals[name] > limit
         ]
 
     def as_dict(self) -> dict[str, object]:
@@ -96,7 +87,6 @@ class Sizes:
             "budgets": {
                 name: {"limit": limit, "used": self.totals[name], "met": self.totals[name] <= limit}
                 for name, limit in BUDGETS.items()
-                if name in self.totals
             },
         }
 
@@ -114,7 +104,7 @@ def measure(folder: Path | None = None) -> Sizes:
         heap = _heap_of(search, imported.values())
         heap[PACKAGE] = heap_after_import(search, [PACKAGE])  # alone, as most programs import it
         measured = [
-            _module_size(library / f"{name}.mpy", name, bundle.sources[name], heap[imported[name]], name == INIT)
+            ModuleSize(name, (library / f"{name}.mpy").stat().st_size, heap[imported[name]], name == INIT)
             for name in names
         ]
         totals = _totals(measured)
@@ -122,63 +112,6 @@ def measure(folder: Path | None = None) -> Sizes:
         for face in _FACES:
             totals[f"{face}_heap_bytes"] = heap_after_import(search, [imported[face]])
     return Sizes(measured, totals)
-
-
-def measure_apart(folder: Path | None = None) -> Sizes:
-    """Measure the readable modules one by one, as a board without the bundle has them. Raises KitError."""
-    files = modules(folder or library_folder())
-    smallest = with_imports(SMALLEST, files)
-    names = with_imports((*smallest, *files), files)
-    with tempfile.TemporaryDirectory(prefix="umqtt-size-") as scratch:
-        # The package's __init__ imports the client; stored under another name, it lets the modules be imported one at
-        # a time.
-        compiled = {name: Path(scratch) / PACKAGE / f"{_INIT_APART if name == INIT else name}.mpy" for name in names}
-        for name, mpy in compiled.items():
-            compile_file(files[name], mpy)
-        heap = _heap_of(Path(scratch), [f"{PACKAGE}.{file.stem}" for file in compiled.values()])
-        measured = [
-            _module_size(compiled[name], name, files[name].read_text(), used, name in smallest)
-            for name, used in zip(names, heap.values(), strict=True)
-        ]
-    return Sizes(measured, _totals(measured))
-
-
-def _module_size(mpy: Path, name: str, source: str, heap_bytes: int, smallest: bool) -> ModuleSize:
-    functions = [table for table in _tables(symtable.symtable(source, name, "exec")) if table.get_type() == "function"]
-    closures = sum(isinstance(table, symtable.Function) and table.get_frees() != () for table in functions)
-    content = mpy.read_bytes()
-    return ModuleSize(name, len(content), heap_bytes, len(functions), closures, _spelled_names(content), smallest)
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for inner in table.get_children():
-        yield from _tables(inner)
-
-
-def _spelled_names(mpy: bytes) -> int:
-    # After four bytes come the number of names, the number of objects, and for each name twice its length; an odd
-    # number there means a name in ROM (load_qstr() in py/persistentcode.c).
-    at = 4
-
-    def number() -> int:
-        nonlocal at
-        value = 0
-        while True:
-            byte = mpy[at]
-            at += 1
-            value = value << 7 | byte & 127
-            if byte < 128:
-                return value
-
-    names, _ = number(), number()
-    spelled = 0
-    for _ in range(names):
-        length = number()
-        if not length & 1:
-            spelled += 1
-            at += length // 2 + 1
-    return spelled
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
 
@@ -26,7 +25,6 @@ _LEAST_HEAP = 48 * 1024
 @click.argument("flash", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="What --device calls it. [default: FLASH without its ending]")
 @click.option("--board", "board_name", default="UNIX", show_default=True, metavar="NAME",
-              shell_complete=complete_board,
               help="The board that it plays: a folder under boards/.")  # fmt: skip
 @click.option("--heap", default="256K", show_default=True, metavar="SIZE",
               help="96K plays a small board, and is what the firmware needs.")  # fmt: skip

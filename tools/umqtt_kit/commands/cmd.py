@@ -10,7 +10,6 @@ import click
 
 from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
-from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options
@@ -30,7 +29,7 @@ _DEVICE = re.compile(rf"[^/+#\0\ud800-\udfff]{{1,{_MOST_TEXT}}}")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("device", shell_complete=complete_device_id)
+@click.argument("device")
 @click.argument("command", type=click.Choice(list(_COMMANDS)), metavar="COMMAND")
 @click.argument("arguments", nargs=-1, metavar="[KEY] [VALUE]")
 @click.option("--timeout", type=Finite(min=0.1), default=20.0, show_default=True, metavar="SECONDS",

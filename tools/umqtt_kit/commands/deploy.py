@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umqtt_cli.numbers import Finite
-from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, progress_bar, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError
@@ -29,7 +28,6 @@ _FIRST_READING_S = 60.0
     "--board",
     "board_name",
     metavar="NAME",
-    shell_complete=complete_board,
     help="Folder under boards/. [default: as before, or guessed]",
 )
 @click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.completion import complete_board
 from umqtt_kit.console import notes, results, say
 from umqtt_kit.device.choose import AUTO, choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     "--board",
     "board_name",
     metavar="NAME",
-    shell_complete=complete_board,
     help="Folder under boards/, to check the image against.",
 )
 @click.option("--sha256", metavar="HEX", help="What the image's SHA-256 must be.")

@@ -10,7 +10,6 @@ import click
 
 from spark_ingest.escape import printable
 from umqtt_cli.numbers import Finite
-from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
@@ -89,7 +88,7 @@ def list_keys(as_json: bool) -> None:
 
 
 @keys.command()
-@click.argument("device", shell_complete=complete_device_id)
+@click.argument("device")
 @click.option("--from", "source", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Rotate the passwords and certificates in this file, not the key.")  # fmt: skip
 @click.option("--timeout", type=Finite(min=1), default=900.0, show_default=True, metavar="SECONDS",

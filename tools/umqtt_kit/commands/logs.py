@@ -9,7 +9,6 @@ import click
 from click.core import ParameterSource
 
 from umqtt_cli.numbers import Finite
-from umqtt_kit.completion import complete_port
 from umqtt_kit.console import emit, emit_json, results, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_NO_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options_if
@@ -25,7 +24,6 @@ _LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
 
 @click.command()
 @click.option("-d", "--device", "devices", metavar="PORT|NAME", multiple=True, envvar="UMQTT_DEVICE",
-              shell_complete=complete_port,
               help="A board as for the other commands, or with --from-broker a device id; may be repeated. "
               "[default: all]")  # fmt: skip
 @click.option("--from-broker", is_flag=True, help="What devices publish: their warnings, crashes and status.")

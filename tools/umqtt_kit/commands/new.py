@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, say
 from umqtt_kit.groups import CommandGroup
 
@@ -75,7 +74,6 @@ def _address(text: str) -> int:
     "--like",
     required=True,
     metavar="BOARD",
-    shell_complete=complete_board,
     help="The board under boards/ that is most like it.",
 )
 @click.option("--folder", type=_FOLDER, default=Path("boards"), show_default=True, help="Where its folder goes.")

@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from spark_ingest.address import Address
 from spark_ingest.location import TablesOption
 from umqtt_cli.numbers import Finite
-from umqtt_kit.completion import complete_device_id
 from umqtt_kit.console import live_display, print_result, progress_bar, results, say, table
 from umqtt_kit.mqtt import broker_options_if
 
@@ -42,7 +41,7 @@ class _Duration(click.ParamType[float]):
 
 
 @click.command()
-@click.argument("device", required=False, shell_complete=complete_device_id)
+@click.argument("device", required=False)
 @click.option(
     "--fleet", metavar="GLOB|FILE", help="Many: devices at the broker by a pattern, or a file, one id a line."
 )

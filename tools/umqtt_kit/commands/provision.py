@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 
 from spark_ingest.escape import printable
-from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     "--board",
     "board_name",
     metavar="NAME",
-    shell_complete=complete_board,
     help="Folder under boards/, noted in its settings.",
 )
 @click.option("--from", "source", metavar="FILE|-", help="Take the values from a JSON file, or from stdin.")

@@ -7,18 +7,15 @@ from dataclasses import asdict
 
 import click
 
-from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_table, results, say
 from umqtt_kit.errors import EXIT_LOST
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-@click.option("--apart", is_flag=True, help="Measure the readable modules one by one instead of the bundle.")
 @click.option(
     "--board",
     metavar="BOARD",
-    shell_complete=complete_board,
     help="Instead: the files that `umqtt deploy` puts onto this kind of board.",
 )
 @click.option(
@@ -27,11 +24,10 @@ from umqtt_kit.errors import EXIT_LOST
     metavar="MS",
     help="With --board: between two readings. [default: the firmware's]",
 )
-def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None) -> int:
+def size(as_json: bool, board: str | None, interval_ms: int | None) -> int:
     """Show what the device library costs a board.
 
-    For each module: bytes of .mpy in flash, bytes of heap that its import takes when what it imports is there, and what
-    they come from: functions, closures among them, and names that the .mpy spells.
+    For each module: bytes of .mpy in flash, and bytes of heap that its import takes when what it imports is there.
 
     It measures the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
     is that of a 64-bit MicroPython; a 32-bit board needs 0.7 to 0.8 of it. Exits with 1 if a budget is exceeded.
@@ -45,20 +41,18 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
       umqtt size --board RPI_PICO_W
     """
     if board is not None:
-        if apart:
-            raise click.UsageError("--apart measures the library alone — leave it out, or --board")
         _show_files(board, interval_ms, as_json)
         return 0
     if interval_ms is not None:
         raise click.UsageError("--interval-ms is of a board — name it with --board")
-    from umqtt_kit.sizes import BUDGETS, measure, measure_apart
+    from umqtt_kit.sizes import BUDGETS, measure
 
-    sizes = measure_apart() if apart else measure()
-    passed = [] if apart else sizes.passed()
+    sizes = measure()
+    passed = sizes.passed()
     if as_json:
         click.echo(json.dumps(sizes.as_dict()))
         return EXIT_LOST if passed else 0
-    numbers = ("mpy bytes", "heap bytes", "functions", "closures", "names")
+    numbers = ("mpy bytes", "heap bytes")
     print_table(
         ("module", *numbers, "set"),
         (
@@ -66,9 +60,6 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
                 module.module,
                 f"{module.mpy_bytes:,}",
                 f"{module.heap_bytes:,}",
-                f"{module.functions}",
-                f"{module.closures}",
-                f"{module.names}",
                 "smallest" if module.smallest else "",
             )
             for module in sizes.modules

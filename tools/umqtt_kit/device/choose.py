@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from umqtt_kit.completion import complete_port
 from umqtt_kit.device.ports import Port, find_ports
 from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 
@@ -31,7 +30,6 @@ def device_option(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="PORT|NAME",
         default=AUTO,
         envvar="UMQTT_DEVICE",
-        shell_complete=complete_port,
         help="Serial port, its name, a USB serial number, or a virtual board's name. [default: the only one]",
     )(function)
 
