@@ -10,10 +10,8 @@ acknowledges, paho that writes Parquet, and a Python Arrow source that decodes n
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,24 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ingest_decoders
 import ingest_live
 from bench_rows import Row, print_rows
 from ingest_lab import Lab, LabError
-from ingest_plan import (
-    FULL,
-    GOLD_BYTES,
-    GOLD_CPU,
-    GOLD_FILES,
-    GOLD_MEMORY,
-    GOLD_OLD_BYTES,
-    GOLD_OLD_CPU,
-    GOLD_SAVED,
-    MINIMAL,
-    QUICK,
-    Scale,
-    row,
-)
+from ingest_plan import FULL, MINIMAL, QUICK, Scale
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
@@ -47,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXIT_MISSING = 6
-_OLD_DEVICES = 10_000
 
 
 def collector(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
@@ -61,53 +44,18 @@ def live(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
 
 
 def spark(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure reading the spool, a backfill, and deduplication, in one Spark session."""
+    """Measure reading the spool, and a backfill, in one Spark session."""
     import ingest_spark
 
     with _session() as session:
         yield from ingest_spark.read_rows(lab, session, scale)
         yield from ingest_spark.backfill_rows(lab, session, scale)
-        yield from ingest_spark.dedup_rows(lab, session, scale)
-
-
-def gold(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure what an update of gold writes and costs, by the share of devices that sent, and after a year of boots."""
-    for devices in scale.devices:
-        for share in (0.01, 0.1, 1.0):
-            told = _gold(lab, devices, share, 1)
-            yield row(GOLD_BYTES.format(devices=devices, share=share), sum(told["bytes"].values()))
-            yield row(GOLD_FILES.format(devices=devices, share=share), sum(told["files"].values()))
-            yield row(GOLD_CPU.format(devices=devices, share=share), told["cpu_s"])
-        yield row(GOLD_SAVED.format(devices=devices, boots=1), told["saved"])
-        yield row(GOLD_MEMORY.format(devices=devices, boots=1), told["memory"])
-    devices, boots = (_OLD_DEVICES, 52) if scale is not MINIMAL else (100, 3)
-    told = _gold(lab, devices, 0.01, boots)
-    yield row(GOLD_OLD_BYTES.format(devices=devices, boots=boots), sum(told["bytes"].values()))
-    yield row(GOLD_OLD_CPU.format(devices=devices, boots=boots), told["cpu_s"])
-    yield row(GOLD_SAVED.format(devices=devices, boots=boots), told["saved"])
-    yield row(GOLD_MEMORY.format(devices=devices, boots=boots), told["memory"])
-
-
-def decoders(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
-    """Measure what a reading of other devices costs, beside one of our own format."""
-    yield from ingest_decoders.decoder_rows(lab.new_folder("decoders"), scale)
-
-
-def _gold(lab: Lab, devices: int, share: float, boots: int) -> dict:
-    folder = lab.new_folder("gold")
-    updates = "3"
-    command = [sys.executable, str(Path(__file__).with_name("ingest_gold.py")), str(devices), str(share), updates]
-    ended = subprocess.run([*command, str(boots), str(folder)], check=True, capture_output=True)
-    shutil.rmtree(folder)
-    return json.loads(ended.stdout)
 
 
 PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
     "collector": collector,
     "live": live,
     "spark": spark,
-    "gold": gold,
-    "decoders": decoders,
 }
 
 
@@ -150,9 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
             missing = lab.missing()
             if missing:
                 print(f"bench-ingest: paho is not measured: {missing}", file=sys.stderr)
-            # Making gold of a year takes half a minute.
-            parts = options.case or [part for part in PARTS if not options.quick or part != "gold"]
-            found = (each for part in parts for each in PARTS[part](lab, scale, not missing))
+            found = (each for part in options.case or PARTS for each in PARTS[part](lab, scale, not missing))
             print_rows(found, as_json=options.json)
     except (LabError, MissingDependency) as error:
         print(f"bench-ingest: {error}", file=sys.stderr)

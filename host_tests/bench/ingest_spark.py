@@ -1,4 +1,4 @@
-"""The cases of the ingestion's bench that need Spark but no broker: reading the spool, deduplication."""
+"""The cases of the ingestion's bench that need Spark but no broker: reading the spool, a backfill."""
 
 from __future__ import annotations
 
@@ -17,23 +17,17 @@ from ingest_load import packets, readings
 from ingest_plan import (
     BACKFILL,
     CEILING,
-    COST,
-    DEDUP,
-    FEW_DEVICES,
     READ,
     SPARK_STREAM,
-    WITHOUT,
     Scale,
     row,
 )
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_ingest.pipeline.deduplicate.dedup import Filtered, Seen
 from spark_ingest.pipeline.run.session import began_too_slowly
-from spark_ingest.pipeline.write import tasks
 from spark_ingest.pipeline.write.batch import BatchWriter
-from spark_ingest.pipeline.write.stream import MicroBatches, _Steps
+from spark_ingest.pipeline.write.stream import MicroBatches
 from spark_ingest.source.data_source import RangesDataSource
 from spark_ingest.source.options import Options
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
@@ -146,65 +140,6 @@ def read_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
     yield row(READ, medians[READ], medians[CEILING], CEILING)
 
 
-# Deduplication
-
-
-class _NothingSeen(Seen):
-    """Treats every reading as new, and remembers nothing but the numbers of boots, which silver needs."""
-
-    def take(self, readings: pa.Table) -> Filtered:
-        boots, rows = self._boots_of(readings), np.arange(readings.num_rows)
-        self._recent = np.flatnonzero(np.bincount(boots))
-        return Filtered(rows, boots, firsts=rows)
-
-
-class _WithoutProgress:
-    def save(self, batch_id: int, seen: Seen) -> None:
-        """Do nothing: there is nothing to keep."""
-
-    def remove_before(self, batch_id: int) -> None:
-        """Do nothing: nothing was kept."""
-
-
-class _PlainSteps(_Steps):
-    """The steps without deduplication."""
-
-    def deduplicate(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        before = tasks._state_before
-        nothing = tasks._Bucket(0, _NothingSeen(), _WithoutProgress(), None, [])
-        tasks._state_before = lambda *_: (nothing, 0)
-        try:
-            yield from super().deduplicate(rows)
-        finally:
-            # The worker has other tasks afterwards.
-            tasks._state_before = before
-
-
-class _Plain(MicroBatches):
-    """Micro-batches without deduplication."""
-
-    STEPS = _PlainSteps
-
-
-def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
-    """Measure silver with and without deduplication, and its cost with more devices."""
-    rates: dict[int, float] = {}
-    for devices in scale.devices:
-        spool = lab.new_folder("spool")
-        fill(spool, readings(scale.batch * scale.batches, devices))
-        contenders = {
-            "": lambda spool=spool: _silver(lab, spark, spool, scale, MicroBatches),
-            WITHOUT: lambda spool=spool: _silver(lab, spark, spool, scale, _Plain),
-        }
-        medians = in_turn(contenders, scale.repetitions)
-        rates[devices] = medians[""]
-        yield row(DEDUP.format(devices=devices), medians[""], medians[WITHOUT], WITHOUT)
-    fewest = scale.devices[0]
-    for devices in scale.devices[1:]:
-        peer = FEW_DEVICES if fewest == 1000 else f"{fewest:,} devices"
-        yield row(COST.format(devices=devices), 1e6 / rates[devices], 1e6 / rates[fewest], peer)
-
-
 def backfill_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
     """Measure how fast a backlog gets into bronze and silver, beside what a user would write with Spark alone.
 
@@ -218,7 +153,7 @@ def backfill_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
         (source / f"{number}.json").write_bytes(b"\n".join(lines))
     medians = in_turn(
         {
-            BACKFILL: lambda: _silver(lab, spark, spool, scale, MicroBatches),
+            BACKFILL: lambda: _silver(lab, spark, spool, scale),
             SPARK_STREAM: lambda: _plain_stream(lab, spark, source),
         },
         scale.repetitions,
@@ -241,14 +176,14 @@ def _ended(query: StreamingQuery) -> StreamingQuery:
     return query
 
 
-def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, how: type[MicroBatches]) -> float:
+def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale) -> float:
     """Return the readings a second into new tables.
 
     All micro-batches count but the first, which runs cold code without state.
     """
     folder = lab.new_folder("silver")
     given = {"path": str(spool), "maxOffsetsPerTrigger": str(scale.batch), "minPartitions": str(_BUCKETS)}
-    batches, written = how(spark, Options(given)), {}
+    batches, written = MicroBatches(spark, Options(given)), {}
     writer = BatchWriter(folder / "tables", folder / "state", buckets=_BUCKETS, run=batches.run)
 
     def write(ranges: DataFrame, batch_id: int) -> None:

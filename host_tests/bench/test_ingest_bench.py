@@ -11,15 +11,7 @@ import pytest
 from bench_rows import Row
 from ingest_lab import Blocks, Commits
 from ingest_load import packets, readings
-from ingest_plan import (
-    BACKFILL,
-    COLLECTOR,
-    COST,
-    DECODE_MAPPED,
-    DEDUP,
-    GOLD_BYTES,
-    READ,
-)
+from ingest_plan import BACKFILL, COLLECTOR, READ
 
 from spark_ingest.spool.writer import Spool
 
@@ -31,24 +23,11 @@ def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(300)
 def test_each_row_is_a_line_of_json_with_the_promised_keys():
-    ended = _bench(
-        "--minimal",
-        "--json",
-        "--case",
-        "collector",
-        "--case",
-        "spark",
-        "--case",
-        "gold",
-        "--case",
-        "decoders",
-    )
+    ended = _bench("--minimal", "--json", "--case", "collector", "--case", "spark")
     assert ended.returncode == 0, ended.stderr
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert all(one.keys() == Row("", None).as_dict().keys() and one["ours"] > 0 for one in found)
-    cases = {one["case"] for one in found}
-    assert {COLLECTOR, READ, BACKFILL, DEDUP.format(devices=1000), COST.format(devices=1000)} <= cases
-    assert GOLD_BYTES.format(devices=1000, share=0.01) in cases and DECODE_MAPPED in cases
+    assert {one["case"] for one in found} >= {COLLECTOR, READ, BACKFILL}
 
 
 def test_what_lies_in_a_spool_is_counted_by_the_byte(tmp_path: Path):
