@@ -55,7 +55,8 @@ def test_the_compose_specification_takes_the_file() -> None:
     run("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml"))
 
 
-@pytest.mark.parametrize("version", ["1.33", "newest"])  # the oldest that is still maintained, and the validator's newest
+# The oldest version that is still maintained, and the newest that the validator knows.
+@pytest.mark.parametrize("version", ["1.33", "newest"])
 @pytest.mark.parametrize("one", OBJECTS, ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
 def test_kubernetes_takes_each_object(one: dict, version: str) -> None:
     """Planted: volumeMount instead of volumeMounts."""
