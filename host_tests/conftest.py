@@ -96,10 +96,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.tier(tier))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s * LIMIT_FACTOR))
+    unwanted = set() if _FULL else set(tiers.left_out(items))
     if wanted := config.getoption("--tiers"):
         chosen = tiers.Chosen(wanted)
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = [item for item in items if item in chosen]
+        unwanted |= {item for item in items if item not in chosen}
+    config.hook.pytest_deselected(items=list(unwanted))
+    items[:] = [item for item in items if item not in unwanted]
 
 
 @pytest.hookimpl(optionalhook=True)

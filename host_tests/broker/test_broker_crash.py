@@ -39,6 +39,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES if FULL else list(MISTAKES)[:2])
+@pytest.mark.tier(3)  # a control
 def test_the_count_catches_a_broker_that(tmp_path: Path, mistake: str) -> None:
     program, law, crew = MISTAKES[mistake]
     for seed in range(1, 6):

@@ -32,6 +32,7 @@ def test_everything_acknowledged_survives_whatever_fails_in_order_and_at_qos_2_o
 
 @pytest.mark.skipif(not FULL, reason="the sample is of good brokers")
 @pytest.mark.parametrize("mistake", failover_law.MISTAKES)
+@pytest.mark.tier(3)  # a control
 def test_the_count_catches_brokers_that(tmp_path: Path, mistake: str) -> None:
     program, faults = failover_law.MISTAKES[mistake]
     for seed in range(1, 4):

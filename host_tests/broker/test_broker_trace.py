@@ -33,6 +33,7 @@ def test_nothing_leaves_before_the_fdatasync_that_covers_it(tmp_path: Path, prot
     ("mistake", "protocol_level"),
     [*((one, 4) for one in (MISTAKES if FULL else list(MISTAKES)[:1])), *((one, 5) for one in MISTAKES_5)],
 )
+@pytest.mark.tier(3)  # a control
 def test_the_trace_catches_a_store_that(tmp_path: Path, mistake: str, protocol_level: int) -> None:
     for seed in range(1, 6):
         folder = tmp_path / str(seed)

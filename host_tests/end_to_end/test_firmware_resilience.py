@@ -69,6 +69,7 @@ def _command(subscriber: Subscriber, command_id: str, name: str, **args: object)
     ],
     ids=["crash", "crash after confirmation", "hang", "reset"],
 )
+@pytest.mark.sample(2)
 def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
     board: VirtualBoard, broker: int, subscriber: Subscriber, line: str, watchdog_ms: int
 ):

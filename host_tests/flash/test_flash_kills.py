@@ -26,6 +26,7 @@ def test_a_board_killed_at_random_loses_nothing_and_sends_nothing_twice_at_qos_2
     assert (count.lost, count.duplicated, count.out_of_order) == (0, 0, 0)
 
 
+@pytest.mark.tier(3)  # a control
 def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
     """Planted: a count that never finds a loss."""
     print("seed", SEED)

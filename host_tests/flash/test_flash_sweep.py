@@ -35,6 +35,7 @@ def test_no_power_cut_at_a_flash_operation_breaks_a_law():
     assert tally.cuts >= CUTS
 
 
+@pytest.mark.tier(3)  # a control
 def test_the_sweep_catches_planted_mistakes():
     caught = flash_plan.catch_controls(SEED) if FULL else flash_plan.catch_families(SEED)
     for control, how in caught.items():

@@ -87,6 +87,7 @@ def mpremote(port: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("place", ["folder", "web"])
 @pytest.mark.parametrize("package", ["package.json", "package-full.json"])
+@pytest.mark.sample(2)
 def test_mip_installs_every_file_as_it_is_and_it_publishes(cable: Cable, tmp_path: Path, web, package, place):
     source = f"{web}/{package}" if place == "web" else str(_ROOT / package)
     with broker(tmp_path) as port, cable.board(heap="2M") as virtual:

@@ -112,6 +112,38 @@ def test_a_test_of_tier_0_has_no_socket_and_no_process(use) -> None:
         use()
 
 
+def test_a_sample_of_a_tests_cases_is_the_same_in_each_run_and_a_case_that_is_asked_for_runs(tmp_path: Path) -> None:
+    """Planted: the mark counts the cases of a file, and not those of a test."""
+    tests = "import pytest\n" + "".join(
+        f"@pytest.mark.sample(2)\n@pytest.mark.parametrize('n', range(6))\ndef test_{name}(n): pass\n" for name in "ab"
+    )
+    conftest = f"""
+import sys
+sys.path.insert(0, {str(_HERE)!r})
+import tiers
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "sample(count)")
+
+def pytest_collection_modifyitems(items):
+    out = tiers.left_out(items)
+    items[:] = [item for item in items if item not in out]
+"""
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_it.py").write_text(tests)
+
+    def collected(*named: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *named]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=_own(tmp_path))
+        return [line for line in ended.stdout.splitlines() if "::" in line]
+
+    found = collected()
+    assert len(found) == 4 and sum("test_a" in one for one in found) == 2
+    assert found == collected()
+    missing = next(n for n in range(6) if f"test_it.py::test_a[{n}]" not in found)
+    assert collected(f"test_it.py::test_a[{missing}]") == [f"test_it.py::test_a[{missing}]"]
+
+
 def test_files_that_share_spark_are_one_workers_and_all_that_use_it_are_named() -> None:
     """Planted: a file that uses the session `spark` and is in no group, in a test whose arguments take two lines."""
     grouped = {sharing.HOST_TESTS / each for files in sharing.TOGETHER for each in files}

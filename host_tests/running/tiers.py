@@ -6,6 +6,8 @@ in the file, or the mark on one test, says otherwise. Tests that run inside Micr
 
 from __future__ import annotations
 
+import random
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +30,7 @@ TIERS = {
     0: Tier("no process and no socket", 60),
     1: Tier("loopback, MicroPython, processes of the project, mosquitto", 180),
     2: Tier("Spark, browser, cluster, virtual boards, serial ports", 300),
-    3: Tier("benches, proofs, bounds in wall-clock or CPU time, judges of the test kit, type stubs", 900),
+    3: Tier("benches, proofs, controls, bounds in wall-clock or CPU time, judges of the test kit, type stubs", 900),
 }
 
 # Folder or file below host_tests -> tier. What a tier 0 test may not do is refused while it runs.
@@ -66,6 +68,9 @@ PLACES = {
     "typechecks/test_stubs.py": 1,
 }
 
+# A control plants mistakes and shows that a sweep finds them. Portable tests have no marks, so their name says it.
+_CONTROL = re.compile(r"finds_(a_)?planted_mistake")
+
 _PLACES = {tuple(Path(place).parts): tier for place, tier in PLACES.items()}
 
 
@@ -74,6 +79,8 @@ def tier_of(item: pytest.Item) -> int:
     marked = item.get_closest_marker("tier")
     if marked is not None:
         return marked.args[0]
+    if _CONTROL.search(item.name):
+        return 3
     return max(tier_of_file(item.path), 1 if item.get_closest_marker("micropython") else 0)
 
 
@@ -93,6 +100,22 @@ class Chosen:
 
     def __contains__(self, item: pytest.Item) -> bool:
         return tier_of(item) in self._numbers or (self._smoke and item.get_closest_marker("smoke") is not None)
+
+
+def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases that `make test` leaves out of tests with the mark `sample(N)`, which has N of them run.
+
+    They are drawn by the test's name, so that every worker, and every run, has the same.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left: list[pytest.Item] = []
+    for name, found in cases.items():
+        (count,) = found[0].get_closest_marker("sample").args
+        left += random.Random(name).sample(found, max(0, len(found) - count))
+    return left
 
 
 class Forbidden(AssertionError):

@@ -133,6 +133,7 @@ def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_pa
     assert summary(tmp_path).quarantined == corrupt
 
 
+@pytest.mark.tier(3)  # a control
 def test_the_control_that_reads_the_latest_progress_is_caught(tmp_path, monkeypatch):
     """It reads the newest progress, not that of micro-batch N-1: a replay finds its own rows and skips them."""
 

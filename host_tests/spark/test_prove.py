@@ -48,6 +48,7 @@ def test_everything_acknowledged_is_in_the_tables_once_whatever_was_killed(tmp_p
 @needs_java
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PIPELINE_CONTROLS)
+@pytest.mark.tier(3)  # a control
 def test_the_count_catches_a_pipeline_that(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
     control = controls.PIPELINE_CONTROLS[name]
     if FULL:
@@ -58,6 +59,7 @@ def test_the_count_catches_a_pipeline_that(tmp_path: Path, name: str, request: p
 
 
 @pytest.mark.parametrize("name", COLLECTOR_CONTROLS)
+@pytest.mark.tier(3)  # a control
 def test_the_count_catches_a_collector_that(tmp_path: Path, name: str) -> None:
     control = partial(controls.collector, controls.COLLECTOR_CONTROLS[name])
     assert "spool: lost" in controls.catch(tmp_path, control, 1)
@@ -73,6 +75,7 @@ def test_in_a_trace_every_puback_comes_after_the_fdatasync_of_its_message(tmp_pa
 
 @needs_strace
 @pytest.mark.parametrize("name", TRACE_CONTROLS)
+@pytest.mark.tier(3)  # a control
 def test_a_trace_shows_a_collector_that(tmp_path: Path, name: str) -> None:
     assert trace.trace(tmp_path, 1, getattr(mistakes, name)).violations
 

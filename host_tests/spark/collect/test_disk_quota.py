@@ -159,6 +159,7 @@ def test_a_collector_without_room_waits_and_spins_not(small_disk, mosquitto, pub
         assert one.terminate()[0] == 0
 
 
+@pytest.mark.tier(3)  # a control
 def test_a_collector_that_takes_a_failed_append_for_a_good_one_is_caught(small_disk, mosquitto, publish, tmp_path):
     root, state = small_disk / "spool", tmp_path / "status.json"
     (small_disk / "ballast").write_bytes(bytes(1400 << 10))

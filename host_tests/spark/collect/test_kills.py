@@ -155,6 +155,7 @@ def test_what_publishers_had_acknowledged_is_in_the_spool_though_links_are_cut_a
 
 
 @pytest.mark.parametrize("mistake", ["forget"])
+@pytest.mark.tier(3)  # a control
 def test_a_collector_that_loses_messages_is_caught(mosquitto, tmp_path, mistake):
     acknowledged, kept = kill_again_and_again(mosquitto, tmp_path / "spool", 1, (PLANTED, mistake))
     assert acknowledged - kept

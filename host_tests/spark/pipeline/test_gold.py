@@ -53,6 +53,7 @@ def looping(tables: dict[str, list[tuple]]) -> set[str]:
 
 
 @pytest.mark.parametrize("how", ["a file each", "one by one", "few windows at once", "few devices at once"])
+@pytest.mark.sample(2)
 def test_gold_counted_in_pieces_of_any_size_and_killed_is_the_same(tmp_path, monkeypatch, how):
     """Planted: windows of a group that was committed are added again, or a group is left out."""
     monkeypatch.setattr(gold_module, "_PIECE_ROWS", 1)
@@ -159,6 +160,7 @@ def assert_counted_anew_is_the_same(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.sample(3)
 def test_what_comes_late_for_a_boot_is_counted_as_if_it_had_come_in_time(tmp_path, rounds):
     """Planted: the partition in which a boot was last written keeps its row; a state is used that lacks what the
     windows have counted since.
@@ -177,6 +179,7 @@ def test_what_comes_late_for_a_boot_is_counted_as_if_it_had_come_in_time(tmp_pat
 
 
 @pytest.mark.parametrize("reason", ["sleeping", "restarting", "stopped"])
+@pytest.mark.sample(1)
 def test_boots_that_were_announced_are_no_loop_when_they_are_old(tmp_path, reason):
     """Planted: goodbyes are forgotten when the process ends."""
     gold, writer = Gold(tmp_path, rules=LOOP_RULES), BatchWriter(tmp_path, tmp_path / "state")
@@ -190,6 +193,7 @@ def test_boots_that_were_announced_are_no_loop_when_they_are_old(tmp_path, reaso
     assert_counted_anew_is_the_same(tmp_path)
 
 
+@pytest.mark.tier(3)  # a control
 def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, monkeypatch):
     """Planted: windows keep their readings when a boot's clock becomes known."""
     monkeypatch.setattr(Gold, "_move", lambda *_arguments: None)
@@ -198,6 +202,7 @@ def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, m
         assert_law(tmp_path, 0)
 
 
+@pytest.mark.tier(3)  # a control
 def test_silences_that_late_readings_do_not_end_are_caught(tmp_path, monkeypatch):
     """Planted: a silence, once noted, stays."""
     mine = 'UNION ALL SELECT device_id, boot, "first", "last", 0 FROM awake SEMI JOIN (FROM signs WHERE alive)'
@@ -222,6 +227,7 @@ def test_compaction_and_replays_count_nothing_twice(tmp_path):
     assert_law(tmp_path, 5)
 
 
+@pytest.mark.tier(3)  # a control
 def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
     """Planted: every file that a commit names counts as new rows."""
 

@@ -132,6 +132,7 @@ GROWS = {
 
 
 @pytest.mark.parametrize("grows", GROWS)
+@pytest.mark.tier(3)  # a control
 def test_what_is_remembered_for_ever_is_caught(tmp_path, monkeypatch, grows):
     GROWS[grows](monkeypatch)
     sizes, _told = lived(tmp_path, lambda: "")
