@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from bench_rows import Row
-from client_source import Source
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.mosquitto import require_mosquitto
-
-
-@pytest.mark.tier(1)
-@pytest.mark.parametrize("qos", [0, 1])
-def test_the_source_sends_so_many_messages_of_that_size(qos):
-    topic = b"bench/%d/7/200" % qos
-    with Source() as source, socket.create_connection(("127.0.0.1", source.port), 60) as client:
-        client.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c")
-        client.sendall(bytes((0x82, 5 + len(topic), 0, 1, 0, len(topic))) + topic + bytes((qos,)))
-        size = 3 + 2 + len(topic) + 2 * qos + 200
-        received = b""
-        while len(received) < 4 + 5 + 7 * size:
-            received += client.recv(65536)
-    assert received[:9] == b"\x20\x02\x00\x00\x90\x03\x00\x01" + bytes((qos,))
-    messages = received[9:]
-    assert len(messages) == 7 * size
-    for i in range(7):
-        message = messages[i * size :][:size]
-        assert message[0] == 0x30 | qos << 1
-        assert not qos or message[5 + len(topic) : 7 + len(topic)] == bytes((0, i + 1))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ kill every part of Spark too, and plant every mistake.
 """
 
 import os
-import random
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from own_session import run_pipeline
 from proof import controls, mistakes, runs, trace
 from proof.chain import Chain
-from proof.flips import Flips
 from proof.needs import needs_java, needs_strace
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
@@ -78,26 +76,3 @@ def test_in_a_trace_every_puback_comes_after_the_fdatasync_of_its_message(tmp_pa
 @pytest.mark.tier(3)  # a control
 def test_a_trace_shows_a_collector_that(tmp_path: Path, name: str) -> None:
     assert trace.trace(tmp_path, 1, getattr(mistakes, name)).violations
-
-
-def test_a_flipped_bit_must_be_reported_if_anybody_reads_it(tmp_path: Path) -> None:
-    """Planted: nothing is ever unsaid; a set that was given up must name its other files too; one
-    that is read before the damaged one need not be named.
-    """
-    state, commits = tmp_path / "umqtt" / "bucket-0000", tmp_path / "commits"
-    for folder in (state, commits):
-        folder.mkdir(parents=True)
-    files = [state / name for name in ("progress-0.arrow", "changes-1.arrow", "changes-2.arrow")]
-    for file in files:
-        file.write_bytes(bytes(100))
-    (commits / "2").touch()
-    flips = Flips(tmp_path, tmp_path / "tables", random.Random(1))
-    for _ in range(20):
-        flips.flip()
-    assert all(any(file.read_bytes()) for file in files)
-    assert flips.unsaid("") == []
-    (commits / "3").touch()
-    assert len(flips.unsaid("")) == 20
-    assert flips.unsaid(f"no record of what was seen before micro-batch 3 ({files[0]} is damaged): rebuilt it") == []
-    # A file that is read before the damaged one must have been reported itself.
-    assert {line.split("/")[-1] for line in flips.unsaid(f"{files[1]} is damaged")} == {"progress-0.arrow"}
