@@ -38,8 +38,8 @@ def test_the_tests_on_the_page_pass_as_it_says(project: Path) -> None:
         pytest.skip(str(missing))
     assert re.search(r"\$ pytest\n(\d+ passed)", PAGE)[1] in passed(project, "tests/device")
     others = [name for name in FILES if name.startswith("tests/test_")]
-    assert len(others) == 3
-    assert passed(project, *others).startswith("3 passed")
+    assert len(others) == 4
+    assert passed(project, *others).startswith("4 passed")
 
 
 def test_the_page_names_every_helper_for_portable_tests() -> None:

@@ -12,6 +12,7 @@ For tests:
     mosquitto    the real mosquitto as a process, and the paths of its programs
     redis_server the real redis-server as a process
     paired_broker  the broker of this project as a process
+    cloud_broker, cloud_rules  brokers with the documented rules of clouds
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine

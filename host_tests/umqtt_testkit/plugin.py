@@ -15,6 +15,7 @@ import pytest
 
 from .board import VirtualBoard
 from .both import BothModule
+from .cloud_broker import CloudBroker
 from .interpreter import MicroPythonMissing
 from .peer import ScriptedPeer
 from .proxy import FaultProxy
@@ -51,6 +52,16 @@ def fault_proxy() -> Iterator[Callable[[tuple[str, int]], FaultProxy]]:
     """Provide `fault_proxy((host, port))`, which puts a fault proxy before an address until the end of the test."""
     with ExitStack() as stack:
         yield lambda upstream, seed=0: stack.enter_context(FaultProxy(upstream, seed=seed))
+
+
+@pytest.fixture
+def cloud_broker() -> Iterator[Callable[..., CloudBroker]]:
+    """Provide `cloud_broker("aws", ...)`, which plays a cloud (see umqtt_testkit.cloud_broker).
+
+    The brokers are stopped at the end of the test.
+    """
+    with ExitStack() as stack:
+        yield lambda name, **options: stack.enter_context(CloudBroker(name, **options))
 
 
 @pytest.fixture
