@@ -113,15 +113,16 @@ class _Context(ssl.SSLContext):
     """An ssl.SSLContext whose methods take MicroPython's arguments: certificates and keys as DER."""
 
     sslsocket_class = _SecureSocket
+    _chain = ""
 
     def load_verify_locations(self, certificate):
         super().load_verify_locations(cadata=certificate)
 
     def load_cert_chain(self, certificate, key):
         # ssl reads them from a file only: this one is readable by its owner alone, and removed at the end.
-        pem = ssl.DER_cert_to_PEM_cert(certificate)
+        self._chain += ssl.DER_cert_to_PEM_cert(certificate)
         label = _key_label(key)
-        pem += ssl.DER_cert_to_PEM_cert(key).replace("CERTIFICATE", label)
+        pem = self._chain + ssl.DER_cert_to_PEM_cert(key).replace("CERTIFICATE", label)
         handle, path = tempfile.mkstemp()
         try:
             with open(handle, "w") as file:

@@ -38,8 +38,8 @@ class CertificateRefused(LinkLost):
 def TLS(ca, cert=None, key=None, server_name=None):
     """Returns a factory of TLS transports, for Client(transports={"mqtts": ...}).
 
-    ca: the certificates that are trusted to sign a broker's. cert, key: a client's certificate and its private key,
-    for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. Or ca is an SSLContext that
+    ca: the certificates that are trusted to sign a broker's. cert, key: a client's certificate, followed by the
+    intermediate ones that signed it, and its private key, for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. Or ca is an SSLContext that
     has them, with verify_mode CERT_REQUIRED. server_name: the name that the broker's certificate must have, if it is
     not the host of the URL.
 
@@ -56,8 +56,9 @@ def TLS(ca, cert=None, key=None, server_name=None):
         try:
             for one in _der(ca):
                 context.load_verify_locations(one)
-            if cert:
-                context.load_cert_chain(_der(cert)[0], _der(key)[-1])
+            # The ports add each to the chain that they send: the client's own first, then those that signed it.
+            for one in _der(cert) if cert else ():
+                context.load_cert_chain(one, _der(key)[-1])
         except (OSError, ValueError, TypeError, IndexError) as error:
             raise InvalidArgument("ca, cert or key: %s" % error)
     return lambda host, port, path: _Secure(context, server_name or host, host, port)

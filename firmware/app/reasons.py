@@ -12,6 +12,8 @@ _REFUSED = {
     3: "the broker cannot serve now: it is asked again",
     4: "wrong user name or password: correct them with umqtt provision",
     5: "the broker does not let this user in: give it rights there, or another user with umqtt provision",
+    6: "the broker throttles: too many connections in a minute",
+    7: "the broker has banned this user for a while: it was sent too much",
 }
 _TEXTS = {
     "connect_timeout": "no answer: is the address in brokers right, and does no firewall stop it?",
@@ -76,6 +78,11 @@ def _system(number):
         return "its name cannot be looked up: is it spelt right in brokers, and does the network's DNS answer?"
     if number == errno.ECONNREFUSED:
         return "nobody listens at the address in brokers: does the broker run, is the port right?"
+    if number == -0x7780:  # mbedTLS: a fatal alert
+        return (
+            "it ended the TLS handshake: it must accept TLS 1.2, show an RSA or ECDSA certificate (no Ed25519), and "
+            "take the certificate in tls.cert if it wants one"
+        )
     # ENETUNREACH of lwIP, and ENETUNREACH and EHOSTUNREACH of an ESP32: boards have no names for these numbers.
     if number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, 101, 114, 118):
         return _TEXTS["connect_timeout"]

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from cable import Cable
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from umqtt_kit.certs import Authority
 from umqtt_kit.device import Board, Configuration
 from umqtt_kit.device.configuration import check, read_configuration
-from umqtt_kit.provision.values import Change, target
+from umqtt_kit.errors import KitError
+from umqtt_kit.provision.values import Change, read_certificate, target
 from umqtt_kit.provision.write import write
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -45,6 +48,15 @@ def on_board(port: str) -> tuple[dict, dict]:
 def certificate(folder: Path) -> Path:
     Authority(folder).create("fleet")
     return folder / "ca.pem"
+
+
+def test_a_key_of_a_kind_that_boards_do_not_know_is_refused_by_name(tmp_path: Path):
+    """Planted: it is written, and the board never connects."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    file = tmp_path / "key.pem"
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(KitError, match="knows no Ed25519"):
+        read_certificate(file, "key")
 
 
 def test_a_device_id_with_a_dot_is_warned_of(cable: Cable):

@@ -84,6 +84,18 @@ def test_a_client_certificate_is_shown(program, broker, certificates: Path) -> N
     assert program("talk.py", url=url(port), tls=tls).finish()[-1]["event"] == "done"
 
 
+def test_a_broker_that_knows_the_root_alone_gets_the_intermediate_certificates_too(
+    program, broker, certificates: Path
+) -> None:
+    """Planted: only the first block of the file is sent."""
+    port = broker("broker", f"cafile {certificates / 'ca.pem'}", "require_certificate true")
+    tls = {"ca": str(certificates / "ca.pem"), "key": str(certificates / "chained.key")}
+    events = program("talk.py", url=url(port), tls=tls | {"cert": str(certificates / "chained.pem")}).finish()
+    assert events[-1]["event"] == "stopped"
+    events = program("talk.py", url=url(port), tls=tls | {"cert": str(certificates / "chain.pem")}).finish()
+    assert events[-1]["event"] == "done"
+
+
 @pytest.mark.parametrize(
     ("name", "host", "server_name"),
     [("expired", "localhost", None), ("stranger", "localhost", None), ("broker", "127.0.0.1", None),

@@ -50,7 +50,8 @@ def closed_port() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with ca.pem, and a .pem and .key for broker, expired, client and stranger (of another CA)."""
+    """Return a folder with ca.pem, and a .pem and .key for broker, expired, client and stranger (of another CA);
+    chain.pem and chained.key of a client whose certificate an intermediate authority has signed."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed, which makes the certificates: apt install openssl")
     folder = tmp_path_factory.mktemp("certificates")
@@ -73,6 +74,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         openssl(
             "x509", "-req", "-in", f"{name}.csr", *signed_by, "-days", days, "-extfile", "names", "-out", f"{name}.pem"
         )
+    # A client's certificate of an intermediate authority.
+    (folder / "authority").write_text("basicConstraints=critical,CA:TRUE\n")
+    for name, authority, extensions in (("middle", "ca", "authority"), ("chained", "middle", "names")):
+        new_key("-new", name, name, "-out", f"{name}.csr")
+        signed_by = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed_by, "-extfile", extensions, "-out", f"{name}.pem")
+    (folder / "chain.pem").write_bytes((folder / "chained.pem").read_bytes() + (folder / "middle.pem").read_bytes())
     openssl("x509", "-in", "ca.pem", "-outform", "der", "-out", "ca.der")
     return folder
 

@@ -118,6 +118,16 @@ def test_a_store_that_cannot_write_is_told_as_what_it_is():
     equal(shown, ["0 warning outbox: cannot write /state/mqtt/session: 28"])
 
 
+def test_a_handshake_that_the_broker_ends_and_a_ban_have_their_words():
+    """Planted: only the number is shown. A broker that speaks TLS 1.3 alone, or shows Ed25519, ends it with that alert."""
+    _, _, shown, log = _build()
+    log.failed(OSError(-0x7780, "MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE"))
+    log.failed(Refused("connect", 6))
+    log.failed(Refused("connect", 7))
+    assert "must accept TLS 1.2" in shown[0] and "no Ed25519" in shown[0], shown
+    assert "throttles" in shown[1] and "banned" in shown[2], shown
+
+
 def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_each_other_out():
     """Planted: only the last reason is remembered."""
     client, ticks, _, log = _build()

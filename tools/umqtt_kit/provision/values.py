@@ -124,20 +124,26 @@ def read_certificate(file: Path, kind: str) -> bytes:
     Raises KitError (exit code 2).
     """
     from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ed448, ed25519
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
         content = file.read_bytes()
         if kind == "key":
-            load_pem_private_key(content, None)
+            keys = [load_pem_private_key(content, None).public_key()]
         else:
-            x509.load_pem_x509_certificates(content)
+            keys = [one.public_key() for one in x509.load_pem_x509_certificates(content)]
     except OSError as error:
         raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
     except (ValueError, TypeError) as error:
         # TypeError: the key is encrypted; a board cannot ask for its passphrase.
         what = "an unencrypted private key" if kind == "key" else "a certificate"
         raise KitError(f"{file} is not {what} in PEM — make one: umqtt certs", EXIT_USAGE) from error
+    if any(isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey) for key in keys):
+        raise KitError(
+            f"{file}: MicroPython's TLS knows no Ed25519 and no Ed448 — use ECDSA with P-256, or RSA: umqtt certs",
+            EXIT_USAGE,
+        )
     return content
 
 
