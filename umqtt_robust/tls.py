@@ -39,9 +39,9 @@ def TLS(ca, cert=None, key=None, server_name=None):
     """Returns a factory of TLS transports, for Client(transports={"mqtts": ...}).
 
     ca: the certificates that are trusted to sign a broker's. cert, key: a client's certificate, followed by the
-    intermediate ones that signed it, and its private key, for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. Or ca is an SSLContext that
-    has them, with verify_mode CERT_REQUIRED. server_name: the name that the broker's certificate must have, if it is
-    not the host of the URL.
+    intermediate ones that signed it, and its private key, for a broker that asks for them. Each is the path of a file
+    (str), or bytes; DER or PEM. Or ca is an SSLContext that has them, with verify_mode CERT_REQUIRED. server_name: the
+    name that the broker's certificate must have, if it is not the host of the URL.
 
     Raises InvalidArgument.
     """

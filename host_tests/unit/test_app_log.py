@@ -119,7 +119,7 @@ def test_a_store_that_cannot_write_is_told_as_what_it_is():
 
 
 def test_a_handshake_that_the_broker_ends_and_a_ban_have_their_words():
-    """Planted: only the number is shown. A broker that speaks TLS 1.3 alone, or shows Ed25519, ends it with that alert."""
+    """Planted: only the number is shown. A broker with TLS 1.3 alone, or with Ed25519, ends it with that alert."""
     _, _, shown, log = _build()
     log.failed(OSError(-0x7780, "MBEDTLS_ERR_SSL_FATAL_ALERT_MESSAGE"))
     log.failed(Refused("connect", 6))
