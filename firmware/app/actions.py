@@ -5,6 +5,7 @@ commands with recover():
 
     ping, get, read, crash, log   run again: they change nothing
     outbox                        runs again; what it has sent on or dropped before is no longer set aside
+    output                        fails: after a start all outputs are in their safe states
     pause                         fails: the board takes readings again, and the reply says so
     resume                        succeeds: a boot takes readings
     reboot                        succeeds, whatever restarted the board; the reply follows the restart, with its boot
@@ -22,7 +23,7 @@ import sys
 from app.commands import CommandError, Later, NotNow
 from app.modules import forget, once
 
-_MODULES = ("outbox", "read", "set")
+_MODULES = ("outbox", "output", "read", "set")
 _MOST_LOG_CHARACTERS = 1000
 _NAMES = _MODULES + ("crash", "get", "log", "pause", "ping", "reboot", "resume", "rotate", "update")
 
@@ -69,6 +70,8 @@ class Actions:
             return self.do_ping(args, order)
         if name == "pause":
             raise CommandError("the board restarted before its outbox was empty, and takes readings again")
+        if name == "output":
+            raise CommandError("the board restarted, and its outputs are in their safe states")
         if name in ("rotate", "update"):
             self._updater(name).recover(args, order)
             raise Later

@@ -17,16 +17,34 @@ from umqtt_robust.errors import OutboxFull
 # (suffix of the name, unit, device class), in Home Assistant's terms.
 _KINDS = (
     ("humidity_pct", "%", "humidity"),
+    ("moisture_pct", "%", "moisture"),
     ("_pct", "%", None),
     ("_c", "°C", "temperature"),
     ("_hpa", "hPa", "atmospheric_pressure"),
     ("_v", "V", "voltage"),
+    ("_a", "A", "current"),
+    ("_w", "W", "power"),
+    ("_kwh", "kWh", "energy"),
+    ("_lx", "lx", "illuminance"),
+    ("_kg", "kg", "weight"),
+    ("_mm", "mm", "distance"),
+    ("_m", "m", "distance"),
+    ("_ms2", "m/s²", None),
+    ("_deg", "°", None),
+    ("pm1_ugm3", "µg/m³", "pm1"),
+    ("pm25_ugm3", "µg/m³", "pm25"),
+    ("pm10_ugm3", "µg/m³", "pm10"),
+    ("water_m3", "m³", "water"),
+    ("gas_m3", "m³", "gas"),
     ("_ms", "ms", "duration"),
     ("_s", "s", "duration"),
+    ("co2_ppm", "ppm", "carbon_dioxide"),
     ("_ppm", "ppm", None),
     ("rssi", "dBm", "signal_strength"),
     ("mem_free", "B", "data_size"),
 )
+# What only grows, but for a meter that is replaced.
+_TOTALS = ("pulses", "_kwh", "water_m3", "gas_m3")
 # Metrics of the board itself, not of what it measures.
 _DIAGNOSTIC = ("rssi", "mem_free", "uptime_s", "loop_ms", "clock_drift_ppm", "chip_c", "sensor_failures")
 _AVAILABLE = "{{ 'online' if value_json.online or value_json.reason == 'sleeping' else 'offline' }}"
@@ -128,7 +146,7 @@ def describe(board, metric):
         "availability_topic": identity.topic("status").decode(),
         # A sleeping board counts as available.
         "availability_template": _AVAILABLE,
-        "state_class": "measurement",
+        "state_class": "total_increasing" if metric.endswith(_TOTALS) else "measurement",
         "device": {"identifiers": [device_id], "name": device_id, "sw_version": board.version},
         "origin": {"name": "umqtt_robust", "sw_version": board.version},
     }

@@ -18,8 +18,9 @@ def make(place, places):
 
 
 def load(module):
-    """Return the class Sensor of app/sensors/MODULE or /sensors/MODULE. Raises ImportError."""
-    for package in ("app.sensors.", "sensors."):
+    """Return the class Sensor of /sensors/MODULE or app/sensors/MODULE. Raises ImportError."""
+    # The user's own come first: a driver that a later version brings under the same name replaces none of them.
+    for package in ("sensors.", "app.sensors."):
         try:
             return __import__(package + module, None, None, ("Sensor",)).Sensor
         except ImportError as error:

@@ -29,14 +29,14 @@ MOST_COUNTER = (1 << 53) - 1
 
 
 def needs_signature(name, args):
-    """Return True if a command can take a board, or its readings, away from its owner. name: str; args: dict."""
+    """Return True if a command can take a board, its outputs or readings away from its owner. name: str; args: dict."""
     if name == "set":
         settings = args.get("settings")
         changes = settings.items() if isinstance(settings, dict) else ((args.get("key"), args.get("value")),)
         return bool([key for key, value in changes if key not in _OPEN_SETTINGS or _is_fast(key, value)])
     if name == "outbox":
         return "drop" in args or "export" in args
-    return name in ("reboot", "rotate", "update")
+    return name in ("output", "reboot", "rotate", "update")
 
 
 def _is_fast(key, value):

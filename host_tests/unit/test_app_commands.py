@@ -276,7 +276,7 @@ def test_crash_tells_the_last_traceback():
 def test_an_unknown_command_is_answered_with_those_known():
     reply = World().send("4", "selfdestruct")
     equal((reply["id"], reply["ok"]), ("4", False))
-    assert "crash, get, log, outbox, pause, ping, read" in reply["result"]
+    assert "crash, get, log, outbox, output, pause, ping, read" in reply["result"]
 
 
 def test_what_is_no_command_is_refused_and_answered():

@@ -92,10 +92,17 @@ def test_the_end_of_a_name_tells_unit_and_class():
         ("loop_ms", "ms", "duration", "diagnostic"), ("uptime_s", "s", "duration", "diagnostic"),
         ("rssi", "dBm", "signal_strength", "diagnostic"), ("mem_free", "B", "data_size", "diagnostic"),
         ("clock_drift_ppm", "ppm", None, "diagnostic"), ("door_open", None, None, None),
+        ("co2_ppm", "ppm", "carbon_dioxide", None), ("light_lx", "lx", "illuminance", None),
+        ("a0_v", "V", "voltage", None), ("current_a", "A", "current", None), ("power_w", "W", "power", None),
+        ("weight_kg", "kg", "weight", None), ("distance_mm", "mm", "distance", None), ("alt_m", "m", "distance", None),
+        ("pm25_ugm3", "µg/m³", "pm25", None), ("attic_pm10_ugm3", "µg/m³", "pm10", None),
+        ("moisture_pct", "%", "moisture", None), ("water_m3", "m³", "water", None),
+        ("vibration_ms2", "m/s²", None, None),
     ):  # fmt: skip
         config = json.loads(describe(_Board(), metric))
         found = [config.get(key) for key in ("unit_of_measurement", "device_class", "entity_category")]
         equal(found, [unit, device_class, category], metric)
+        equal(config["state_class"], "total_increasing" if metric == "water_m3" else "measurement", metric)
 
 
 def test_ids_hold_only_what_home_assistant_allows_and_differ():

@@ -18,9 +18,9 @@ ranges: {"temp_c": (-40, 80)}. `problem` of the object says after read() why a v
                 return {"door_open": self._pin.value()}
 
 This gives the metric north_door_open. If a sensor earlier in the settings has `metrics` of the same name, the name of
-the module is added to the prefix: dht22_temp_c. A value out of its range is left out. Modules are looked for here, in
-app/sensors, and then in /sensors, where no update touches them. The suffix of a name gives the unit: _c, _pct, _hpa,
-_v, _ms, _s (see discovery.py).
+the module is added to the prefix: dht22_temp_c. A value out of its range is left out. Modules are looked for in
+/sensors, where no update touches them, and then here, in app/sensors. The suffix of a name gives the unit: see
+discovery.py.
 """
 
 from app.modules import once
@@ -78,6 +78,10 @@ class Sensors:
         if self.failures:
             metrics["sensor_failures"] = self.failures
         return metrics
+
+    def outputs(self):
+        """Return the sensors that can be switched (see relay.py) by their names in the log."""
+        return {place.label: place.sensor for place in self._places if hasattr(place.sensor, "switch")}
 
     def _make(self, place):
         place.again_ms = self._clock.uptime_ms() + _MAKE_AGAIN_MS

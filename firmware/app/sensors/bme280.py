@@ -1,12 +1,14 @@
 """temp_c, humidity_pct and pressure_hpa of a Bosch BME280 on I2C, or of a BMP280, which has no humidity.
 
-    {"module": "bme280", "scl": 22, "sda": 21}    address: 118 (default) or 119; bus: 0 (default) or 1, by the board
+    {"module": "bme280", "scl": 22, "sda": 21}    address: 118 (default) or 119
 
-Without scl and sda, the board's pins module gives them. Each measurement is started early enough that no reading
-waits for it (forced mode: the chip sleeps in between). Formulas: data sheet BST-BME280-DS002, 4.2.3.
+Each measurement is started early enough that no reading waits for it (forced mode: the chip sleeps in between).
+Formulas: data sheet BST-BME280-DS002, 4.2.3.
 """
 
 from struct import unpack_from
+
+from app.sensors.i2c import Chip
 
 _ID, _CTRL_HUM, _STATUS, _CTRL_MEAS, _DATA = 0xD0, 0xF2, 0xF3, 0xF4, 0xF7
 _BME280, _BMP280 = 0x60, 0x58
@@ -19,36 +21,31 @@ _NOT_READY = 0x09
 _NO_MEASUREMENT = 0x80000
 
 
-class Sensor:
+class Sensor(Chip):
+    address = 0x76
     # At most 9.3 ms at one sample each (appendix 9.1).
     lead_ms = 10
     metrics = {"temp_c": (-40, 85), "pressure_hpa": (300, 1100), "humidity_pct": (0, 100)}
 
-    def __init__(self, scl=None, sda=None, address=0x76, bus=0, i2c=None):
-        """Read the chip's calibration. i2c: a machine.I2C to use instead of pins. Raises OSError for other chips."""
-        self._i2c = i2c or _open(bus, scl, sda)
-        self._address = address
-        chip = self._i2c.readfrom_mem(address, _ID, 1)[0]
-        if chip not in (_BME280, _BMP280):
-            raise OSError("the chip at address %d is no BME280 but 0x%02x" % (address, chip))
-        self._humid = chip == _BME280
+    def setup(self):
+        self._humid = self.check_id(_ID, _BME280, _BMP280) == _BME280
         self._check_status()
-        self.calibration = read_calibration(self._i2c, address, self._humid)
+        self.calibration = self._read_calibration()
         if not self.calibration[0][0]:
             raise OSError("the calibration of the BME280 reads 0")
 
     def start(self):
         if self._humid:
-            self._i2c.writeto_mem(self._address, _CTRL_HUM, bytes([_HUMIDITY_ONCE]))
-        self._i2c.writeto_mem(self._address, _CTRL_MEAS, bytes([_MEASURE_ONCE]))
+            self.store(_CTRL_HUM, _HUMIDITY_ONCE)
+        self.store(_CTRL_MEAS, _MEASURE_ONCE)
 
     def _check_status(self):
-        if self._i2c.readfrom_mem(self._address, _STATUS, 1)[0] & _NOT_READY:
+        if self.load(_STATUS, 1)[0] & _NOT_READY:
             raise OSError("the BME280 is not ready")
 
     def read(self):
         self._check_status()
-        data = self._i2c.readfrom_mem(self._address, _DATA, 8 if self._humid else 6)
+        data = self.load(_DATA, 8 if self._humid else 6)
         pressure = data[0] << 12 | data[1] << 4 | data[2] >> 4
         temperature = data[3] << 12 | data[4] << 4 | data[5] >> 4
         if temperature in (_NO_MEASUREMENT, 0):  # 0: no chip measures that, a bad bus reads it
@@ -63,27 +60,15 @@ class Sensor:
             metrics["humidity_pct"] = round(compensate_humidity(self.calibration, humidity, fine) / 1024, 1)
         return metrics
 
-
-def _open(bus, scl, sda):
-    from machine import I2C, Pin
-
-    if scl is None or sda is None:
-        import pins
-
-        scl, sda = pins.I2C_SCL, pins.I2C_SDA
-    return I2C(bus, scl=Pin(scl), sda=Pin(sda), freq=100_000)
-
-
-def read_calibration(i2c, address, humid):
-    """Return (dig_T1 to T3, dig_P1 to P9, dig_H1 to H6) from the chip (table 16)."""
-    values = unpack_from("<HhhHhhhhhhhh", i2c.readfrom_mem(address, 0x88, 24))
-    humidity = ()
-    if humid:
-        data = i2c.readfrom_mem(address, 0xE1, 7)
-        h2, h3, high4, low, high5, h6 = unpack_from("<hBbBbb", data)
-        # H4 and H5 are signed numbers of 12 bits that share the byte between them.
-        humidity = (i2c.readfrom_mem(address, 0xA1, 1)[0], h2, h3, high4 * 16 | low & 15, high5 * 16 | low >> 4, h6)
-    return values[:3], values[3:], humidity
+    def _read_calibration(self):
+        # Returns (dig_T1 to T3, dig_P1 to P9, dig_H1 to H6) from the chip (table 16).
+        values = unpack_from("<HhhHhhhhhhhh", self.load(0x88, 24))
+        humidity = ()
+        if self._humid:
+            h2, h3, high4, low, high5, h6 = unpack_from("<hBbBbb", self.load(0xE1, 7))
+            # H4 and H5 are signed numbers of 12 bits that share the byte between them.
+            humidity = (self.load(0xA1, 1)[0], h2, h3, high4 * 16 | low & 15, high5 * 16 | low >> 4, h6)
+        return values[:3], values[3:], humidity
 
 
 def compensate_temperature(calibration, raw):

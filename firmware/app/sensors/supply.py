@@ -10,6 +10,8 @@ boot, or of a wake from deep sleep, contains it.
 
 from machine import ADC, Pin
 
+from app.sensors.adc import open_adc
+
 
 class Sensor:
     metrics = {"supply_v": (0, 60)}
@@ -22,11 +24,8 @@ class Sensor:
             Pin(select, Pin.OUT, value=1)
             self._adc = ADC(Pin(pin, Pin.IN))
             self._once = self._volts()
-        elif hasattr(ADC, "ATTN_11DB"):
-            # esp32: the range up to about 3.1 V, calibrated in the factory.
-            self._adc = ADC(Pin(pin), atten=ADC.ATTN_11DB)
         else:
-            self._adc = ADC(Pin(pin))
+            self._adc = open_adc(pin)
 
     def read(self):
         volts = self._once if self._shared else self._volts()
