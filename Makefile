@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mip demo check test test-costs size-of-things lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
+.PHONY: help setup mip demo check test test-costs size-of-things driver-table lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-costs: setup ## Run every test and write what each file costs into host_tes
 
 size-of-things: ## Count the lines of each part and write the table of docs/architecture.md
 	@python3 tools/size_of_things.py
+
+driver-table: setup ## Measure the drivers and write the table of docs/sensors.md
+	@$(PY) tools/driver_table.py
 
 prove-tests: setup ## Every test in full; tier 3, which needs a machine for itself, one at a time (an hour)
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest --tiers=3 $(ARGS)

@@ -23,6 +23,7 @@ from kit_command import umqtt_here
 from live_logs import following
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
+from umqtt_kit.deploy.build import build as build_files
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
 from umqtt_kit.deploy.plan import RECORD, make_plan, read_record
 from umqtt_kit.deploy.telemetry import Watch
@@ -289,6 +290,16 @@ def test_the_settings_decide_on_optional_modules(settings, expected):
     assert optional_modules(settings) == expected
     modules = library_modules(["client", "tls", "websocket", "simple", "a_new_one"], expected)
     assert modules == sorted({"client", "a_new_one", *expected})
+
+
+def test_a_board_gets_the_drivers_that_its_settings_name_and_what_they_import():
+    """Planted: only what a driver imports itself goes along, and not what that imports."""
+    wanted = {"i2c", "i2c_names", "ina219", "ina226", "relay"}
+    sensors = [{"module": "ina226"}, {"module": "relay"}, {"module": "own"}]
+    optional = optional_modules({"brokers": ["mqtt://a"], "sensors": sensors})
+    assert optional == wanted
+    files = {Path(path).stem for path in build_files(None, optional).files if path.startswith("/app/sensors/")}
+    assert files == wanted | {"chip"}
 
 
 def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cable, tmp_path: Path):

@@ -43,7 +43,7 @@ DOORS = {f"{PACKAGE}.start": ("run",), f"{PACKAGE}.telemetry": ("on_published",)
 # MicroPython runs these from source, and they may use any name of these three.
 _AS_SOURCE = ("boot", "main")
 # Functions that are called with the keys of settings.json as keyword arguments.
-_BY_KEYWORD = frozenset({"Sensor.__init__"})
+_BY_KEYWORD = frozenset({"Sensor.__init__", "Chip.__init__"})
 # Attributes of every exception: no other attribute may get one of these names.
 _TAKEN = frozenset({"args", "value", "errno"})
 _LINE = re.compile(r'File "([\w./]+?)(\.py)?", line (\d+), in (\S+)')
@@ -165,9 +165,7 @@ def _functions(tree: ast.Module) -> dict[ast.AST, str]:
     found: dict[ast.AST, str] = {}
     for function in minify.walk(tree):  # from the outside in, so that the innermost function wins
         if isinstance(function, ast.FunctionDef):
-            found.update(
-                dict.fromkeys((inner for part in function.body for inner in minify.walk(part)), function.name)
-            )
+            found.update(dict.fromkeys((inner for part in function.body for inner in minify.walk(part)), function.name))
     return found
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "ping": (), "reboot": (), "pause": (), "resume": (), "crash": (), "log": (),
     "get": ("[key]",), "set": ("key", "value"), "read": ("[path]", "[offset]"), "outbox": ("[what]", "[which]"),
+    "output": ("name", "value", "for_s"),
 }  # fmt: skip
 _MOST_TEXT = 64
 # Any level of a topic; the firmware's own names allow fewer characters.
@@ -52,6 +53,7 @@ def cmd(
     read [PATH] [OFFSET] a folder, or up to 1 KB of a file's text
     log, crash           the newest log lines; the last traceback
     outbox [send_on|drop|export ID]  messages at which the broker ended the link
+    output NAME VALUE FOR_S  switch a relay or another output for so many seconds
     pause, resume        take no readings; take them again
 
     A command is carried out once, also when the device restarts or the network fails in the middle of it. A device
@@ -112,10 +114,11 @@ def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
         return outbox_args(args["what"], args.get("which"))
     if "value" in args:
         args["value"] = _value(args["value"])
-    if "offset" in args:
-        if not re.fullmatch("[0-9]{1,9}", args["offset"]):
-            raise click.UsageError(f"OFFSET {args['offset']!r}: must be a whole number from 0 to 999999999")
-        args["offset"] = int(args["offset"])
+    for name in ("offset", "for_s"):
+        if name in args:
+            if not re.fullmatch("[0-9]{1,9}", args[name]):
+                raise click.UsageError(f"{name.upper()} {args[name]!r}: must be a whole number from 0 to 999999999")
+            args[name] = int(args[name])
     return args
 
 

@@ -19,7 +19,7 @@ from umqtt_kit.app_bundle import INIT as APP_INIT
 from umqtt_kit.app_bundle import AppBundle
 from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
 from umqtt_kit.data import board_folders, firmware_folder
-from umqtt_kit.deploy.filesets import library_modules
+from umqtt_kit.deploy.filesets import driver_modules, library_modules
 from umqtt_kit.device import Info
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.mpy_cross import compile_file, mpy_cross_command
@@ -36,7 +36,7 @@ class Build:
     """The files for a board.
 
     version: of the application; board: folder under boards/, None: every board; optional: the optional modules of the
-    device library that are included; files: path on the board to content.
+    device library and the drivers that are included; files: path on the board to content.
     """
 
     version: str
@@ -58,7 +58,10 @@ def build(board: str | None, optional: Iterable[str], version: str | None = None
         jobs: list[tuple[str, Path, str, int]] = []
         for path in AS_SOURCE:
             files[path] = (firmware / path[1:]).read_bytes()
+        left_out = {f"app.sensors.{name}" for name in driver_modules().keys() - set(optional)}
         for module, text in AppBundle(firmware).sources.items():
+            if module in left_out:
+                continue
             path = module.replace(".", "/")
             source = Path(scratch) / "firmware" / f"{path}.py"
             source.parent.mkdir(parents=True, exist_ok=True)

@@ -44,4 +44,4 @@ def _check_name(name: str) -> None:
         message = f"{name!r} is no name of a sensor — use at most 32 of a to z, 0 to 9 and _, not a digit first"
         raise KitError(message, EXIT_USAGE)
     if (firmware_folder() / "app" / "sensors" / f"{name}.py").is_file():
-        raise KitError(f"{name} is a sensor of the firmware, which comes first — choose another name", EXIT_USAGE)
+        raise KitError(f"{name} is a sensor of the firmware — choose another name", EXIT_USAGE)
