@@ -319,6 +319,12 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
             boots = [int(answer.json["reading"]["boot"].partition("-")[0]) for answer in answers]
             assert boots == sorted(set(boots))
             assert cable.umqtt("doctor").code == 0
+            # Planted: the exit code is 0 whatever the reading says.
+            cable.umqtt("provision", "--set", 'sensors=[{"module": "sht3x", "scl": 22, "sda": 21}]')
+            third = cable.umqtt("deploy", "--timeout", "60")
+            assert third.code == 7 and "sensors failed in it — see which, and why: umqtt doctor" in third.stderr, third
+            found = cable.umqtt("doctor")
+            assert found.code == 5 and "nothing answers at 0x44" in found.stdout.replace("\n", " "), found
 
 
 def test_deploy_goes_on_as_logs_until_ctrl_c(cable: Cable):

@@ -280,16 +280,25 @@ def test_a_person_is_asked_and_passwords_are_not_shown(cable: Cable, tmp_path: P
             ("Broker 2", ""),
             ("User name", "pump-7"),
             ("Password of pump-7", MQTT_SECRET),
+            ("I2C with scl 22 and sda 21: nothing answers", None),
+            ("Sensor 1", "?"),
+            ("hx711, ina219", None),
+            ("Sensor 1", "dht2 pin=4"),
+            ("did you mean dht22?", None),
+            ("Sensor 1", "dht22 pin=onewire name=cellar"),
+            ("Sensor 2", ""),
         ]
         shown, code = _typed(answers)
         assert code == 0, shown
         assert "Geheim" not in shown and "short" not in shown
         settings, secrets = on_board(board.port)
-        assert settings == {"device_id": "pump-7", "wifi": ["workshop"], "brokers": [BROKER]}
+        dht = {"module": "dht22", "pin": 4, "name": "cellar"}
+        assert settings == {"device_id": "pump-7", "wifi": ["workshop"], "brokers": [BROKER], "sensors": [dht]}
         assert secrets == {"wifi": {"workshop": WIFI_SECRET}, "mqtt": VALUES["mqtt"]}
         # Enter keeps everything, including the passwords.
         kept = [(question, "") for question, answer in answers if answer and answer not in ("pump 7", "short")]
-        questions = [*kept[:3], ("Wi-Fi network 2", ""), ("Broker 1", ""), ("Broker 2", ""), *kept[-2:]]
+        questions = [*kept[:3], ("Wi-Fi network 2", ""), ("Broker 1", ""), ("Broker 2", ""), *kept[4:6]]
+        questions += [("Sensor 1 [dht22 pin=4 ", ""), ("Sensor 2", "")]
         shown, code = _typed(questions)
         assert code == 0, shown
         assert on_board(board.port) == (settings, secrets)
@@ -302,6 +311,7 @@ def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cabl
     files = {"settings.json": json.dumps(settings).encode(), "secrets.json": json.dumps(secrets).encode()}
     answers = [
         ("Device id", ""), ("Wi-Fi network 1", "-"), ("Broker 1", BROKER), ("Broker 2", "-"), ("User name", "-"),
+        ("Sensor 1", "-"),
     ]  # fmt: skip
     with cable.board(files=files) as board:
         shown, code = _typed(list(answers))

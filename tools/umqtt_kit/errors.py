@@ -11,6 +11,8 @@ EXIT_NETWORK = 4
 EXIT_DEVICE = 5
 # Something is missing on this machine: Java, MicroPython, a package.
 EXIT_MISSING = 6
+# The board takes readings, and sensors failed in the first one.
+EXIT_SENSORS = 7
 # A defect of umqtt itself, not a mistake of the user (EX_SOFTWARE of sysexits.h).
 EXIT_DEFECT = 70
 # What a shell reports for a program ended by Ctrl-C: 128 + SIGINT.

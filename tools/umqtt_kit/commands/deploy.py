@@ -12,7 +12,7 @@ import click
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, progress_bar, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
-from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_OK, EXIT_SENSORS, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.deploy.plan import Plan, Record
@@ -48,7 +48,7 @@ def deploy(
 
     Everything is compiled for the board; only what differs (by SHA-256, computed on the board) is sent, and what
     earlier deployments put there and is gone now is removed. Settings, secrets and waiting readings stay; versions
-    that came over the air go. If it is interrupted, run it again.
+    that came over the air go. If it is interrupted, run it again. Exit code 7: sensors failed in the first reading.
 
     \b
     Example:
@@ -71,6 +71,7 @@ def deploy(
         raise click.UsageError("--logs goes neither with --dry-run nor with --json")
     port = choose(device)
     reading = None
+    exit_code = EXIT_OK
     with look(port, interrupt=interrupt) if dry_run else Board(port, manner=Manner.STOP) as board:
         info = board.info()
         check_compatible(info)
@@ -98,6 +99,9 @@ def deploy(
                 board.reset()
                 reading = watch.first(boots, timeout, Console(board).check)
             say(f"{watch.device_id}: first reading after the start: {json.dumps(reading.get('m', {}))}")
+            if failures := reading.get("m", {}).get("sensor_failures"):
+                exit_code = EXIT_SENSORS
+                say(f"{watch.device_id}: {failures} sensors failed in it — see which, and why: umqtt doctor")
     # If no reading was waited for, leaving the context has started the board.
     if configuration.settings is None:
         say("The board has no settings yet: umqtt provision")
@@ -107,7 +111,7 @@ def deploy(
         from umqtt_kit.commands.logs import logs
 
         click.get_current_context().invoke(logs, devices=(port.path,))
-    return 0
+    return exit_code
 
 
 def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access | None:

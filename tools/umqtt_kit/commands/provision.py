@@ -106,6 +106,7 @@ def _asked(port: Port) -> Change:
     from umqtt_kit.device import look, read_configuration
     from umqtt_kit.device.guess import check_network
     from umqtt_kit.provision.questions import ask
+    from umqtt_kit.provision.sensors import SensorCheck
 
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, --from - or --csv", EXIT_USAGE)
@@ -115,7 +116,9 @@ def _asked(port: Port) -> Change:
         info = board.info()
         check_network(info, port)
         current = read_configuration(board)
-    return ask(current, info)
+        sensors = SensorCheck.of(board, info, port, (current.settings or {}).get("board"))
+        on_bus = sensors.scan(board)
+    return ask(current, info, sensors, on_bus)
 
 
 def _show(port: Port, interrupt: bool, as_json: bool) -> int:
@@ -182,5 +185,9 @@ def _report(done: list[Provisioned], as_json: bool) -> None:
         say(f"{one.device_id}: {one.room}")
         for ssid in one.open:
             say(f"{one.device_id}: joins {printable(ssid)} without a password; if it has one: umqtt provision")
+        for name, problem, found in one.sensors:
+            metrics = ", ".join(f"{metric} {value}" for metric, value in sorted(found.items())) or "no value yet"
+            said = f"{problem} — look at its wires and its pins, or correct it: umqtt provision" if problem else metrics
+            say(printable(f"{one.device_id}: sensor {name}: {said}"))
     if any(one.deploy for one in done):
         say("The firmware there lacks a module that these settings need: umqtt deploy")

@@ -226,8 +226,8 @@ def _starts(board: Board) -> Iterator[Finding]:
 def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
     """Try the sensors, Wi-Fi and brokers of a board whose program does not run."""
     for entry in settings["sensors"]:
-        problem = board.value(scripts.SENSOR.format(entry=entry))
-        yield _sensor(entry, str(problem) if problem else None)
+        problem, _ = cast(Any, board.value(scripts.SENSOR.format(entry=entry, lent=[])))
+        yield _sensor(entry, problem)
     if settings["wifi"]:
         finding = try_wifi(board, settings["wifi"])
         yield finding

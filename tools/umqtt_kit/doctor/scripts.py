@@ -32,12 +32,25 @@ print(repr({"up": board.clock.uptime_ms(), "wifi": board.wifi.connected, "link":
                      if board.client.quarantined else []}))
 """
 
-# Answers None, or why a sensor cannot be made or read.
+# Answers (None or why a sensor cannot be made or read, its metrics). lent: modules that the board may lack, as (name,
+# source text).
 SENSOR = """
-def _u_sensor(entry):
+class _u_Module:
+    pass
+def _u_lend(lent):
+    import sys
+    if lent: sys.modules["app"] = _u_Module()
+    for name, text in lent:
+        scope = {{}}
+        sys.modules[name] = module = _u_Module()
+        exec(text, scope)
+        for key in scope: setattr(module, key, scope[key])
+def _u_sensor(entry, lent):
     import time
-    try: from app.application import Sensors
-    except ImportError: from app.sensors import Sensors
+    if lent: from app.sensors import Sensors
+    else:
+        try: from app.application import Sensors
+        except ImportError: from app.sensors import Sensors
     class Clock:
         uptime_ms = staticmethod(time.ticks_ms)
     said = []
@@ -45,9 +58,21 @@ def _u_sensor(entry):
     sensors.configure(entry)
     sensors.start()
     time.sleep_ms(sensors.lead_ms)
-    sensors.read()
-    return said[0].partition(": ")[2] if said else None
-print(repr(_u_sensor({entry!r})))
+    metrics = sensors.read()
+    metrics.pop("sensor_failures", 0)
+    return said[0].partition(": ")[2] if said else None, metrics
+_u_lend({lent!r})
+print(repr(_u_sensor({entry!r}, {lent!r})))
+"""
+
+# Answers what is on an I2C bus. source: that of i2c_names.
+SCAN_I2C = """
+def _u_scan_i2c(source, scl, sda):
+    from machine import I2C, Pin
+    scope = {{}}
+    exec(source, scope)
+    return scope["found_on"](I2C(0, scl=Pin(scl), sda=Pin(sda), freq=100000))
+print(repr(_u_scan_i2c({source!r}, {scl!r}, {sda!r})))
 """
 
 # Answers the networks in range as [(ssid, rssi), …], the strongest first.

@@ -15,14 +15,17 @@ from umqtt_kit.console import say
 from umqtt_kit.device import Configuration, Info
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
+from umqtt_kit.provision.sensors import SensorCheck, line_of
 from umqtt_kit.provision.values import Change, read_certificate
 
 _NONE = "-"
 _EXAMPLE_BROKER = "mqtt://192.168.1.2:1883"
 
 
-def ask(current: Configuration, info: Info) -> Change:
+def ask(current: Configuration, info: Info, sensors: SensorCheck, on_bus: str) -> Change:
     """Ask for all values: Enter keeps what is shown in brackets, `-` takes it away.
+
+    on_bus: what answers on the board's I2C pins, as text.
 
     Raises KitError (exit code 2) without a terminal.
     """
@@ -49,6 +52,9 @@ def ask(current: Configuration, info: Info) -> Change:
             change.mqtt["password"] = password
     if any(address.startswith("mqtts://") for address in change.settings["brokers"]):
         _ask_certificates(change, secrets.get("tls", {}))
+    if on_bus:
+        say(on_bus)
+    change.settings["sensors"] = _ask_sensors(settings.get("sensors", []), sensors) or None
     return change
 
 
@@ -83,6 +89,27 @@ def _ask_brokers(known: list[str]) -> list[str]:
             say("A board needs at least one broker.")
         else:
             addresses.append(address)
+
+
+def _ask_sensors(known: list[dict[str, Any]], sensors: SensorCheck) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+
+    def problem(text: str) -> str | None:
+        if text == "?":
+            return ", ".join(sensors.names)
+        try:
+            return _problem("sensors", [*entries, sensors.entry_of(text)])
+        except KitError as error:
+            return str(error)
+
+    while True:
+        number = len(entries)
+        shown = line_of(known[number]) if number < len(known) else None
+        example = ", for instance dht22 pin=4 name=cellar (? lists all)" if number == 0 and shown is None else ""
+        answer = _asked(f"Sensor {number + 1}{example}", shown, problem)
+        if answer is None:
+            return entries
+        entries.append(sensors.entry_of(answer))
 
 
 def _ask_certificates(change: Change, known: dict[str, str]) -> None:

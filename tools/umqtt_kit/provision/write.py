@@ -16,6 +16,7 @@ from umqtt_kit.device.configuration import SECRETS, SETTINGS
 from umqtt_kit.device.guess import check_network
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import firmware_module, settings_module
+from umqtt_kit.provision.sensors import SensorCheck, try_sensor
 from umqtt_kit.provision.values import Change, Target, target
 from umqtt_kit.sizes import PROGRAM_BLOCKS, RECORD_BYTES, room_and_years
 
@@ -26,7 +27,7 @@ class Provisioned:
 
     port: its name; changed: files that were written; deploy: whether the firmware there lacks modules for these
     settings; room: about how long the flash keeps readings without a broker, and how long it lasts, as text; open:
-    networks without a password.
+    networks without a password; sensors: the name of each, why it cannot be read or None, and the metrics it gave.
     """
 
     port: str
@@ -35,9 +36,11 @@ class Provisioned:
     deploy: bool
     room: str
     open: tuple[str, ...]
+    sensors: tuple[tuple[str, str | None, dict[str, float]], ...]
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self) | {"changed": list(self.changed), "open": list(self.open)}
+        sensors = [{"sensor": name, "problem": problem, "metrics": found} for name, problem, found in self.sensors]
+        return asdict(self) | {"changed": list(self.changed), "open": list(self.open), "sensors": sensors}
 
 
 def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
@@ -46,8 +49,15 @@ def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
     Raises KitError: exit code 2 if the board would refuse it, 5 if its image cannot reach a network.
     """
     info = board.info()
+    current = read_configuration(board)
+    if change.settings.get("sensors"):
+        named = change.settings.get("board") or (current.settings or {}).get("board")
+        try:
+            change.settings["sensors"] = SensorCheck.of(board, info, port, named).checked(change.settings["sensors"])
+        except KitError as error:
+            raise KitError(f"{board.name}: {error} — nothing was written", error.exit_code) from error
     try:
-        wanted = target(read_configuration(board), change)
+        wanted = target(current, change)
     except ValueError as error:
         raise KitError(f"{board.name}: {error} — nothing was written", EXIT_USAGE) from error
     check_network(info, port, wanted.settings.get("wifi"))
@@ -60,6 +70,8 @@ def provision(port: Port, change: Change) -> Provisioned:
         wanted, info = prepare(board, port, change)
         changed = write(board, wanted)
         record = read_record(board)
+        entries = wanted.settings.get("sensors", ())
+        sensors = tuple((entry.get("name") or entry["module"], *try_sensor(board, entry)) for entry in entries)
     needed = optional_modules(wanted.settings)
     return Provisioned(
         port.name,
@@ -68,6 +80,7 @@ def provision(port: Port, change: Change) -> Provisioned:
         record.complete and not needed <= set(record.optional),
         _room(wanted, info, record.version is not None),
         tuple(ssid for ssid in wanted.settings.get("wifi", ()) if not wanted.secrets.get("wifi", {}).get(ssid)),
+        sensors,
     )
 
 
