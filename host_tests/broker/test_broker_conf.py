@@ -311,6 +311,12 @@ def test_comments_blank_lines_tabs_and_line_ends_of_windows_are_understood(write
     assert configuration.broker.sys_interval == 5 and configuration.broker.auto_id_prefix == b"a # b"
 
 
+@pytest.mark.parametrize("line", ["\v", "\f", "\u2028", "\v1"])
+def test_other_white_space_is_no_blank(write: Write, line: str) -> None:
+    """Planted: a line of it has no key, which ends the start in a traceback."""
+    assert ":1: " in problems(write(f"{line}\n"))[0]
+
+
 def test_without_a_listener_only_this_machine_is_served(write: Write) -> None:
     configuration = load(str(write("max_connections 5\n")))
     (listener,) = configuration.broker.listeners

@@ -1,6 +1,7 @@
 """Reads the lines of configuration files in mosquitto.conf's syntax, and collects problems."""
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,5 +125,6 @@ def _read(path: str, problems: Problems, asked_for: Line | None) -> Iterator[Lin
         if "\0" in line:
             problems.error(path, number, "a NUL character — neither a file nor a topic has one in its name")
             continue
-        key, *value = line.split(maxsplit=1)
+        # Of nothing else, so that a line of other white space has a key, which is unknown.
+        key, *value = re.split("[ \t]+", line, maxsplit=1)
         yield Line(path, number, key, value[0] if value else "")
