@@ -1,29 +1,32 @@
-"""The steps of the tutorials, unchanged but for the broker's port, print what their pages say."""
+"""The steps of the tutorials, word for word, print what their pages say."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 pytestmark = pytest.mark.tier(2)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"^```(\w+) ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# The port of the broker on the page.
-_PORT = "1883"
+# The port of the broker on the pages.
+_PORT = "8883"
 
 
 @dataclass
@@ -68,9 +71,9 @@ def printed(lines: list[str]) -> re.Pattern[str]:
 class Shell:
     """A terminal: bash with `umqtt` on its path."""
 
-    def __init__(self, commands: str, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            ["bash", "-ec", commands], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdout is not None
@@ -104,7 +107,7 @@ class Shell:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+def environment(tmp_path: Path) -> dict[str, str]:
     try:
         micropython_command()
     except MicroPythonMissing as missing:
@@ -116,14 +119,46 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     umqtt.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m umqtt_kit "$@"\n')
     umqtt.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UMQTT_")}
-    yield {**kept, "PATH": f"{programs}:{kept['PATH']}", "XDG_RUNTIME_DIR": str(runtime)}
+    own = {"XDG_RUNTIME_DIR": str(runtime), "XDG_STATE_HOME": str(tmp_path / "state")}
+    return {**kept, "PATH": f"{programs}:{kept['PATH']}", **own}
 
 
-def follow(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    """Run the page's steps, and check that each prints what the page says."""
-    all_steps, logs = steps((DOCS / page).read_text())
-    # The broker chooses a port: one chosen in advance may be taken by somebody else when it starts.
-    port, shown = "0", "…"
+@contextlib.contextmanager
+def network_with_a_board(environment: dict[str, str]) -> Iterator[list[str]]:
+    """Yield the beginning of commands on a computer of a network, on which `umqtt board` has another address."""
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("needs root and ip: apt install iproute2")
+    computer, board = f"umqtt-computer-{os.getpid()}", f"umqtt-board-{os.getpid()}"
+    umqtt = Path(environment["PATH"].partition(":")[0]) / "umqtt"
+    at_board = f'[ "$1" = board ] && exec ip netns exec {board} {shlex.quote(sys.executable)} -m umqtt_kit "$@"\n'
+    umqtt.write_text(umqtt.read_text().replace("exec", f"{at_board}exec", 1))
+
+    def ip(*words: str) -> bool:
+        return not subprocess.run(["ip", *words], check=False, capture_output=True).returncode
+
+    try:
+        for name in (computer, board):
+            if not ip("netns", "add", name):
+                pytest.skip("this system gives no network namespaces")
+            ip("-n", name, "link", "set", "lo", "up")
+        assert ip("link", "add", "lan", "netns", computer, "type", "veth", "peer", "name", "lan", "netns", board)
+        for name, own, other in ((computer, "198.51.100.1", "198.51.100.2"), (board, "198.51.100.2", "198.51.100.1")):
+            assert ip("-n", name, "address", "add", f"{own}/24", "dev", "lan")
+            assert ip("-n", name, "link", "set", "lan", "up")
+            assert ip("-n", name, "route", "add", "default", "via", other)
+        yield ["ip", "netns", "exec", computer]
+    finally:
+        for name in (computer, board):
+            ip("netns", "delete", name)
+
+
+def follow(page: str, tmp_path: Path, environment: dict[str, str], there: Sequence[str] = ()) -> None:
+    """Run the page's steps, and check that each prints what the page says. there: the beginning of each command."""
+    text = (DOCS / page).read_text()
+    if not there:  # on this computer, where somebody else may have the page's port
+        port = str(reserved_port())
+        text = text.replace("umqtt broker --lan", f"umqtt broker --lan -p {port}").replace(_PORT, port)
+    all_steps, logs = steps(text)
     folder = tmp_path / "here"
     folder.mkdir()
     running: list[Shell] = []
@@ -131,13 +166,10 @@ def follow(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
         for step in all_steps:
             if step.mark == "norun":
                 continue
-            shell = Shell(step.commands.replace(_PORT, port), folder, environment)
+            shell = Shell([*there, "bash", "-ec", step.commands], folder, environment)
             if step.mark == "background":
                 running.append(shell)
-                prints = [line.replace(_PORT, shown) for line in step.prints]
-                assert shell.until(printed(prints)), f"{step.commands}\n{shell.output}"
-                if port == "0":
-                    port = shown = re.findall(r"listening on .*:(\d+)\n", shell.output)[0]
+                assert shell.until(printed(step.prints)), f"{step.commands}\n{shell.output}"
                 continue
             running.insert(0, shell)
             assert shell.until(None) and shell.end() == 0, f"{step.commands}\n{shell.output}"
@@ -154,6 +186,13 @@ def follow(page: str, tmp_path: Path, environment: dict[str, str]) -> None:
 def test_the_steps_work_word_for_word(page: str, tmp_path: Path, environment: dict[str, str]):
     """Planted: a sensor whose metric has another name than the page shows."""
     follow(page, tmp_path, environment)
+
+
+@pytest.mark.parametrize("page", ["quickstart.md", "first-sensor.md"])
+def test_the_steps_work_word_for_word_with_a_board_on_a_network(page: str, tmp_path: Path, environment: dict[str, str]):
+    """Planted: the broker listens on this computer alone; its address on the board is 127.0.0.1."""
+    with network_with_a_board(environment) as there:
+        follow(page, tmp_path, environment, there)
 
 
 @pytest.mark.tier(3)

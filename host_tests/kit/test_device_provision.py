@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from cable import Cable
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from umqtt_kit.certs import Authority
-from umqtt_kit.device import Board, Configuration
+from umqtt_kit.device import Board, Configuration, find_ports
 from umqtt_kit.device.configuration import check, read_configuration
 from umqtt_kit.errors import KitError
 from umqtt_kit.provision.values import Change, read_certificate, target
@@ -203,6 +204,25 @@ def test_an_image_without_a_network_is_told_before_anything_is_sent(
             found = cable.umqtt("doctor").stdout
             assert "fail  network: this image (Raspberry Pi Pico with RP2040) has no network\n" in found
             assert "try: load that of RPI_PICO_W: umqtt flash IMAGE" in found
+
+
+@pytest.mark.parametrize("broker", ["mqtt://localhost:1883", "mqtt://127.0.0.1", "mqtt://[::1]:1884", "mqtt://0.0.0.0"])
+def test_a_broker_that_is_the_board_itself_is_refused(
+    cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+):
+    """By provision, deploy and doctor; on a virtual board it is this computer. Planted: it is written."""
+    with cable.board(files={"settings.json": json.dumps({"device_id": "x", "brokers": [broker]}).encode()}):
+        assert cable.umqtt("provision", "--set", f"brokers={broker}").code == 0
+        monkeypatch.setattr("umqtt_kit.device.guess.own_address", lambda: "192.0.2.7")
+        real = [replace(port, virtual=False) for port in find_ports()]
+        monkeypatch.setattr(sys.modules["umqtt_kit.device.choose"], "find_ports", lambda: real)
+        scheme, _, rest = broker.partition("://")
+        port = rest[-5:] if rest[-5:].startswith(":1") else ""
+        for command in (("provision", "--set", f"brokers={broker}"), ("deploy",), ("doctor",)):
+            answer = cable.umqtt(*command)
+            said = answer.stdout + answer.stderr
+            assert answer.code == 5 and f"the broker {broker} is the board itself" in said, answer
+            assert f"give {scheme}://192.0.2.7{port} if it is this computer" in said
 
 
 def test_what_comes_over_the_cable_ends_the_trial_of_what_came_over_the_air(cable: Cable):

@@ -8,11 +8,13 @@ from umqtt_kit.processes import become
 from umqtt_kit.requirements import require_free_port
 
 _PORT = 1883
+_LAN_PORT = 8883
 _HOST = "127.0.0.1"
 _STORE = "umqtt-broker.db"
 
 
 @click.command()
+@click.option("--lan", is_flag=True, help="For boards on this network: on port 8883, with password and certificate.")
 @click.option("-c", "--config", type=click.Path(), metavar="FILE", help="Configuration in mosquitto.conf's syntax.")
 @click.option("--lenient", is_flag=True, help="Unsupported keys in FILE that restrict nothing are warnings.")
 @click.option("--test-config", is_flag=True, help="Check FILE and everything it names, and end.")
@@ -43,6 +45,7 @@ _STORE = "umqtt-broker.db"
 )
 @click.option("--accept-loss", is_flag=True, help="Open the store even if part of it is lost or damaged.")
 def broker(
+    lan: bool,
     config: str | None,
     lenient: bool,
     test_config: bool,
@@ -59,13 +62,25 @@ def broker(
     Prints `listening on HOST:PORT` once it accepts connections. What it acknowledged to a persistent session
     is on the disk. SIGHUP reads FILE, permissions and certificates again.
 
+    --lan makes a user, a password and a certificate in the folder umqtt-lan, and says what boards need of these.
+    Commands in this folder then use that broker.
+
     \b
     Example:
       umqtt broker -p 1883 --http 8080
+      umqtt broker --lan
       umqtt broker -c mosquitto.conf --test-config
     """
     arguments: list[str] = []
     host = host and host.strip("[]")  # an IPv6 address, as in URLs
+    if lan:
+        if any((config, lenient, test_config, host, store, http, allow_anonymous, max_inflight, accept_loss)):
+            raise click.UsageError("--lan goes with --port alone; for more, -c with its umqtt-lan/broker.conf")
+        from umqtt_kit.lan import prepare
+
+        port = _LAN_PORT if port is None else port
+        require_free_port("0.0.0.0", port)
+        config, port = str(prepare(port)), None
     if config is None and not (lenient or test_config):
         host, port = host or _HOST, _PORT if port is None else port
         store = store or _STORE

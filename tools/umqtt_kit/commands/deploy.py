@@ -77,7 +77,7 @@ def deploy(
         check_compatible(info)
         record = read_record(board)
         configuration = read_configuration(board)
-        check_network(info, port, (configuration.settings or {}).get("wifi"))
+        check_network(info, port, configuration.settings or {})
         access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
         with board.fed():

@@ -118,7 +118,7 @@ def _asked(port: Port) -> Change:
         current = read_configuration(board)
         sensors = SensorCheck.of(board, info, port, (current.settings or {}).get("board"))
         on_bus = sensors.scan(board)
-    return ask(current, info, sensors, on_bus)
+    return ask(current, info, port, sensors, on_bus)
 
 
 def _show(port: Port, interrupt: bool, as_json: bool) -> int:

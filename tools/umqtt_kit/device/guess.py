@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
 
 from umqtt_kit.data import board_folders
 from umqtt_kit.device.board import Info
 from umqtt_kit.device.ports import Port, board_description
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.lan import is_loopback, own_address
 
 
 def guess_board(info: Info, port: Port) -> str:
@@ -22,28 +27,45 @@ def guess_board(info: Info, port: Port) -> str:
     raise KitError(f"{what} is no board described here — say which is nearest: --board NAME, of {names}", EXIT_USAGE)
 
 
-def check_network(info: Info, port: Port, wifi: object = ()) -> None:
+def check_network(info: Info, port: Port, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Raise KitError (exit code 5) if missing_network() finds something. For callers that have sent nothing yet."""
-    missing = missing_network(info, port, wifi)
+    missing = missing_network(info, port, settings)
     if missing is not None:
         problem, remedy = missing
         raise KitError(f"{port.name}: {problem}: nothing was sent — {remedy}", EXIT_DEVICE)
 
 
-def missing_network(info: Info, port: Port, wifi: object = ()) -> tuple[str, str] | None:
-    """Return why the image on the board cannot reach a broker, and what to do; None if it can.
+def missing_network(
+    info: Info, port: Port, settings: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[str, str] | None:
+    """Return why the board cannot reach a broker, and what to do; None if it can.
 
-    It cannot if it has no sockets, or if the board has networks to join (wifi: the SSIDs) and the image has no Wi-Fi.
+    It cannot if its image has no sockets, or lacks Wi-Fi for the networks to join, or if a broker is the board itself.
     """
     if info.network == "none":
         missing, otherwise = "no network", ""
-    elif wifi and info.network != "wifi":
+    elif settings.get("wifi") and info.network != "wifi":
         missing, otherwise = "no Wi-Fi", "; with a cable, leave the setting wifi empty"
     else:
-        return None
+        return itself(port, settings.get("brokers") or ())
     boards = [name for name in candidates(info, port) if board_description(name).get("machine") != info.machine]
     image = " or ".join(boards) or "a board with Wi-Fi"
     return f"this image ({info.machine}) has {missing}", f"load that of {image}: umqtt flash IMAGE{otherwise}"
+
+
+def itself(port: Port, brokers: Iterable[str]) -> tuple[str, str] | None:
+    """Return what is wrong with the first address that is the board itself, and what to do; None if there is none.
+
+    A virtual board shares this computer's addresses.
+    """
+    for broker in () if port.virtual else brokers:
+        found = urlsplit(broker)
+        if is_loopback(found.hostname or ""):
+            here = own_address() or "ADDRESS"
+            address = found._replace(netloc=f"{here}:{found.port}" if found.port else here).geturl()
+            remedy = f"give {address} if it is this computer, where umqtt broker --lan makes one"
+            return f"the broker {broker} is the board itself", remedy
+    return None
 
 
 def check_board(name: str, info: Info) -> None:

@@ -22,7 +22,7 @@ from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.deploy.telemetry import Watch, access_of_board
 from umqtt_kit.deploy.tracebacks import readable
 from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configuration
-from umqtt_kit.device.guess import check_board, missing_network
+from umqtt_kit.device.guess import check_board, itself, missing_network
 from umqtt_kit.device.trouble import HEAP_TOO_SMALL, LEAST_HEAP
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
@@ -116,6 +116,9 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
         except ValueError as error:
             text = "there are none" if configuration.settings is None else str(error)
             yield Finding("settings", FAIL, text, "umqtt provision")
+            return
+        if wrong := itself(port, settings["brokers"]):
+            yield Finding("settings", FAIL, *wrong)
             return
         yield Finding("settings", OK, f"brokers: {len(settings['brokers'])}, Wi-Fi networks: {len(settings['wifi'])}")
         if board.beside:

@@ -123,7 +123,7 @@ def _settings(board: Board, info: Info, port: Port) -> tuple[dict[str, Any], tup
     except (KitError, ValueError) as error:
         problem, _, remedy = str(error).partition(" — ")
         return {}, missing or (problem, remedy or "umqtt provision")
-    return settings, missing_network(info, port, settings["wifi"])
+    return settings, missing_network(info, port, settings)
 
 
 def _flash(board: Board) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ def give_code(port: Port, board_name: str | None) -> PortalCode:
     code = firmware_module("code", "portal").new_code()
     with Board(port, manner=Manner.STOP) as board:
         info = board.info()
-        check_network(info, port, ["any"])
+        check_network(info, port, {"wifi": ["any"]})
         if info.unique_id is None:
             raise KitError(f"{port.name}: this image has no unique id to name its network by", EXIT_DEVICE)
         name = board_name or read_record(board).board or guess_board(info, port)

@@ -12,17 +12,18 @@ import click
 
 from spark_ingest.escape import printable
 from umqtt_kit.console import say
-from umqtt_kit.device import Configuration, Info
+from umqtt_kit.device import Configuration, Info, Port
+from umqtt_kit.device.guess import itself
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.provision.sensors import SensorCheck, line_of
 from umqtt_kit.provision.values import Change, read_certificate
 
 _NONE = "-"
-_EXAMPLE_BROKER = "mqtt://192.168.1.2:1883"
+_EXAMPLE_BROKER = "mqtts://192.168.1.2"
 
 
-def ask(current: Configuration, info: Info, sensors: SensorCheck, on_bus: str) -> Change:
+def ask(current: Configuration, info: Info, port: Port, sensors: SensorCheck, on_bus: str) -> Change:
     """Ask for all values: Enter keeps what is shown in brackets, `-` takes it away.
 
     on_bus: what answers on the board's I2C pins, as text.
@@ -39,7 +40,7 @@ def ask(current: Configuration, info: Info, sensors: SensorCheck, on_bus: str) -
     named = _asked("Device id", settings.get("device_id") or info.unique_id, lambda text: _problem("device_id", text))
     change.settings["device_id"] = None if named in (None, info.unique_id) else named
     change.wifi = _ask_networks(settings.get("wifi", []), secrets.get("wifi", {}))
-    change.settings["brokers"] = _ask_brokers(settings.get("brokers", []))
+    change.settings["brokers"] = _ask_brokers(settings.get("brokers", []), port)
     mqtt = secrets.get("mqtt", {})
     known = mqtt.get("username")
     username = _asked("User name at the broker", known if isinstance(known, str) else None, None)
@@ -76,13 +77,17 @@ def _ask_networks(names: list[str], passwords: dict[str, str]) -> list[tuple[str
         networks.append((name, password if password is not None or name in passwords else ""))
 
 
-def _ask_brokers(known: list[str]) -> list[str]:
+def _ask_brokers(known: list[str], port: Port) -> list[str]:
     addresses: list[str] = []
+
+    def problem(text: str) -> str | None:
+        return _problem("brokers", [*addresses, text]) or " — ".join(itself(port, [text]) or ()) or None
+
     while True:
         number = len(addresses)
         shown = known[number] if number < len(known) else None
         example = f", for instance {_EXAMPLE_BROKER}" if number == 0 and shown is None else ""
-        address = _asked(f"Broker {number + 1}{example}", shown, lambda text: _problem("brokers", [*addresses, text]))
+        address = _asked(f"Broker {number + 1}{example}", shown, problem)
         if address is None and addresses:
             return addresses
         if address is None:

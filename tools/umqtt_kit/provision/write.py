@@ -60,7 +60,7 @@ def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
         wanted = target(current, change)
     except ValueError as error:
         raise KitError(f"{board.name}: {error} — nothing was written", EXIT_USAGE) from error
-    check_network(info, port, wanted.settings.get("wifi"))
+    check_network(info, port, wanted.settings)
     return wanted, info
 
 
