@@ -5,6 +5,8 @@
     tool    the program in base64, in lines that fit the port's buffer of 260 bytes; an empty line ends it
     board   ACK after each line; then what the program prints, END, its traceback if it failed, END
 
+TELL in place of ASK makes the board print the lines of its log once more.
+
 In the program, `board` is the app.board.Board. Anyone with the cable can get the prompt by Ctrl-C, so this gives no
 additional rights.
 """
@@ -17,6 +19,7 @@ from binascii import a2b_base64
 import startup
 
 ASK = b"\x14"
+TELL = b"\x12"
 _READY = "\x14ready\n"
 _ACK, _END = "\x06", "\x04"
 # Wait up to _NEXT_MS for the tool's next program; go back to the main loop after _LONGEST_MS at the latest.
@@ -36,6 +39,9 @@ def attend(board, poller):
             return None
         if typed == ASK:
             _serve(board, poller)
+        elif typed == TELL:
+            for line in board.log.lines():
+                print(line)
         if time.ticks_diff(time.ticks_ms(), began) >= _LONGEST_MS:
             break
     return poller

@@ -11,11 +11,13 @@ _REFUSED = {
     2: "the broker refuses the device id: give another device_id",
     3: "the broker cannot serve now: it is asked again",
     4: "wrong user name or password: correct them with umqtt provision",
-    5: "the broker does not let this user in: give it rights there, or another user with umqtt provision",
+    # mosquitto answers so to wrong passwords too
+    5: "wrong user name or password, or no right to connect: correct them with umqtt provision",
     6: "the broker throttles: too many connections in a minute",
     7: "the broker has banned this user for a while: it was sent too much",
 }
 _TEXTS = {
+    "closed by the broker": "it closed the connection; if it always does: right port, and mqtt:// or mqtts:// right?",
     "connect_timeout": "no answer: is the address in brokers right, and does no firewall stop it?",
     "ack_timeout": "the broker has stopped answering",
     "ping_timeout": "the broker has stopped answering",

@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,23 +18,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import paho.mqtt.publish as paho
 import pytest
-from cable import Cable, broker
+from cable import Cable, broker, deployed
 from kit_command import umqtt_here
 from live_logs import following
+from umqtt_kit.certs import Authority
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.build import build as build_files
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
 from umqtt_kit.deploy.plan import RECORD, make_plan, read_record
-from umqtt_kit.deploy.telemetry import Watch
 from umqtt_kit.device import Board
 from umqtt_kit.device import board as board_module
 from umqtt_kit.errors import KitError
-from umqtt_kit.mqtt import Access
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.ports import bound
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 21
@@ -350,30 +352,92 @@ def test_a_firmware_that_stops_at_once_is_told_at_once(cable: Cable, tmp_path: P
             assert "the firmware stopped: ImportError: no module named 'nothing_there'" in answer.stderr
 
 
-def test_readings_of_earlier_boots_are_passed_over(tmp_path: Path):
-    with broker(tmp_path) as port, Watch(Access((f"mqtt://127.0.0.1:{port}",)), "pump-7") as watch:
-        messages = [("fleet/pump-7/telemetry", json.dumps({"boot": boot}), 1, False) for boot in ("5-aa", "6-bb")]
-        paho.multiple([*messages[:1], ("fleet/pump-7/telemetry", "no JSON", 1, False), *messages[1:]], port=port)
-        assert watch.first(5, WAIT_LIMIT_S) == {"boot": "6-bb"}
-        with pytest.raises(KitError, match=r"within 0\.3 s, only 2 of earlier boots") as caught:
-            watch.first(6, 0.3)
-        assert caught.value.exit_code == 4
+def test_deploy_waits_also_at_a_broker_that_lets_only_the_board_itself_in(cable: Cable, tmp_path: Path):
+    """Planted: deploy waits at the broker, with the board's credentials and another client id."""
+    made = umqtt_here(tmp_path, "passwd", "passwords", "pump-7", "--stdin", "--iterations", "10", given="right\n")
+    assert made.code == 0, made.stderr
+    rights = tmp_path / "acl"
+    rights.write_text("pattern write fleet/%c/telemetry\npattern write fleet/%c/status\npattern read fleet/%c/cmd\n")
+    lines = ("client_id_pattern %u", f"password_file {tmp_path}/passwords", f"acl_file {rights}")
+    with broker(tmp_path, "allow_anonymous false", *lines) as port:
+        settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 200}
+        secrets = b'{"mqtt": {"username": "pump-7", "password": "right"}}'
+        files = {**deployed(), "settings.json": json.dumps(settings).encode(), "secrets.json": secrets}
+        with cable.board("bench", files=files) as board:
+            answer = cable.umqtt("deploy")
+            assert answer.code == 0, answer.stderr
+            assert "pump-7: the broker has its readings: {" in answer.stderr
+            # Nor does doctor need other rights than the board has, whether the board runs or not.
+            assert cable.umqtt("doctor").code == 0
+            with Board(board.port, restart=False):
+                pass
+            found = cable.umqtt("doctor", "--json").json["checks"]
+            assert [one["state"] for one in found if one["name"] == "broker from here"] == ["ok"], found
 
 
-def test_a_broker_that_is_away_or_refuses_is_told_by_what_to_do(tmp_path: Path):
-    with pytest.raises(KitError, match=r"nothing listens there — is the broker running, .*--no-wait") as caught:
-        Watch(Access(("mqtt://127.0.0.1:1", "mqtt://127.0.0.1:2")), "pump-7").__enter__()
-    assert caught.value.exit_code == 4
-    passwords = tmp_path / "passwords"
-    assert umqtt_here(tmp_path, "passwd", str(passwords), "pump-7", "--stdin", given="right").code == 0
-    with broker(tmp_path, "allow_anonymous false", f"password_file {passwords}") as port:
-        wrong = Access((f"mqtt://127.0.0.1:{port}",), "pump-7", "wrong")
-        with pytest.raises(KitError, match="user name or password are wrong"):
-            Watch(wrong, "pump-7").__enter__()
-        assert "wrong" not in repr(wrong)
-        right = replace(wrong, password="right")
-        with Watch(right, "pump-7"):
-            pass
-        # A board has several brokers so that one of them may be away.
-        with Watch(replace(right, addresses=("mqtt://127.0.0.1:1", *right.addresses)), "pump-7"):
-            pass
+_REASONS = {
+    "nobody listens": "nobody listens at the address in brokers",
+    "wrong password": "wrong user name or password",
+    "wrong password at mosquitto": "wrong user name or password",
+    "plain to a port for TLS": "mqtt:// or mqtts:// right?",
+    "another protocol": "mqtt:// or mqtts:// right?",
+}
+
+
+@pytest.mark.parametrize("failure", _REASONS)
+def test_each_failure_of_the_exchange_keeps_its_own_remedy(cable: Cable, tmp_path: Path, failure: str):
+    """In what deploy and doctor say, and at once in the log. Planted: "is the broker running, and are the board's
+    settings right" for all of them; the log is shown from now on only."""
+    with contextlib.ExitStack() as stack:
+        secrets = {"mqtt": {"username": "pump-7", "password": "wrong-horse"}}
+        if failure == "nobody listens":
+            port = stack.enter_context(bound("127.0.0.1")).getsockname()[1]
+        elif failure == "wrong password":
+            made = umqtt_here(tmp_path, "passwd", "passwords", "pump-7", "--stdin", given="right\n")
+            assert made.code == 0, made.stderr
+            port = stack.enter_context(broker(tmp_path, "allow_anonymous false", f"password_file {tmp_path}/passwords"))
+        elif failure == "wrong password at mosquitto":
+            port = stack.enter_context(Mosquitto(tmp_path)).port
+        elif failure == "plain to a port for TLS":
+            authority = Authority(tmp_path / "certs")
+            authority.create("fleet")
+            authority.issue_broker(["127.0.0.1"], 30)
+            folder = tmp_path / "certs" / "broker"
+            tls = (f"certfile {folder}/cert.pem", f"keyfile {folder}/key.pem")
+            port = stack.enter_context(broker(tmp_path, *tls, "allow_anonymous true"))
+        else:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = server.getsockname()[1]
+            stack.enter_context(_closing_all(server))
+        settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 200}
+        files = {
+            **deployed(),
+            "settings.json": json.dumps(settings).encode(),
+            "secrets.json": json.dumps(secrets).encode(),
+        }
+        with cable.board("bench", files=files):
+            answer = cable.umqtt("deploy", "--timeout", "5")
+            assert answer.code == 4 and "no reading has reached the broker within 5 s: broker: " in answer.stderr
+            assert answer.stderr.count(_REASONS[failure]) == 2, "at once, and at the end"
+            found = {check["name"]: check for check in cable.umqtt("doctor", "--json").json["checks"]}
+            check = found["broker from the board"]
+            assert _REASONS[failure] in check["text"] + check["remedy"]
+            with following() as logs:
+                logs.until(f"bench .*{re.escape(_REASONS[failure])}")
+            assert "wrong-horse" not in answer.stdout + answer.stderr
+
+
+@contextlib.contextmanager
+def _closing_all(server: socket.socket) -> Iterator[None]:
+    """Close each connection after its first bytes, as a server of another protocol does."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                link, _ = server.accept()
+                with link:
+                    link.recv(1024)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield
+    server.close()

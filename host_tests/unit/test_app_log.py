@@ -50,7 +50,7 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
     """Planted: an error without a text of its own is not reported."""
     for error, told in (
         (Refused("connect", 4), "wrong user name or password: correct them with umqtt provision"),
-        (Refused("connect", 5), "give it rights there"),
+        (Refused("connect", 5), "or no right to connect"),
         (Refused("connect", 2), "give another device_id"),
         (Refused("connect", 1), "does not speak MQTT 3.1.1"),
         (Refused("connect", 3), "cannot serve now"),

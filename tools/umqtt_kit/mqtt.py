@@ -60,7 +60,7 @@ _REFUSALS = {
     2: "it does not accept the client id — choose another one",
     3: "it is not available — look at its log",
     4: "user name or password are wrong — see --username and --password-file",
-    5: "this user may not connect — see --username and --password-file, or the broker's permissions",
+    5: "user name or password are wrong, or this user may not connect — see --username and --password-file",
 }
 # Reason codes of MQTT 5 (2.4) that mean the same.
 _REFUSALS |= {0x84: _REFUSALS[1], 0x85: _REFUSALS[2], 0x88: _REFUSALS[3], 0x86: _REFUSALS[4], 0x87: _REFUSALS[5]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,7 @@ from umqtt_kit.errors import EXIT_DEVICE, EXIT_OK, EXIT_SENSORS, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.deploy.plan import Plan, Record
-    from umqtt_kit.device import Board, Configuration, Info, Port
-    from umqtt_kit.mqtt import Access
+    from umqtt_kit.device import Configuration, Info, Port
 
 _FIRST_READING_S = 60.0
 
@@ -35,7 +33,7 @@ _FIRST_READING_S = 60.0
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
 @interrupt_option
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
-@click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until the broker has a reading.")
 @click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True,
               help="How long to wait for it, in seconds.")  # fmt: skip
 @click.option("--logs", "follow", is_flag=True, help="Then show what the board prints, like umqtt logs, until Ctrl-C.")
@@ -44,7 +42,7 @@ def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, interrupt: bool, replace: bool,
     no_wait: bool, timeout: float, follow: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Put the firmware onto a board, and wait for its first reading.
+    """Put the firmware onto a board, and wait until the broker has a reading of it.
 
     Everything is compiled for the board; only what differs (by SHA-256, computed on the board) is sent, and what
     earlier deployments put there and is gone now is removed. Settings, secrets and waiting readings stay; versions
@@ -59,11 +57,10 @@ def deploy(
     """
     from umqtt_kit.deploy.apply import apply
     from umqtt_kit.deploy.build import build, check_compatible
-    from umqtt_kit.deploy.console import Console
     from umqtt_kit.deploy.filesets import optional_modules
     from umqtt_kit.deploy.plan import make_plan, read_record
     from umqtt_kit.deploy.sensors import with_sensors
-    from umqtt_kit.deploy.telemetry import Watch
+    from umqtt_kit.deploy.telemetry import first_reading
     from umqtt_kit.device import Board, Manner, look, read_configuration
     from umqtt_kit.device.guess import check_network
 
@@ -77,8 +74,8 @@ def deploy(
         check_compatible(info)
         record = read_record(board)
         configuration = read_configuration(board)
+        _check_settings(configuration)
         check_network(info, port, configuration.settings or {})
-        access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
         with board.fed():
             built = build(name, optional_modules(configuration.settings))
@@ -87,21 +84,17 @@ def deploy(
         if dry_run:
             _show_plan(plan, as_json)
             return 0
-        boots = _boot_count(board)
         with progress_bar("sending", plan.send_bytes, wanted=bool(plan.changes)) as add:
             apply(board, plan, lambda path, size: add(advance=size, description=path))
         if not as_json:
             results().print(_summary(plan))
-        if access is not None:
-            with contextlib.ExitStack() as watching:
-                with board.fed():
-                    watch = watching.enter_context(Watch(access, _device_id(configuration, info)))
-                board.reset()
-                reading = watch.first(boots, timeout, Console(board).check)
-            say(f"{watch.device_id}: first reading after the start: {json.dumps(reading.get('m', {}))}")
-            if failures := reading.get("m", {}).get("sensor_failures"):
+        if not no_wait and configuration.settings is not None:
+            board.reset()
+            reading = first_reading(board, timeout, say)
+            say(f"{reading['id']}: the broker has its readings: {json.dumps(reading['m'])}")
+            if failures := reading["m"].get("sensor_failures"):
                 exit_code = EXIT_SENSORS
-                say(f"{watch.device_id}: {failures} sensors failed in it — see which, and why: umqtt doctor")
+                say(f"{reading['id']}: {failures} sensors failed in it — see which, and why: umqtt doctor")
     # If no reading was waited for, leaving the context has started the board.
     if configuration.settings is None:
         say("The board has no settings yet: umqtt provision")
@@ -114,25 +107,13 @@ def deploy(
     return exit_code
 
 
-def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access | None:
-    # Returns how to reach the board's broker; None if nobody waits for a reading, or the board has no settings.
-    from umqtt_kit.deploy.telemetry import access_of_board
-
-    if configuration.settings is None:
-        return None
-    try:
-        settings, secrets = configuration.checked()
-    except ValueError as error:
-        # Raised before anything is sent, because the firmware would stop at it.
-        raise KitError(f"the board's {error} — correct it: umqtt provision", EXIT_DEVICE) from error
-    return access_of_board(board, settings, secrets) if wait else None
-
-
-def _device_id(configuration: Configuration, info: Info) -> str:
-    named = (configuration.settings or {}).get("device_id") or info.unique_id
-    if named is None:
-        raise KitError("the board has no device_id and no unique id — give it one: umqtt provision", EXIT_DEVICE)
-    return named
+def _check_settings(configuration: Configuration) -> None:
+    # Raised before anything is sent, because the firmware would stop at it.
+    if configuration.settings is not None:
+        try:
+            configuration.checked()
+        except ValueError as error:
+            raise KitError(f"the board's {error} — correct it: umqtt provision", EXIT_DEVICE) from error
 
 
 def _board_name(given: str | None, record: Record, port: Port, info: Info) -> str:
@@ -143,17 +124,6 @@ def _board_name(given: str | None, record: Record, port: Port, info: Info) -> st
     board_description(name)
     check_board(name, info)
     return name
-
-
-def _boot_count(board: Board) -> int:
-    """Return how often the board has booted; 0 if it never ran the firmware."""
-    from umqtt_kit.device import DeviceError
-
-    try:
-        count = board.eval("__import__('startup').Startup().count")
-    except DeviceError:
-        return 0
-    return count if isinstance(count, int) else 0
 
 
 def _show_plan(plan: Plan, as_json: bool) -> None:

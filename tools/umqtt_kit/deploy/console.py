@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from umqtt_kit.device import Board
 from umqtt_kit.device.trouble import HEAP_TOO_SMALL, last_line
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
@@ -10,25 +9,21 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _KEPT = 16 * 1024
 
 
+class FirmwareStopped(KitError):
+    """The firmware ended with a traceback."""
+
+
 class Console:
-    """What the board prints from its reset on, read over the connection that reset it, so that nothing is missed.
+    """What a board prints after its reset. name: the board's, for the error text."""
 
-    If the board's own USB goes away in a reset, nothing is heard.
-    """
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._gone = False
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._printed = b""
 
-    def check(self) -> None:
-        """Raise KitError (exit code 5) once the board has printed a traceback."""
-        if self._gone:
-            return
-        try:
-            self._printed = (self._printed + self._board.read_output())[-_KEPT:]
-        except KitError:
-            self._gone = True
+    def hear(self, data: bytes) -> None:
+        """Take what the board has printed. Raises FirmwareStopped (exit code 5) at the end of a traceback."""
+        self._printed = (self._printed + data)[-_KEPT:]
+        if not data.endswith(b"\n"):
             return
         text = self._printed.decode(errors="replace").replace("\r\n", "\n")
         _, found, traceback = text.rpartition(_TRACEBACK)
@@ -38,4 +33,4 @@ class Console:
         if found and ended is not None:
             error = last_line("\n".join(lines[: ended + 1]))
             remedy = HEAP_TOO_SMALL if "MemoryError" in error else "see: umqtt doctor"
-            raise KitError(f"{self._board.name}: the firmware stopped: {error} — {remedy}", EXIT_DEVICE)
+            raise FirmwareStopped(f"{self._name}: the firmware stopped: {error} — {remedy}", EXIT_DEVICE)

@@ -254,10 +254,22 @@ class Board:
             return
         raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
 
-    def read_output(self) -> bytes:
-        """Return what the board has printed since reset(). Raises KitError if the port went away in the reset."""
-        self._line.allow(_ANSWERS_WITHIN_S)
-        return self._line.read(self._line.inWaiting())
+    def follow(self, heard: Callable[[bytes], object]) -> None:
+        """After reset(): run programs beside the firmware as soon as it answers; until then exec() raises KitError.
+
+        heard: called with what the board prints meanwhile. Call it again if exec() fails: the port of a board's own
+        USB goes away in a reset.
+        """
+        try:
+            self._line.allow(_RETRY_S)
+            self._line.inWaiting()
+        except Late:
+            pass
+        except KitError:
+            with contextlib.suppress(KitError):
+                self._close_port()
+                self._transport, self._line = self._connect()
+        self._running = Running(self._line, heard)
 
     def reopen(self, timeout_s: float = _REOPENS_WITHIN_S, *, soft_reset: bool = True) -> None:
         """After reset(): wait until the port is back, and interrupt main.py.

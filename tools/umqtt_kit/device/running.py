@@ -48,10 +48,14 @@ class State(enum.Enum):
 
 
 class Running:
-    """The firmware at the other end of a serial line. Nothing else may use the line meanwhile."""
+    """The firmware at the other end of a serial line. Nothing else may use the line meanwhile.
 
-    def __init__(self, line: Line) -> None:
+    heard: called with the bytes that the application prints before it answers.
+    """
+
+    def __init__(self, line: Line, heard: Callable[[bytes], object] = lambda data: None) -> None:
         self._line = line
+        self._heard = heard
 
     def state(self) -> State:
         """Return what the board does. Nothing is interrupted."""
@@ -102,10 +106,12 @@ class Running:
             show(data)
 
     def _until(self, *marks: bytes) -> bytes:
-        # Returns the first of these marks that comes. What the application prints meanwhile is skipped.
+        # Returns the first of these marks that comes.
         seen = b""
         while True:
-            seen = (seen + self._line.read(1)).replace(b"\r\n", b"\n")[-_KEPT:]
+            byte = self._line.read(1)
+            self._heard(byte)
+            seen = (seen + byte).replace(b"\r\n", b"\n")[-_KEPT:]
             for mark in marks:
                 if seen.endswith(mark):
                     return mark

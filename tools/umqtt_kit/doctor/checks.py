@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,7 +19,6 @@ from spark_ingest.escape import printable
 from umqtt_kit.data import board_folders
 from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
-from umqtt_kit.deploy.telemetry import Watch, access_of_board
 from umqtt_kit.deploy.tracebacks import readable
 from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configuration
 from umqtt_kit.device.guess import check_board, itself, missing_network
@@ -27,7 +26,7 @@ from umqtt_kit.device.trouble import HEAP_TOO_SMALL, LEAST_HEAP
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.firmware_settings import firmware_module
-from umqtt_kit.mqtt import Access
+from umqtt_kit.mqtt import Access, Link
 from umqtt_kit.provision.write import about_dot
 from umqtt_robust.errors import Refused
 from umqtt_robust.servers import parse_url
@@ -46,7 +45,6 @@ _EXPIRES_SOON_DAYS = 30
 _STARTS_WITHIN_S = 20.0
 _STARTED_AFTER_MS = 60_000
 _LOOK_AGAIN_S = 0.5
-_RECORD_WITHIN_S = 2.0
 # Values of WLAN.status() of the ports, in words; a number that is not here is shown as it is.
 _WIFI_STATUS = {
     200: "its beacons were lost",
@@ -127,10 +125,12 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
             yield from _tried(board, settings)
         access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
+        is_running = board.beside
     if problem := about_dot(device_id):
         text, _, remedy = problem.partition(" — ")
         yield Finding("device id", WARN, text, remedy)
-    yield _broker_from_here(access, device_id)
+    if not is_running:
+        yield _broker_from_here(access, device_id)
     yield from certificates(access)
 
 
@@ -267,7 +267,13 @@ def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("broker from the board", OK, "connected")
         return
     reason = _last(lines, "broker: ") or f"no link {state['up'] // 1000} s after its start"
-    yield Finding("broker from the board", FAIL, reason, "correct it: umqtt provision", EXIT_NETWORK)
+    yield _no_link("broker from the board", reason)
+
+
+def _no_link(name: str, reason: str) -> Finding:
+    """Return the failure for a line of the board's log, which says what is wrong, a colon, and what to do."""
+    text, _, remedy = reason.partition(": ")
+    return Finding(name, FAIL, text, remedy or "see what it says: umqtt logs", EXIT_NETWORK)
 
 
 def _outbox(state: dict[str, Any]) -> Finding:
@@ -339,21 +345,31 @@ def _broker_from_board(board: Board, address: str) -> Finding:
     return Finding(name, FAIL, f"no connection ({error})", "is the broker running, and its port open?", EXIT_NETWORK)
 
 
+def access_of_board(board: Board, settings: Mapping[str, Any], secrets: Mapping[str, Any]) -> Access:
+    """Return how the board reaches its broker, by its settings, its secrets and the certificates on it."""
+    tls = {name: board.get(path) for name, path in secrets.get("tls", {}).items()}
+    mqtt = secrets.get("mqtt", {})
+    return Access(
+        tuple(settings["brokers"]),
+        mqtt.get("username"),
+        mqtt.get("password"),
+        tls.get("ca"),
+        tls.get("cert"),
+        tls.get("key"),
+    )
+
+
 def _broker_from_here(access: Access, device_id: str) -> Finding:
+    """Log in as the board, which does not run: with its credentials and its client id, and its session is kept."""
     name = "broker from here"
     try:
-        with Watch(access, device_id) as watch:
-            if watch.has_record(_RECORD_WITHIN_S):
-                return Finding(name, OK, "accepts the board's credentials, and shows its telemetry")
-            return Finding(
-                name, OK, f"accepts the board's credentials; no telemetry came within {_RECORD_WITHIN_S:g} s"
-            )
+        with Link(access, session=device_id):
+            return Finding(name, OK, "accepts the board's credentials")
     except KitError as error:
-        text, _, remedy = str(error).partition(" — ")
-        if isinstance(error.__cause__, KitError) and isinstance(error.__cause__.__cause__, Refused):
-            # The broker answers us as it answers the board, because the credentials are the board's.
-            return Finding(name, FAIL, text, "correct user name and password: umqtt provision", EXIT_NETWORK)
+        if isinstance(error.__cause__, Refused):
+            return _no_link(name, firmware_module("reasons").of(error.__cause__).removeprefix("broker: "))
         # The board may reach what this computer does not.
+        text, _, remedy = str(error).partition(" — ")
         return Finding(name, WARN, text, remedy)
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S = 0.25
 _WAIT_S = 0.1
 _READ_SIZE = 65536
+# Makes the firmware print its log once more, so that what it said before is seen: firmware/app/attend.py. At
+# MicroPython's prompt it means nothing.
+_TELL = b"\x12"
 
 
 class Tail:
@@ -31,6 +34,7 @@ class Tail:
         self._lines = Lines(port.name)
         self._serial: serial.Serial | None = None
         self._told: str | None = None
+        self._has_missed = True
 
     @property
     def descriptor(self) -> int | None:
@@ -41,6 +45,10 @@ class Tail:
         """Open the port. Raises KitError (exit code 3)."""
         self._serial = open_serial(self.port.path, timeout_s=0)
         self._told = None
+        if self._has_missed:
+            self._has_missed = False
+            with contextlib.suppress(OSError):  # the next read says that the port is gone
+                self._serial.write(_TELL)
         return Event(now(), self.port.name, "connected", f"{self.port.name}: connected, {self.port.path}")
 
     def open_again(self, ports: list[Port]) -> Event | None:
@@ -68,6 +76,7 @@ class Tail:
                 raise OSError("nothing to read")
         except (serial.SerialException, OSError):
             self.close()
+            self._has_missed = True
             gone = Event(now(), self.port.name, "gone", f"{self.port.name}: the board is gone; waiting for it")
             return [*self._lines.unfinished(now(), closed=True), gone]
         return [*self._lines.take(data, now())]
