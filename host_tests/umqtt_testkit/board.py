@@ -244,7 +244,8 @@ class VirtualBoard:
     def hooks(self, **hooks: object) -> None:
         """Change how the stub modules behave from now on; replaces earlier hooks.
 
-        hooks: see the modules in _device/stubs, for example network.py.
+        hooks: see the modules in _device/stubs, for example network.py; and power_cut=[N, QUARTERS], read at boot: the
+        N-th program or erase of the flash in that life is done in part (0 to 4 quarters), then the power is off.
         """
         temporary = self._folder / "hooks.new"
         temporary.write_text(json.dumps(hooks))

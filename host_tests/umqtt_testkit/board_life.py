@@ -78,7 +78,7 @@ class BoardProcess:
         self._console = self._reports = -1
         self._console_paused = False
         self._partial_report = b""
-        self._end_ordered = False
+        self._end_ordered = self._power_cut = False
         self._up = False  # typed input waits until the board has mounted its flash
         self._next_cause = _POWER_ON
         self._sleep_s: float | None = 0.0
@@ -221,7 +221,7 @@ class BoardProcess:
             os.close(control)
         self._began = time.monotonic()
         self._next_cause, self._sleep_s, self._end_ordered = _SOFT_RESET, 0.0, False
-        self._up = False
+        self._power_cut = self._up = False
         self._watchdog_s = 0.0
         self._light_sleep = False
         self._raw_repl_wanted, self._interrupted = self._raw_repl, False
@@ -256,6 +256,9 @@ class BoardProcess:
 
     def _life_ended(self) -> None:
         """End the life of a process that has ended or has to; begin the next one, if there is one."""
+        if self._power_cut:
+            self._switch_off("its power was cut in a flash operation")
+            return
         code = self._end_child()
         if code == -signal.SIGINT and not self._end_ordered:
             # Ctrl-C in the gap between main.py and the prompt: the user wants the prompt, not main.py again.
@@ -323,6 +326,8 @@ class BoardProcess:
             self._clock_ns = value
         elif name == "reset":
             self._end_ordered, self._next_cause = True, _HARD_RESET
+        elif name == "cut":
+            self._end_ordered = self._power_cut = True
         elif name == "exit":
             self._end_ordered, self._next_cause = True, _SOFT_RESET
         elif name == "deepsleep":

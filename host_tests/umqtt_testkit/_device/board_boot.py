@@ -129,7 +129,7 @@ def boot(folder, image, program_size, control, ground_truth, run_main):
     """
     supervisor = load_stubs(folder, control)
     observer = _GroundTruth(ground_truth) if ground_truth else None
-    fs = open_filesystem(image, program_size)
+    fs = open_filesystem(image, program_size, supervisor.hook("power_cut"), supervisor.tell)
     vfs.umount("/")
     vfs.mount(fs, "/")
     os.chdir("/")
