@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import UsageError
+from ...errors import SparkEnded, UsageError
 from ...java import require_java
 from ..process import cause, note_java
 from .spark_home import archive_options, spark_home
@@ -70,6 +70,7 @@ def start_session(
         if there is one.
     :raises MissingDependency: there is no Java, or it is too old.
     :raises UsageError: Spark does not start with `settings` or `master`.
+    :raises SparkEnded: Spark does not start though neither was given.
     """
     require_java()
     is_default = not settings and master is None
@@ -126,7 +127,8 @@ def start_session(
         _ = session.conf
     except (PySparkException, Py4JError) as error:
         if is_default:
-            raise
+            # Nothing that the user gave is at fault; Java was killed while it started, for instance.
+            raise SparkEnded(f"Spark's Java ended while it started: {cause(str(error))}") from error
         raise UsageError(f"Spark does not start with this --conf or --master: {cause(str(error))}") from error
     # Otherwise the accumulator server prints the traceback of a broken connection when Java has ended.
     accumulators = session.sparkContext._accumulatorServer
