@@ -38,6 +38,9 @@ build/mip-venv/.ready: pyproject.toml
 demo: setup ## Boards, devices, broker, collector and Spark on this machine, and the count at the end
 	@$(VENV)/bin/umqtt demo $(ARGS)
 
+prove: setup ## Everything breaks by a seed for ten minutes, then every reading is counted (ARGS="--minutes M --seed S")
+	@$(VENV)/bin/umqtt prove $(ARGS)
+
 check: setup lint ## Lint, types and the tests that matter most for what changed (BASE=REVISION)
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 

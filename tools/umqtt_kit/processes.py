@@ -211,6 +211,11 @@ class Children:
         self._children.remove(child)
         return code
 
+    def kill(self, child: Child) -> None:
+        """Kill one child with its process group, now; check() ignores it from now on."""
+        child.kill()
+        self._children.remove(child)
+
     def stop_all(self, timeout_s: float = _STOP_WITHIN_S) -> None:
         """Tell all children to end, and kill those that take longer. A second Ctrl-C kills at once."""
         try:

@@ -71,8 +71,11 @@ def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) ->
     from umqtt_kit.demo.plan import Plan, RunFolder
     from umqtt_kit.demo.run import Demo
     from umqtt_kit.demo.view import progress, show_result
+    from umqtt_kit.prove.faults import NETWORK, Fault
 
-    plan = Plan(seconds, boards, devices, outage_s=min(_OUTAGE_S, seconds * _LONGEST_OUTAGE_SHARE))
+    outage_s = min(_OUTAGE_S, seconds * _LONGEST_OUTAGE_SHARE)
+    outage = Fault(1, (seconds - outage_s) / 2, outage_s, "refuse", NETWORK)
+    plan = Plan(seconds, boards, devices, (outage,))
     missing = missing_micropython() if boards else None
     if missing:
         if not devices:

@@ -33,10 +33,13 @@ def board_ids(count: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def virtual_boards(ids: list[str], broker: str, interval_ms: int, folder: RunFolder) -> Iterator[None]:
-    """Boot the boards with the firmware and its settings on their flash; end them when the context is left."""
+def virtual_boards(
+    ids: list[str], broker: str, interval_ms: int, folder: RunFolder
+) -> Iterator[dict[str, VirtualBoard]]:
+    """Boot boards with the firmware and its settings on their flash; yield them by id, and end them at the end."""
     settings = {"brokers": [broker], "interval_ms": interval_ms, "outbox": _OUTBOX_MESSAGES}
     deployed: dict[str, bytes | Path] = dict(deployed_files())
+    boards: dict[str, VirtualBoard] = {}
     with contextlib.ExitStack() as running:
         for device_id in ids:
             board = VirtualBoard(
@@ -49,6 +52,7 @@ def virtual_boards(ids: list[str], broker: str, interval_ms: int, folder: RunFol
             try:
                 board.install(deployed | {"/settings.json": own})
                 board.start()
+                boards[device_id] = board
             except BoardError as error:
                 raise KitError(f"the virtual board {device_id} did not start: {error}", EXIT_DEVICE) from error
-        yield
+        yield boards

@@ -15,7 +15,8 @@ class Control:
     def __init__(self, broker: str) -> None:
         self.online: set[str] = set()
         self._replies: dict[str, object] = {}
-        self._client = Client(f"umqtt-demo-{os.urandom(4).hex()}".encode(), (broker,), clean_session=True)
+        self._refusals: dict[str, str] = {}
+        self._client = Client(f"umqtt-demo-{os.urandom(4).hex()}".encode(), (broker,))
         for leaf, handler in (("status", self._on_status), ("reply", self._on_reply)):
             topic_filter = f"fleet/+/{leaf}".encode()
             self._client.on(topic_filter, handler)
@@ -43,6 +44,10 @@ class Control:
         """Return the `result` of a reply that has come, or None."""
         return self._replies.get(command_id)
 
+    def refusal(self, command_id: str) -> str | None:
+        """Return why a device did not carry out a command, or None."""
+        return self._refusals.get(command_id)
+
     def _on_status(self, topic: bytes, payload: bytes) -> None:
         device_id = topic.decode().split("/")[1]
         if json.loads(payload)["online"]:
@@ -54,6 +59,8 @@ class Control:
         reply = json.loads(payload)
         if reply["ok"]:
             self._replies[reply["id"]] = reply["result"]
+        else:
+            self._refusals[reply["id"]] = str(reply.get("error"))
 
 
 class Replies:
@@ -69,6 +76,11 @@ class Replies:
         return [
             device_id for device_id, command_id in self._expected.items() if self._control.reply(command_id) is None
         ]
+
+    @property
+    def why_missing(self) -> list[str]:
+        """For each device in `missing`: its id, and what it replied instead."""
+        return [f"{one}: {self._control.refusal(self._expected[one]) or 'no reply'}" for one in self.missing]
 
     def total(self, name: str) -> int:
         """Return the sum of one number over the results that have come."""

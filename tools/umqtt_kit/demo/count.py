@@ -5,7 +5,8 @@ The table is read with delta-rs, as a user would, and not with the pipeline's ow
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class Count:
     duplicated: int
     not_made: int
     quarantined: int
+    # How many of the lost readings lie before, between and after the stored ones of their boot.
+    where_lost: dict[str, int] = field(default_factory=dict)
     # Up to 20 identities (device_id, boot, seq) of each kind, to find out why.
     examples: dict[str, list[str]] = field(default_factory=dict)
 
@@ -53,6 +56,7 @@ def count(ground_truth: Path, tables: Path) -> Count:
         duplicated=stored.total() - len(stored),
         not_made=len(not_made),
         quarantined=_rows(tables / "quarantine"),
+        where_lost=_where(lost, stored),
         examples={
             name: [f"{one.device_id} {one.boot} {one.seq}" for one in sorted(identities)[:_NAMED]]
             for name, identities in (
@@ -64,6 +68,22 @@ def count(ground_truth: Path, tables: Path) -> Count:
             if identities
         },
     )
+
+
+def _where(lost: Iterable[ReadingId], stored: Iterable[ReadingId]) -> dict[str, int]:
+    kept: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for reading in stored:
+        kept[reading[:2]].append(reading.seq)
+    places: Counter[str] = Counter()
+    for reading in lost:
+        of_boot = kept.get(reading[:2])
+        if not of_boot:
+            places["of a whole boot"] += 1
+        elif reading.seq < min(of_boot):
+            places["at the beginning"] += 1
+        else:
+            places["at the end" if reading.seq > max(of_boot) else "in the middle"] += 1
+    return dict(places)
 
 
 def _identities(table: Path) -> list[ReadingId]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from umqtt_kit.demo.plan import RunFolder
@@ -15,49 +14,56 @@ _COLLECTOR = "demo"
 
 
 class Network:
-    """The network between devices and broker: a proxy that can be cut. url: what the devices connect to."""
+    """The network between devices and broker: a proxy with faults. url: what the devices connect to."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
         self.url = "mqtt://" + _listening(child)
 
-    def cut(self) -> None:
-        """End every link with a reset, and accept no new one."""
-        self._tell("refuse on")
-        self._tell("cut rst")
-
-    def restore(self) -> None:
-        self._tell("refuse off")
-
-    def _tell(self, command: str) -> None:
+    def tell(self, command: str) -> str:
+        """Give the proxy a command (see umqtt_testkit.proxy); return what follows `ok`. Raises KitError."""
         answer = self._child.ask(command)
         if not answer.startswith("ok"):
-            raise KitError(f"the demo's network: {command}: {answer}", EXIT_LOST)
+            raise KitError(f"the network between devices and broker: {command}: {answer}", EXIT_LOST)
+        return answer.removeprefix("ok").strip()
 
 
-@dataclass
 class Chain:
-    """The processes of the chain. The starting methods take the broker's URL as `broker`."""
+    """The processes of the chain. Each can be started again, with the same port and folders, after it has ended.
 
-    children: Children
-    folder: RunFolder
+    broker, collector, spark, fleet: the newest process of each part, None before its first start.
+    """
 
-    def start_broker(self) -> str:
-        """Start the broker; return its URL."""
+    def __init__(self, children: Children, folder: RunFolder) -> None:
+        self.children = children
+        self.folder = folder
+        self.broker: Child | None = None
+        self.collector: Child | None = None
+        self.spark: Child | None = None
+        self.fleet: Child | None = None
+        self.url = ""
+        self._port = "0"
+
+    def start_broker(self) -> Child:
+        """Start the broker. url says where it listens."""
         store = str(self.folder.store / "broker.db")
-        child = self.children.start("broker", module_command("umqtt_broker", "-p", "0", "--store", store))
-        return "mqtt://" + _listening(child)
+        self.broker = self.children.start("broker", module_command("umqtt_broker", "-p", self._port, "--store", store))
+        self.url = "mqtt://" + _listening(self.broker)
+        self._port = self.url.rpartition(":")[2]
+        return self.broker
 
-    def start_network(self, broker: str) -> Network:
-        upstream = broker.removeprefix("mqtt://")
-        command = module_command("umqtt_testkit.proxy", "--listen", "0", "--upstream", upstream)
+    def start_network(self, seed: int = 0) -> Network:
+        """Start the network in front of the broker. seed: of its random splits."""
+        upstream = self.url.removeprefix("mqtt://")
+        command = module_command("umqtt_testkit.proxy", "--upstream", upstream, "--seed", str(seed))
         return Network(self.children.start("network", command, asked=True))
 
-    def start_collector(self, broker: str) -> Child:
+    def start_collector(self) -> Child:
         """Start the collector. It prints `subscribed` after its SUBACK; what is published before reaches no table."""
-        arguments = ["--broker", broker, "--spool", str(self.folder.spool), "--name", _COLLECTOR]
+        arguments = ["--broker", self.url, "--spool", str(self.folder.spool), "--name", _COLLECTOR]
         arguments += ["--status", str(self.folder.status / "collector.json")]
-        return self.children.start("collector", module_command("spark_ingest.collector", *arguments))
+        self.collector = self.children.start("collector", module_command("spark_ingest.collector", *arguments))
+        return self.collector
 
     def start_spark(self) -> Child:
         """Start the Spark pipeline. It prints `ready` when the query runs."""
@@ -67,14 +73,16 @@ class Chain:
         # The scratch files of Spark and its Python are in the run's folder, so they go with it even after a kill.
         folder = str(self.folder.scratch)
         scratch = {"SPARK_LOCAL_DIRS": folder, "TMPDIR": folder}
-        return self.children.start("spark", module_command("spark_ingest.pipeline", *arguments), scratch)
+        self.spark = self.children.start("spark", module_command("spark_ingest.pipeline", *arguments), scratch)
+        return self.spark
 
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
         """Start the simulated devices. They print `connected N devices` when all have a link."""
         arguments = ["fleet", "--devices", str(devices), "--interval-ms", str(interval_ms), "--broker", broker]
         arguments += ["--ground-truth", str(self.folder.ground_truth)]
         arguments += ["--status", str(self.folder.status / "fleet.json")]
-        return self.children.start("fleet", module_command("umqtt_kit", *arguments, "--drain-seconds", "60"))
+        self.fleet = self.children.start("fleet", module_command("umqtt_kit", *arguments, "--drain-seconds", "60"))
+        return self.fleet
 
 
 def read_status(path: Path) -> dict[str, object]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.prove.faults import Fault
 from umqtt_kit.requirements import require_writable_folder
 
 _MARK = ".umqtt-demo"
@@ -16,15 +17,17 @@ _MARK = ".umqtt-demo"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a demo is asked to do.
+    """What a demo, or a proof, is asked to do.
 
-    seconds: how long readings are taken; outage_s: how long the network is away in the middle of that.
+    seconds: how long readings are taken; faults: what breaks meanwhile. proves: boards get commands all the time, and a
+    part that ends by itself is started again and noted; in a demo its end is the end of the run.
     """
 
     seconds: float
     boards: int
     devices: int
-    outage_s: float
+    faults: tuple[Fault, ...]
+    proves: bool = False
     board_interval_ms: int = 200
     device_interval_ms: int = 250
 
@@ -56,9 +59,10 @@ class RunFolder:
         self.store = self._empty("store")
         self.tables = self._empty("tables")
         self.ground_truth = self._empty("ground-truth")
+        self.history = self.path / "history.jsonl"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
-        for file in (self.result, self.report):
+        for file in (self.history, self.result, self.report):
             file.unlink(missing_ok=True)
 
     def __enter__(self) -> RunFolder:

@@ -1,4 +1,4 @@
-"""The sequence of a demo, from the first process started to the last one stopped."""
+"""The sequence of a demo or a proof, from the first process started to the last one stopped."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from collections.abc import Callable
 
 from umqtt_kit.console import say
 from umqtt_kit.demo.boards import board_ids, virtual_boards
-from umqtt_kit.demo.control import Control
+from umqtt_kit.demo.control import Control, Replies
 from umqtt_kit.demo.count import Count, count
-from umqtt_kit.demo.parts import Chain, Network, read_status
+from umqtt_kit.demo.parts import Chain, read_status
 from umqtt_kit.demo.plan import Plan, RunFolder
 from umqtt_kit.demo.view import State
 from umqtt_kit.errors import EXIT_LOST, KitError
 from umqtt_kit.ground_truth import GroundTruthCounter, GroundTruthError
 from umqtt_kit.processes import Child, Children
+from umqtt_kit.prove.adversary import Adversary
 
 # Seconds that each step may take before the demo gives up on it.
 _SUBSCRIBED_WITHIN_S = 30.0
 _SPARK_WITHIN_S = 120.0
 _ONLINE_WITHIN_S = 60.0
+# The longest pause between two attempts of a client, after many that failed, and time for the attempt.
+_BACK_WITHIN_S = 128 + 60.0
 _DRAINED_WITHIN_S = 75.0
 # Seconds without progress after which missing readings are given up as lost: the first when the tables hold all that
 # the collector has received, the second when Spark may still be in a long micro-batch.
@@ -29,6 +32,8 @@ _NOTHING_IS_STORED_S = 120.0
 _STOPS_WITHIN_S = 30.0
 # Longest wait of the control link for something to arrive; sets the rate of the progress display.
 _PULSE_MS = 100
+# A board carries out an unsigned command every 5 s for as long as it likes.
+_COMMAND_EVERY_S = 6.0
 
 
 class Demo:
@@ -45,10 +50,20 @@ class Demo:
         self._made = GroundTruthCounter(folder.ground_truth)
         self._children = Children(folder.logs)
         self._control: Control | None = None
+        self._adversary: Adversary | None = None
+        self._boards = board_ids(plan.boards)
+        self._asked: list[Replies] = []
         self._started = time.monotonic()
         self._seconds = 0.0
         self._rate = 0.0
         self._refused = 0
+
+    @property
+    def unanswered(self) -> list[str]:
+        """The commands that were not carried out: "board: why" for each."""
+        return [
+            f"{why} to ping {number}" for number, replies in enumerate(self._asked, 1) for why in replies.why_missing
+        ]
 
     def run(self) -> tuple[dict[str, object], Count]:
         """Run the demo. Return the result as --json prints it, and the count. Raises KitError if a part fails."""
@@ -65,49 +80,47 @@ class Demo:
 
     def _run_chain(self) -> None:
         chain = Chain(self._children, self._folder)
-        broker = chain.start_broker()
+        chain.start_broker()
         # Spark takes longest to start, so it starts while everything else does.
         spark = chain.start_spark()
-        collector = chain.start_collector(broker)
-        network = chain.start_network(broker)
-        self._control = Control(broker)
+        collector = chain.start_collector()
+        network = chain.start_network()
+        self._control = Control(chain.url)
         self._phase("waiting for the collector's subscription")
         self._until(lambda: collector.has_line("subscribed "), _SUBSCRIBED_WITHIN_S, "the collector did not subscribe")
-        ids = board_ids(self._plan.boards)
         self._phase("booting the boards")
-        with virtual_boards(ids, network.url, self._plan.board_interval_ms, self._folder):
-            fleet = self._start_fleet(chain, network)
+        with virtual_boards(self._boards, network.url, self._plan.board_interval_ms, self._folder) as boards:
+            if self._plan.devices:
+                chain.start_fleet(network.url, self._plan.devices, self._plan.device_interval_ms)
             self._phase("waiting for Spark and for every device")
             self._until(lambda: spark.has_line("ready"), _SPARK_WITHIN_S, "Spark did not get ready")
             self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
-            self._take_readings(network)
-            self._stop_devices(ids, fleet)
-            # The boards keep their links to the end, so that the report shows them online.
-            self._store_all(collector, spark)
+            with self._folder.history.open("a") as history:
+                self._adversary = Adversary(self._plan.faults, chain, network, boards, history)
+                self._take_readings(self._adversary)
+                self._stop_devices(self._boards, chain.fleet)
+                # The boards keep their links to the end, so that the report shows them online.
+                self._store_all(chain)
 
-    def _start_fleet(self, chain: Chain, network: Network) -> Child | None:
-        if not self._plan.devices:
-            return None
-        return chain.start_fleet(network.url, self._plan.devices, self._plan.device_interval_ms)
-
-    def _take_readings(self, network: Network) -> None:
-        """Let the devices work, with the outage in the middle."""
-        plan = self._plan
+    def _take_readings(self, adversary: Adversary) -> None:
+        """Let the devices work while the plan's faults happen, until all that was broken works again."""
+        assert self._control is not None
         started = time.monotonic()
         made_before = self._made.update()
-        self._state.of_seconds = plan.seconds
-        outage_at = started + (plan.seconds - plan.outage_s) / 2
+        self._state.of_seconds = self._plan.seconds
         self._phase("devices publish, Spark stores")
-        self._wait_until(outage_at, started)
-        if plan.outage_s:
-            network.cut()
-            self._state.outage = True
-            self._wait_until(outage_at + plan.outage_s, started)
-            network.restore()
-            self._state.outage = False
-        self._wait_until(started + plan.seconds, started)
+        while (seconds := time.monotonic() - started) < self._plan.seconds:
+            self._state.seconds = seconds
+            adversary.turn(seconds)
+            if self._plan.proves and seconds >= len(self._asked) * _COMMAND_EVERY_S:
+                self._asked.append(self._control.command(self._boards, "ping"))
+            self._state.broken = adversary.now
+            self._pulse()
+        adversary.heal(seconds)
+        self._state.broken = []
         self._seconds = time.monotonic() - started
         self._rate = (self._made.update() - made_before) / self._seconds
+        self._until(self._all_online, _BACK_WITHIN_S, "not every device came back online")
 
     def _stop_devices(self, ids: list[str], fleet: Child | None) -> None:
         """Stop the readings, and wait until the broker has acknowledged all of them.
@@ -132,16 +145,20 @@ class Demo:
             say(str(fleet.death()))
         self._refused = replies.total("dropped") + _number(self._status("fleet").get("refused"))
 
-    def _store_all(self, collector: Child, spark: Child) -> None:
+    def _store_all(self, chain: Chain) -> None:
         """Wait until Spark has stored everything, then stop the collector and Spark, in this order."""
         self._phase("waiting until Spark has stored everything")
         made = self._made.update()
         self._until_stored(lambda: self._stored() >= made)
         # Duplicates may come later than the readings; they are read too before the count.
-        self._stop(collector)
+        assert chain.collector is not None
+        self._stop(chain.collector)
+        chain.collector = None
         self._until_stored(lambda: self._status("spark").get("lag_bytes") == 0)
         self._phase("stopping")
-        self._stop(spark)
+        assert chain.spark is not None
+        self._stop(chain.spark)
+        chain.spark = None
 
     def _stop(self, part: Child) -> None:
         """Stop a part that has done its work. If it does not end well, say so; the count shows the consequences."""
@@ -175,11 +192,6 @@ class Demo:
                 raise DeadlineMissed(f"{what} within {within_s:g} s — see {self._folder.logs}", EXIT_LOST)
             self._pulse()
 
-    def _wait_until(self, moment: float, started: float) -> None:
-        while time.monotonic() < moment:
-            self._state.seconds = time.monotonic() - started
-            self._pulse()
-
     def _pulse(self) -> None:
         """Do one turn: handle messages, update the display, and check that every part still runs."""
         assert self._control is not None
@@ -188,6 +200,8 @@ class Demo:
         self._state.made = self._made.update()
         self._state.stored = self._stored()
         self._show(self._state)
+        if self._plan.proves and self._adversary is not None:
+            self._adversary.restart_what_ended(time.monotonic() - self._started)
         self._children.check()
 
     def _phase(self, name: str) -> None:
@@ -230,7 +244,7 @@ class Demo:
             "devices": plan.devices,
             "seconds": round(self._seconds, 1),
             "readings_per_second": round(self._rate, 1),
-            "outage_seconds": plan.outage_s,
+            "faults": self._adversary.happened if self._adversary else 0,
             "tables": str(self._folder.tables),
             "report": str(self._folder.report) if self._folder.report.exists() else None,
             "examples": counted.examples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -26,7 +26,7 @@ class State:
     devices: int = 0
     seconds: float = 0.0
     of_seconds: float = 0.0
-    outage: bool = False
+    broken: list[str] = field(default_factory=list)
 
 
 def show_result(result: dict[str, object], count: Count, tables: Path, kept: Path) -> None:
@@ -55,8 +55,7 @@ def progress(state: State) -> RenderableType:
     numbers.add_row("devices online", f"{state.online} of {state.devices}")
     if state.of_seconds:
         numbers.add_row("time", f"{state.seconds:.0f} of {state.of_seconds:.0f} s")
-    network = Text("cut for every device", style="bold red") if state.outage else Text("up")
-    numbers.add_row("network", network)
+    numbers.add_row("broken", Text(", ".join(state.broken), style="bold red") if state.broken else "nothing")
     return Group(Text(state.phase, style="bold"), numbers)
 
 
@@ -75,7 +74,7 @@ def _result_table(result: dict[str, object], count: Count) -> Table:
         table.add_row("rows that no device made", _bad(count.not_made))
     if count.quarantined:
         table.add_row("rows in quarantine", f"{count.quarantined:,}")
-    table.add_row("network away", f"{result['outage_seconds']:g} s")
+    table.add_row("faults", f"{result['faults']}")
     table.add_row("readings per second", f"{result['readings_per_second']:,.0f} over {result['seconds']:.0f} s")
     return table
 

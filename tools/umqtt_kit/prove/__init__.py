@@ -1,0 +1,8 @@
+"""One adversary for the whole chain: `umqtt prove` breaks boards, network, broker, collector and Spark by a seed.
+
+    faults.py     which faults there are, and which of them a seed plans, and when
+    adversary.py  carries the plan out on the running chain, and writes what happened into the history
+    check.py      compares what the devices made with what the tables hold; it needs the run's folder alone
+
+The chain itself is that of `umqtt demo`, whose outage is a plan of one fault.
+"""

@@ -1,0 +1,372 @@
+"""Carries a plan of faults out on the running chain, and writes down what really happened.
+
+It is also the service manager of the chain: a part that ends by itself is noted and started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import resource
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import psutil
+from umqtt_testkit.board import VirtualBoard
+
+from umqtt_kit.demo.parts import Chain, Network
+from umqtt_kit.processes import Child
+from umqtt_kit.prove.faults import Fault
+from umqtt_robust import Client
+
+# The last flash operation of a life in which the power may be cut; early ones are drawn more often.
+_FLASH_OPERATIONS = 120
+# Bytes that the next links may pass, where they are cut in a packet; early ones are drawn more often.
+_BYTES_OF_A_LINK = 4000
+# What a board may find changed at boot.
+_SETTINGS: Sequence[Mapping[str, object]] = (
+    {"outbox": 16},
+    {"outbox": 200},
+    {"telemetry_qos": 2},
+    {"telemetry_qos": 1},
+    {"keep_alive": 5},
+    {"interval_ms": 400},
+)
+
+
+# What was seen of a fault that has begun, and what ends it, which returns what was seen of it at last; None for a fault
+# that has no end. A fault of which nothing was seen did not come about.
+_Begun = tuple[str | None, Callable[[], str | None] | None]
+
+
+class _Running(NamedTuple):
+    fault: Fault
+    end: Callable[[], str | None]
+
+
+class Adversary:
+    """Begins and ends the faults of a plan when turn() is called.
+
+    history: file that gets one JSON object a line: the faults, each with what was seen of it, and the parts that ended
+    by themselves. boards: the running boards by id.
+    """
+
+    def __init__(
+        self,
+        faults: Iterable[Fault],
+        chain: Chain,
+        network: Network,
+        boards: Mapping[str, VirtualBoard],
+        history: TextIO,
+    ) -> None:
+        self._waiting = sorted(faults, key=lambda fault: fault.at_s)
+        self._running: list[_Running] = []
+        self._chain = chain
+        self._network = network
+        self._boards = boards
+        self._history = history
+        self._thieves: list[Client] = []
+        self._down: set[str] = set()
+        #: How many faults were carried out and seen.
+        self.happened = 0
+
+    @property
+    def now(self) -> list[str]:
+        """What is broken at this moment."""
+        return [f"{running.fault.target}: {running.fault.kind}" for running in self._running]
+
+    def turn(self, seconds: float) -> None:
+        """Begin and end what is due, `seconds` after the start."""
+        for running in [running for running in self._running if running.fault.at_s + running.fault.for_s <= seconds]:
+            self._end(running, seconds)
+        while self._waiting and self._waiting[0].at_s <= seconds:
+            self._begin(self._waiting.pop(0), seconds)
+        for thief in self._thieves:
+            thief.poll(0)
+
+    def heal(self, seconds: float) -> None:
+        """End every fault that is running. Those that have not begun never will."""
+        for running in list(self._running):
+            self._end(running, seconds)
+
+    def restart_what_ended(self, seconds: float) -> None:
+        """Start each part again that has ended though no fault was to end it."""
+        for name, start in self._starts().items():
+            child: Child | None = getattr(self._chain, name)
+            if child is None or name in self._down or child.returncode is None:
+                continue
+            self._note(seconds, "ended", part=name, why=str(child.death()))
+            self._chain.children.kill(child)
+            start()
+
+    def _starts(self) -> dict[str, Callable[[], object]]:
+        chain = self._chain
+        return {"broker": chain.start_broker, "collector": chain.start_collector, "spark": chain.start_spark}
+
+    def _begin(self, fault: Fault, seconds: float) -> None:
+        seen, end = _BEGIN[fault.kind](self, fault)
+        running = _Running(fault, end or (lambda: seen))
+        if end is not None:
+            self._note_fault(seconds, "begin", fault, seen)
+        if fault.for_s and end is not None:
+            self._running.append(running)
+        else:
+            self._end(running, seconds)
+
+    def _end(self, running: _Running, seconds: float) -> None:
+        seen = running.end()
+        if running in self._running:
+            self._running.remove(running)
+        self._note_fault(seconds, "end", running.fault, seen)
+        self.happened += bool(seen)
+
+    def _note_fault(self, seconds: float, event: str, fault: Fault, seen: str | None) -> None:
+        self._note(seconds, event, fault=fault.number, kind=fault.kind, target=fault.target, seen=seen)
+
+    def _note(self, seconds: float, event: str, **about: object) -> None:
+        line = {"s": round(seconds, 2), "event": event, **about}
+        self._history.write(json.dumps(line) + "\n")
+        self._history.flush()
+
+    # The faults
+
+    def _cut(self, _fault: Fault) -> _Begun:
+        return f"{self._network.tell('cut rst')} links", None
+
+    def _cut_in_packet(self, fault: Fault) -> _Begun:
+        rng = random.Random(fault.draw)
+        for _ in range(rng.randint(1, 10)):
+            self._network.tell(f"cut-next {int(_BYTES_OF_A_LINK ** rng.random())} {rng.choice(('up', 'down'))}")
+        return f"{self._network.tell('cut rst')} links", None
+
+    def _refuse(self, _fault: Fault) -> _Begun:
+        self._network.tell("refuse on")
+        cut = self._network.tell("cut rst")
+        return f"{cut} links", self._network_ends("refuse off")
+
+    def _blackhole(self, _fault: Fault) -> _Begun:
+        return self._network_fault("blackhole on", "blackhole off")
+
+    def _deaf(self, _fault: Fault) -> _Begun:
+        return self._network_fault("stall down on", "stall down off")
+
+    def _mute(self, _fault: Fault) -> _Begun:
+        return self._network_fault("stall up on", "stall up off")
+
+    def _dribble(self, _fault: Fault) -> _Begun:
+        return self._network_fault("dribble on", "dribble off")
+
+    def _slow(self, _fault: Fault) -> _Begun:
+        return self._network_fault("delay 1000", "delay 0")
+
+    def _network_fault(self, on: str, off: str) -> _Begun:
+        self._network.tell(on)
+        return None, self._network_ends(off)
+
+    def _network_ends(self, command: str) -> Callable[[], str]:
+        def end() -> str:
+            self._network.tell(command)
+            return self._network.tell("counters")
+
+        return end
+
+    def _power(self, fault: Fault) -> _Begun:
+        board = self._boards[fault.target]
+        seen = f"process {board.pid}"
+        board.kill()
+
+        def end() -> str:
+            board.start()
+            return seen
+
+        return seen, end
+
+    def _power_in_flash(self, fault: Fault) -> _Begun:
+        board = self._boards[fault.target]
+        operation, quarters = int(_FLASH_OPERATIONS**fault.draw), random.Random(fault.draw).randint(0, 4)
+        board.kill()
+        board.hooks(power_cut=[operation, quarters])
+        board.start()
+
+        def end() -> str | None:
+            seen = None if board.running else f"operation {operation}, {quarters} quarters of it done"
+            board.kill()
+            board.hooks()
+            board.start()
+            return seen
+
+        return None, end
+
+    def _board_stops(self, fault: Fault) -> _Begun:
+        return self._stop([self._boards[fault.target].pid])
+
+    def _settings(self, fault: Fault) -> _Begun:
+        board = self._boards[fault.target]
+        change = random.Random(fault.draw).choice(_SETTINGS)
+        board.kill()
+        settings = json.loads(board.read("/settings.json"))
+        board.install({"/settings.json": json.dumps(settings | change).encode()})
+
+        def end() -> str:
+            board.start()
+            return json.dumps(change)
+
+        return None, end
+
+    def _same_id(self, fault: Fault) -> _Begun:
+        links = 0
+
+        def connected(_session_present: bool) -> None:
+            nonlocal links
+            links += 1
+
+        thief = Client(fault.target.encode(), (self._network.url,), clean_session=True, on_connect=connected)
+        self._thieves.append(thief)
+
+        def end() -> str | None:
+            self._thieves.remove(thief)
+            thief.disconnect()
+            thief.poll(0)
+            return f"{links} links" if links else None
+
+        return None, end
+
+    def _broker_dies(self, _fault: Fault) -> _Begun:
+        return self._die("broker")
+
+    def _collector_dies(self, _fault: Fault) -> _Begun:
+        return self._die("collector")
+
+    def _spark_dies(self, _fault: Fault) -> _Begun:
+        for process in self._spark_processes():
+            _quietly(process.kill)
+        return self._die("spark")
+
+    def _die(self, part: str) -> _Begun:
+        child: Child = getattr(self._chain, part)
+        seen = f"process {child.pid}"
+        self._down.add(part)
+        self._chain.children.kill(child)
+
+        def end() -> str:
+            self._starts()[part]()
+            self._down.discard(part)
+            return seen
+
+        return seen, end
+
+    def _broker_stops(self, _fault: Fault) -> _Begun:
+        return self._stop([_child(self._chain.broker).pid])
+
+    def _collector_stops(self, _fault: Fault) -> _Begun:
+        return self._stop([_child(self._chain.collector).pid])
+
+    def _spark_stops(self, _fault: Fault) -> _Begun:
+        return self._stop([process.pid for process in self._spark_processes()])
+
+    def _stop(self, pids: Sequence[int]) -> _Begun:
+        processes = []
+        for pid in pids:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                process.suspend()
+                processes.append(process)
+
+        def end() -> str | None:
+            stopped = [process for process in processes if process.is_running()]
+            states = [process.status() for process in stopped]
+            for process in stopped:
+                _quietly(process.resume)
+            return f"{len(stopped)} processes were {states[0]}" if stopped else None
+
+        return None, end
+
+    def _java_dies(self, _fault: Fault) -> _Begun:
+        return self._kill_one(lambda process: process.name() == "java")
+
+    def _worker_dies(self, _fault: Fault) -> _Begun:
+        return self._kill_one(lambda process: any("pyspark" in word for word in process.cmdline()[1:]))
+
+    def _kill_one(self, is_wanted: Callable[[psutil.Process], bool]) -> _Begun:
+        own = _child(self._chain.spark).pid
+        for process in self._spark_processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid != own and is_wanted(process):
+                    process.kill()
+                    return f"process {process.pid}", None
+        return None, None
+
+    def _spark_processes(self) -> list[psutil.Process]:
+        """Return Spark's driver and everything that it has started."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(_child(self._chain.spark).pid)
+            return [*driver.children(recursive=True), driver]
+        return []
+
+    def _broker_has_no_files(self, _fault: Fault) -> _Begun:
+        process = psutil.Process(_child(self._chain.broker).pid)
+        return self._limit(process, resource.RLIMIT_NOFILE, process.num_fds())
+
+    def _broker_disk_full(self, _fault: Fault) -> _Begun:
+        return self._full_disk(_child(self._chain.broker), self._chain.folder.store)
+
+    def _collector_disk_full(self, _fault: Fault) -> _Begun:
+        return self._full_disk(_child(self._chain.collector), self._chain.folder.spool)
+
+    def _full_disk(self, child: Child, data: Path) -> _Begun:
+        # No file may become larger than the largest one is now, so a log of a few lines still has room.
+        sizes = [path.stat().st_size for path in data.rglob("*") if path.is_file()]
+        return self._limit(psutil.Process(child.pid), resource.RLIMIT_FSIZE, max(sizes, default=0))
+
+    def _limit(self, process: psutil.Process, what: int, limit: int) -> _Begun:
+        before = process.rlimit(what)
+        process.rlimit(what, (limit, before[1]))
+
+        def end() -> str | None:
+            if not process.is_running():
+                return None
+            process.rlimit(what, before)
+            return f"process {process.pid}, limit {limit}"
+
+        return None, end
+
+
+def _child(child: Child | None) -> Child:
+    assert child is not None, "the part was never started"
+    return child
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    """Do something to a process that may have ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        action()
+
+
+_BEGIN: Mapping[str, Callable[[Adversary, Fault], _Begun]] = {
+    "cut": Adversary._cut,
+    "refuse": Adversary._refuse,
+    "blackhole": Adversary._blackhole,
+    "deaf": Adversary._deaf,
+    "mute": Adversary._mute,
+    "dribble": Adversary._dribble,
+    "slow": Adversary._slow,
+    "cut_in_packet": Adversary._cut_in_packet,
+    "power": Adversary._power,
+    "power_in_flash": Adversary._power_in_flash,
+    "board_stops": Adversary._board_stops,
+    "settings": Adversary._settings,
+    "same_id": Adversary._same_id,
+    "broker_dies": Adversary._broker_dies,
+    "broker_stops": Adversary._broker_stops,
+    "broker_has_no_files": Adversary._broker_has_no_files,
+    "broker_disk_full": Adversary._broker_disk_full,
+    "collector_dies": Adversary._collector_dies,
+    "collector_stops": Adversary._collector_stops,
+    "collector_disk_full": Adversary._collector_disk_full,
+    "spark_dies": Adversary._spark_dies,
+    "java_dies": Adversary._java_dies,
+    "worker_dies": Adversary._worker_dies,
+    "spark_stops": Adversary._spark_stops,
+}
