@@ -133,7 +133,8 @@ def _start_stand_in(chain: Chain) -> Child:
     folder = chain.folder
     arguments = ["--spool", str(folder.spool), "--tables", str(folder.tables), "--checkpoint", str(folder.checkpoint)]
     arguments += ["--status", str(folder.status / "spark.json")]
-    return chain.children.start("spark", [sys.executable, "-u", str(program), *arguments])
+    chain.spark = chain.children.start("spark", [sys.executable, "-u", str(program), *arguments])
+    return chain.spark
 
 
 def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_path, monkeypatch, capsys):
