@@ -126,3 +126,12 @@ def _run(folder, stored, events):
     if stored:
         write_deltalake(str(folder / "tables" / "silver"), pa.table(rows))
     (folder / "history").write_text("".join(json.dumps({"s": 0.0, **event}) + "\n" for event in events))
+
+
+def test_the_planted_mistakes_of_boards_still_fit_their_source():
+    from planted import PLANTED, OnBoard, planted
+
+    for mistake in PLANTED.values():
+        if isinstance(mistake, OnBoard):
+            with planted(mistake):
+                pass
