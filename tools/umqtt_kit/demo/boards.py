@@ -15,9 +15,6 @@ from umqtt_kit.demo.plan import RunFolder
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.ground_truth import ground_truth_path
 
-# Enough for the readings that pile up during the outage and until the new link, with room to spare.
-_OUTBOX_MESSAGES = 200
-
 
 def missing_micropython() -> str | None:
     """Return in one line why there can be no virtual boards on this machine, or None."""
@@ -37,7 +34,7 @@ def virtual_boards(
     ids: list[str], broker: str, interval_ms: int, folder: RunFolder
 ) -> Iterator[dict[str, VirtualBoard]]:
     """Boot boards with the firmware and its settings on their flash; yield them by id, and end them at the end."""
-    settings = {"brokers": [broker], "interval_ms": interval_ms, "outbox": _OUTBOX_MESSAGES}
+    settings = {"brokers": [broker], "interval_ms": interval_ms}
     deployed: dict[str, bytes | Path] = dict(deployed_files())
     boards: dict[str, VirtualBoard] = {}
     with contextlib.ExitStack() as running:
