@@ -267,7 +267,7 @@ class Board:
             pass
         except KitError:
             with contextlib.suppress(KitError):
-                self._close_port()
+                self.close()
                 self._transport, self._line = self._connect()
         self._running = Running(self._line, heard)
 
