@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from umqtt_kit.ground_truth import GroundTruth
+from umqtt_kit.prove.adversary import Adversary
 from umqtt_kit.prove.check import check
-from umqtt_kit.prove.faults import KINDS, faults_of
+from umqtt_kit.prove.faults import KINDS, Fault, faults_of
 
 pytestmark = pytest.mark.tier(0)
 
@@ -135,3 +136,24 @@ def test_the_planted_mistakes_of_boards_still_fit_their_source():
         if isinstance(mistake, OnBoard):
             with planted(mistake):
                 pass
+
+
+def test_late_or_not_the_faults_of_a_target_do_not_overlap(tmp_path):
+    class Board:
+        running, pid, starts = True, 1, 0
+
+        def kill(self):
+            self.running = False
+
+        def start(self):
+            assert not self.running
+            self.running, self.starts = True, self.starts + 1
+
+    board = Board()
+    faults = [Fault(number, number, 0.5, "power", "board-01") for number in range(1, 6)]
+    with (tmp_path / "history").open("w") as history:
+        adversary = Adversary(faults, None, None, {"board-01": board}, history)
+        adversary.turn(1.0)
+        adversary.turn(10.0)
+        adversary.heal(10.0)
+    assert board.running and board.starts == adversary.happened == 5
