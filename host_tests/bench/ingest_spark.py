@@ -193,7 +193,7 @@ def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale) -> float:
 
     spark.dataSource.register(RangesDataSource)
     ranges = spark.readStream.format(RangesDataSource.name()).options(**given).load()
-    stream = batches.plan(ranges, _BUCKETS).writeStream.foreachBatch(write)
+    stream = ranges.writeStream.foreachBatch(write)
     stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
     return _rows_a_second(stream, written)
 

@@ -55,7 +55,6 @@ def tasks_here() -> Iterator[None]:
         return run_here(messages, job)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MicroBatches, "plan", lambda _batches, ranges, _buckets: ranges)
         patch.setattr(MicroBatches, "run", run)
         yield
 

@@ -108,8 +108,8 @@ class RangesDataSource(MqttDataSource):
 
 
 RANGE_COLUMNS = "collector string, spool string, segment bigint, start bigint, end bigint, parts int"
-"""`parts`: how many parts each bucket of readings is divided into, so that one fits into the memory of a task; 0 in a
-micro-batch that is so small that one task takes all buckets."""
+"""`parts`: how many parts each bucket of readings is divided into, so that one fits into the memory of a task; 0 if the
+micro-batch has this partition alone."""
 _RANGES_SCHEMA = pa.schema(
     [
         ("collector", pa.string()),

@@ -125,7 +125,7 @@ class Spark:
             rows.sort(key=lambda row: [row[name][0].as_py() for name in ("part", "source", "number")])
 
             def write(report, bucket=bucket, rows=rows) -> list:
-                tasks.write(job, bucket, tasks.deduplicate(job, bucket, rows, report), report)
+                tasks.write(job, bucket, tasks.deduplicate(job, [bucket], rows, report), report)
                 return []
 
             self._attempts(write, reports)

@@ -80,7 +80,6 @@ if TYPE_CHECKING:
 
     from ...tables.delta import Delta
     from ..write.batch import BatchWriter
-    from ..write.stream import MicroBatches
     from .upkeep import Upkeep
 
 _POLL_S = 0.25
@@ -225,7 +224,7 @@ class Pipeline:
         options["minPartitions"] = str(session.sparkContext.defaultParallelism)
         self._spools = Options(options).spools
         try:
-            self._writer, batches = self._new_writer(session, options)
+            self._writer = self._new_writer(session, options)
             self._silver_before = self._writer.tables["silver"].count()
             self._upkeep = Upkeep(config, on_stage=self._on_stage)
         except (OSError, DeltaError) as error:
@@ -233,8 +232,7 @@ class Pipeline:
         remove_first_plan_cut_short(config.checkpoint)
         session.dataSource.register(RangesDataSource)
         ranges = session.readStream.format(RangesDataSource.name()).options(**options).load()
-        planned = batches.plan(ranges, self._writer.buckets)
-        writer = planned.writeStream.foreachBatch(self._write_batch)
+        writer = ranges.writeStream.foreachBatch(self._write_batch)
         writer = writer.option("checkpointLocation", str(config.checkpoint.absolute()))
         if config.once:
             writer = writer.trigger(availableNow=True)
@@ -267,7 +265,7 @@ class Pipeline:
         self._query.set_result(query)
         return query
 
-    def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "tuple[BatchWriter, MicroBatches]":
+    def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "BatchWriter":
         from ...source.options import Options
         from ..write.batch import BatchWriter
         from ..write.stream import MicroBatches
@@ -283,7 +281,7 @@ class Pipeline:
         silver = columns_of(session, transform) if transform else None
         buckets = _CLUSTER_BUCKETS if is_cluster(session.sparkContext.master or "local") else config.cores
         batches = MicroBatches(session, Options(source), transform=transform, silver=silver)
-        writer = BatchWriter(
+        return BatchWriter(
             config.tables,
             config.checkpoint / "umqtt",
             buckets=config.buckets or buckets,
@@ -293,7 +291,6 @@ class Pipeline:
             run=batches.run,
             silver_schema=silver,
         )
-        return writer, batches
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
         with self._writing, panics_as_errors(f"micro-batch {batch_id}"):

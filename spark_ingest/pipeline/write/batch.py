@@ -92,7 +92,7 @@ def run_here(messages: pa.Table, job: Job) -> Reports:
     rows = pa.Table.from_batches(tasks.decode(job, 0, messages.to_batches(), note), tasks.SHUFFLE_SCHEMA)
     for bucket in range(job.buckets):
         own = rows.filter(pa_dataset.field("bucket") == bucket)
-        tasks.write(job, bucket, tasks.deduplicate(job, bucket, own.to_batches(), note), note)
+        tasks.write(job, bucket, tasks.deduplicate(job, [bucket], own.to_batches(), note), note)
     return reports
 
 

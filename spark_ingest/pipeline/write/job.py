@@ -40,6 +40,7 @@ class Job:
     :ivar table_ids: table to its identity.
     :ivar state_id: identity of the state folder, in its STATE_FILE.
     :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
+    :ivar in_one_task: whether one task does all, and nothing is shuffled.
     """
 
     tables: str
@@ -52,6 +53,7 @@ class Job:
     table_ids: Mapping[str, str]
     state_id: str
     rules: Rules = NO_RULES
+    in_one_task: bool = False
 
     def require_shared(self, name: str) -> None:
         """Check that this node sees the driver's table `name` and state, and not local folders with the same paths.

@@ -1,4 +1,4 @@
-"""The Spark program: what happens to the rows of a micro-batch, step by step.
+"""The Spark program: what happens to the rows of a micro-batch, step by step (:meth:`MicroBatches._steps_of`).
 
 ========  ======================================================================================================
 ranges    the rows of the source: ranges of the spools, cut for as many tasks as Spark runs at once
@@ -9,8 +9,10 @@ transform the job of ``transform`` in ingest.toml, a function from DataFrame to 
 write     the readings are written as rows of silver
 ========  ======================================================================================================
 
-Spark plans the steps once, when the query starts. What differs between micro-batches (:class:`Job`) comes to the tasks
-as a local property of Spark.
+A micro-batch of one partition is not shuffled: its one task does all steps, and takes all buckets. A second stage would
+cost more than the work on a few thousand rows.
+
+What differs between micro-batches (:class:`Job`) comes to the tasks as a local property of Spark.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -64,17 +67,21 @@ class _Steps:
         self._silver = silver
 
     def decode(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # The source puts the same number of parts into every range; a partition has only a few ranges.
-        held = list(ranges)
-        parts = next((int(batch["parts"][0].as_py()) for batch in held if batch.num_rows), 1)
+        held = list(ranges)  # a partition has only a few
         job, partition, attempt = _task()
-        return tasks.decode(
-            job, partition, messages_in(self._options, held), self._report, parts=parts, attempt=attempt
-        )
+        messages, parts = messages_in(self._options, held), _parts(held) or 1
+        return tasks.decode(job, partition, messages, self._report, parts=parts, attempt=attempt)
+
+    def read_alone(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Do the steps up to :meth:`deduplicate` for all buckets, but nothing if there are other partitions."""
+        held = list(ranges)
+        if not _parts(held):
+            yield from self.deduplicate(self.decode(iter(held)))
 
     def deduplicate(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        job, task, attempt = _task()
-        return tasks.deduplicate(job, task, rows, self._report, attempt=attempt)
+        job, bucket, attempt = _task()
+        buckets = range(job.buckets) if job.in_one_task else [bucket]
+        return tasks.deduplicate(job, buckets, rows, self._report, attempt=attempt)
 
     def write(self, tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         job, number, attempt = _task()
@@ -109,40 +116,45 @@ class MicroBatches:
         self._transform = transform
         self._reports = self._context.accumulator({}, _Reports())
         self._steps = self.STEPS(options, self._reports, silver or SILVER_SCHEMA)
-        self._newest = (-1, "")
+        self._was_small = True
 
-    def plan(self, ranges: DataFrame, buckets: int) -> DataFrame:
-        """Return the steps as one streaming DataFrame, whose micro-batches :meth:`run` takes.
-
-        :param ranges: the source: RANGE_COLUMNS.
-        """
-        step = self._steps
-        decoded = ranges.mapInArrow(step.decode, SHUFFLE_COLUMNS)
-        # Partition by the task's number, not by its hash: each task runs, even if it gets no rows.
-        by_bucket = decoded.repartitionById(buckets, "task")
-        if self._transform is None:
-            return by_bucket.mapInArrow(lambda rows: step.write(step.deduplicate(rows)), _NOTHING)
-        return by_bucket.mapInArrow(lambda rows: _batches(step.deduplicate(rows)), SILVER_COLUMNS)
-
-    def run(self, planned: DataFrame, job: Job) -> dict[str, dict[str, Any]]:
+    def run(self, ranges: DataFrame, job: Job) -> dict[str, dict[str, Any]]:
         """Run the tasks of a micro-batch; return the report of each by its name.
 
-        :param planned: the micro-batch of :meth:`plan`, as Spark passes it to foreachBatch.
+        :param ranges: the source's rows of the micro-batch, as Spark passes them to foreachBatch.
         :raises StoreAway: the object store of the tables did not answer a task.
         """
+        # Only the tasks know how many they are; to ask Spark takes a tenth of a small micro-batch. If they are several
+        # although the micro-batch before had one, they do nothing, and run once more with a shuffle.
+        for in_one_task in (True, False) if self._was_small else (False,):
+            self._run(self._steps_of(ranges, job.buckets, in_one_task), replace(job, in_one_task=in_one_task))
+            if "partition 0" in self._reports.value:
+                break
+        self._was_small = "partition 1" not in self._reports.value
+        return self._reports.value
+
+    def _steps_of(self, ranges: DataFrame, buckets: int, in_one_task: bool) -> DataFrame:
+        step = self._steps
+        if in_one_task:
+            rows, new = ranges, step.read_alone
+        else:
+            # Partition by the bucket's number, not by its hash: each task runs, even if it gets no rows.
+            rows = ranges.mapInArrow(step.decode, SHUFFLE_COLUMNS).repartitionById(buckets, "bucket")
+            new = step.deduplicate
+        if self._transform is None:
+            return rows.mapInArrow(lambda some: step.write(new(some)), _NOTHING)
+        readings = rows.mapInArrow(lambda some: _batches(new(some)), SILVER_COLUMNS)
+        return self._transform(readings).mapInArrow(lambda some: step.write(map(_table, some)), _NOTHING)
+
+    def _run(self, written: DataFrame, job: Job) -> None:
         from py4j.protocol import Py4JJavaError
 
-        if self._newest != (job.batch_id, job.query_id):
-            # If a micro-batch is repeated, Spark does not repeat its tasks whose output it still has.
-            self._reports.value, self._newest = {}, (job.batch_id, job.query_id)
+        self._reports.value = {}
         self._context.setLocalProperty(_JOB, base64.b64encode(pickle.dumps(job)).decode())
-        step, written = self._steps, planned
-        if self._transform is not None:
-            written = self._transform(planned).mapInArrow(lambda rows: step.write(map(_table, rows)), _NOTHING)
         for attempt in range(_ATTEMPTS):
             try:
                 written.collect()
-                break
+                return
             except Py4JJavaError as error:
                 # An executor died and its shuffle output was lost. Spark recomputes the output and compares checksums.
                 # They differ, because Arrow's padding does, so Spark fails the job. The job can be repeated.
@@ -151,7 +163,6 @@ class MicroBatches:
                     raise StoreAway(own_error(text)) from error
                 if _INDETERMINATE not in text or attempt == _ATTEMPTS - 1:
                     raise
-        return self._reports.value
 
 
 class _Reports(AccumulatorParam[dict[str, Any]]):
@@ -170,6 +181,11 @@ def _task() -> tuple[Job, int, int]:
     assert context is not None
     job = pickle.loads(base64.b64decode(context.getLocalProperty(_JOB) or ""))  # written by this program's driver
     return job, context.partitionId(), context.taskAttemptId()
+
+
+def _parts(ranges: list[pa.RecordBatch]) -> int:
+    """Return the source's number of parts, which is the same in every range."""
+    return next((int(batch["parts"][0].as_py()) for batch in ranges if batch.num_rows), 0)
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:

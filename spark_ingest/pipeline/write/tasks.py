@@ -3,10 +3,10 @@
 :func:`decode` runs once per partition of the source. It writes bronze and what is no reading, and yields the readings
 in SHUFFLE_SCHEMA: rows of one Arrow table each, for the bucket of their device.
 
-:func:`deduplicate` runs once per bucket, or in a small micro-batch once for all. It takes the set of readings that the
-bucket had seen after N-1, writes the set after N, and yields the new readings as rows of silver. The sets are stored
-with the checkpoint, which every node sees. Sparkplug's messages are decoded here, since those of a node must be read in
-their order.
+:func:`deduplicate` runs once per bucket, or in a micro-batch of one partition once for all. It takes the set of
+readings that the bucket had seen after N-1, writes the set after N, and yields the new readings as rows of silver. The
+sets are stored with the checkpoint, which every node sees. Sparkplug's messages are decoded here, since those of a node
+must be read in their order.
 
 :func:`write` writes rows of silver.
 
@@ -39,7 +39,6 @@ from .job import Job, Report, forget_tables, table_of, writer_of, writing
 
 SHUFFLE_SCHEMA = pa.schema(
     [
-        ("task", pa.int32()),
         ("bucket", pa.int32()),
         ("part", pa.int32()),
         ("source", pa.int32()),
@@ -48,10 +47,9 @@ SHUFFLE_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-SHUFFLE_COLUMNS = "task int, bucket int, part int, source int, number int, kind string, data binary"
+SHUFFLE_COLUMNS = "bucket int, part int, source int, number int, kind string, data binary"
 """A row between the tasks, in `data` an Arrow table of one `kind`.
 
-task: the one that takes the row: that of the bucket, or in a small micro-batch the first.
 part: of the bucket; devices are divided into parts, which are deduplicated one after the other.
 source, number: the partition and the piece of it; they give the order in which the messages were received.
 """
@@ -59,8 +57,6 @@ source, number: the partition and the piece of it; they give the order in which 
 _NUMBERED, _UNNUMBERED, _ORDERED = "readings", "unnumbered", "messages in order"
 _MESSAGES = pa.schema([BRONZE_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
 _KINDS = {_NUMBERED: READING_SCHEMA, _UNNUMBERED: READING_SCHEMA, _ORDERED: _MESSAGES}
-# A row of this kind tells a task that the first one takes all buckets.
-_IN_ONE_TASK = "in one task"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 # Messages are decoded in pieces of about this many bytes of Arrow.
@@ -95,8 +91,7 @@ def decode(
     """Write the messages of one partition, except readings; yield the readings in SHUFFLE_SCHEMA.
 
     :param batches: the messages, with MESSAGE_COLUMNS and possibly others.
-    :param parts: parts of a bucket; 0 for a micro-batch of one partition that is so small that one task takes all
-        buckets, and writes one file of silver.
+    :param parts: parts of a bucket.
     :param attempt: Spark's number of the task, for the names of files.
     :raises UsageError: this node does not see the tables.
     :raises TablesWriteFailed: a file cannot be written.
@@ -104,8 +99,6 @@ def decode(
     counts = {"messages": 0, "ignored": 0, **{f"sent {kind}": 0 for kind in _KINDS}}
     with writing(job):
         writers = {name: writer_of(job, name, attempt) for name in ("bronze", "quarantine", "status", "logs")}
-    if not parts:
-        yield _shuffled([(task, -1, 0, partition, -1, _IN_ONE_TASK, b"") for task in range(job.buckets)])
     for number, messages in enumerate(_pieces(batches)):
         with writing(job):
             counts["messages"] += messages.num_rows
@@ -122,17 +115,15 @@ def decode(
             for name, some in rows.items():
                 if some.num_rows:
                     writers[name].add(table_of(job, name).without_known(some))
-        sent: list[tuple[int, int, int, int, int, str, bytes]] = []
+        sent: list[tuple[int, int, int, int, str, bytes]] = []
         for kind, some, devices in (
             (_NUMBERED, found.readings, found.readings["device_id"]),
             (_UNNUMBERED, found.unnumbered, _owners(found.unnumbered, found.readings)),
             (_ORDERED, ordered, pa.chunked_array([pa.array(nodes, pa.string())])),
         ):
             counts[f"sent {kind}"] += some.num_rows
-            for place, table in _by_place(some, devices, job.buckets, parts or 1):
-                bucket, of_bucket = divmod(place, parts or 1)
-                task = bucket if parts else 0
-                sent.append((task, bucket, of_bucket, partition, number, kind, _packed(table)))
+            for place, table in _by_place(some, devices, job.buckets, parts):
+                sent.append((*divmod(place, parts), partition, number, kind, _packed(table)))
         if sent:
             yield _shuffled(sent)
     with writing(job):
@@ -141,17 +132,24 @@ def decode(
 
 
 def deduplicate(
-    job: Job, task: int, batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0
+    job: Job, buckets: Iterable[int], batches: Iterable[pa.RecordBatch], report: Report, *, attempt: int = 0
 ) -> Iterator[pa.Table]:
-    """Find the new readings of the buckets that a task takes; yield them as rows of silver, and write duplicates.
+    """Find the new readings of some buckets; yield them as rows of silver, and write duplicates.
 
-    :param batches: rows of SHUFFLE_SCHEMA, in any order. They are held, as compressed as they come.
+    :param batches: all rows of these buckets, in SHUFFLE_SCHEMA and in any order. They are held, as compressed as they
+        come.
     :param attempt: as for :func:`decode`.
     :raises UsageError: this node does not see the tables.
     :raises TablesWriteFailed: a file cannot be written.
     """
-    for bucket, rows in _taken(job, task, batches).items():
-        yield from _deduplicate(job, bucket, rows, report, attempt)
+    held: dict[int, list[_Row]] = {bucket: [] for bucket in buckets}
+    for batch in batches:
+        places = batch.select(["bucket", *_Row._fields[:-1]]).to_pylist()
+        for place, data in zip(places, batch["data"], strict=True):
+            held[place.pop("bucket")].append(_Row(**place, data=data.as_buffer()))
+    for bucket, rows in held.items():
+        # The order in which the messages were received.
+        yield from _deduplicate(job, bucket, sorted(rows, key=lambda row: row[:3]), report, attempt)
 
 
 def _deduplicate(job: Job, bucket: int, rows: "Sequence[_Row]", report: Report, attempt: int) -> Iterator[pa.Table]:
@@ -255,23 +253,6 @@ def _shuffled(rows: Sequence[tuple]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SHUFFLE_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SHUFFLE_SCHEMA)
-
-
-def _taken(job: Job, task: int, batches: Iterable[pa.RecordBatch]) -> dict[int, list[_Row]]:
-    """Return the rows of each bucket that a task takes: of its own, or of all or none; in the order of messages."""
-    buckets: dict[int, list[_Row]] = {task: []}
-    takes_none = False
-    # All of `batches` must be read: Spark ends a worker whose task has left something, and forks another.
-    for batch in batches:
-        places = batch.select(["bucket", *_Row._fields[:-1]]).to_pylist()
-        for place, data in zip(places, batch["data"], strict=True):
-            bucket, row = place.pop("bucket"), _Row(**place, data=data.as_buffer())
-            if row.kind == _IN_ONE_TASK:
-                takes_none = task > 0
-                buckets = {bucket: [] for bucket in range(job.buckets)} | buckets
-            else:
-                buckets.setdefault(bucket, []).append(row)
-    return {} if takes_none else {bucket: sorted(rows, key=lambda row: row[:3]) for bucket, rows in buckets.items()}
 
 
 def _parts_of(rows: Sequence[_Row]) -> Iterator[dict[str, pa.Table]]:
