@@ -53,6 +53,10 @@ _SPARK_TYPES = {
 }
 SILVER_COLUMNS = ", ".join(f"{field.name} {_SPARK_TYPES[field.type]}" for field in SILVER_SCHEMA)
 _NOTHING = "nothing int"
+# Spark reads the bytecode of the functions in an RDD before each job; this makes it leave out those of its own steps.
+_WITHOUT_CLOSURES = {"spark.sql.execution.usePartitionEvaluator": "true"}
+# Between the steps there are a few rows for each task: to compile code for them takes longer than to interpret it.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _JOB = "umqtt.job"
 _INDETERMINATE = "A shuffle map stage with indeterminate output was failed and retried"
 _ATTEMPTS = 4
@@ -114,6 +118,8 @@ class MicroBatches:
     ) -> None:
         self._context = session.sparkContext
         self._transform = transform
+        # A transform gets every reading as a row.
+        self._settings = _WITHOUT_CLOSURES if transform else _WITHOUT_CLOSURES | _INTERPRETED
         self._reports = self._context.accumulator({}, _Reports())
         self._steps = self.STEPS(options, self._reports, silver or SILVER_SCHEMA)
         self._was_small = True
@@ -124,6 +130,9 @@ class MicroBatches:
         :param ranges: the source's rows of the micro-batch, as Spark passes them to foreachBatch.
         :raises StoreAway: the object store of the tables did not answer a task.
         """
+        # The query has a session of its own, which is known only here. Other queries keep their settings.
+        for name, value in self._settings.items():
+            ranges.sparkSession.conf.set(name, value)
         # Only the tasks know how many they are; to ask Spark takes a tenth of a small micro-batch. If they are several
         # although the micro-batch before had one, they do nothing, and run once more with a shuffle.
         for in_one_task in (True, False) if self._was_small else (False,):
