@@ -1,19 +1,4 @@
-"""Destinations of alerts, and silences: ``[[send]]`` and ``[[silence]]`` in alerts.toml. ::
-
-    wait = "30s"                        # alerts of one rule and site within this time are one message
-
-    [[send]]
-    name = "on call"
-    url = "$ON_CALL_URL"                # URL of apprise: mailtos://, json://, mqtts:// …; $NAME: environment variable
-    rules = ["offline"]                 # only these rules; groups and sites work the same way
-    recovery = false                    # send no message when an alert ends
-    format = "json"                     # for programs; default: text
-
-    [[silence]]
-    from = 2026-05-01T08:00:00Z
-    until = 2026-05-01T18:00:00Z
-    sites = ["north"]                   # rules, groups and devices work the same way; without any of them: everything
-"""
+"""Destinations of alerts, and silences: ``[[send]]`` and ``[[silence]]`` in alerts.toml (docs/alerts.md)."""
 
 import io
 import logging

@@ -1,8 +1,4 @@
-"""Reads ``groups.csv``: the group and the site of each device. ::
-
-    device,group,site
-    pump-7,pumps,north
-"""
+"""Reads ``groups.csv``: the group and the site of each device (docs/alerts.md)."""
 
 import csv
 from collections.abc import Mapping

@@ -1,14 +1,4 @@
-"""The rules of alerts: which condition is looked for in which devices. ::
-
-    groups = "groups.csv"          # device,group,site; see groups.py
-
-    [[rule]]
-    name = "too warm"
-    kind = "threshold"
-    metric = "temp_c"
-    above = 60
-    after = "10m"
-    groups = ["pumps"]             # only these groups' devices; sites work the same way
+"""The rules of alerts: which condition is looked for in which devices; docs/alerts.md shows them.
 
 A rule with the name of one of DEFAULTS replaces it; ``off = true`` removes it.
 """

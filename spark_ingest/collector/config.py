@@ -1,15 +1,4 @@
-"""Settings of collectors: one is configured on the command line, several in a TOML file. ::
-
-    spool = "/var/lib/umqtt/spool"        # for all collectors; the keys below may be here too, as defaults for all
-    max_spool_bytes = "20G"
-
-    [[collector]]
-    name = "north"                        # its folder in the spool, and its session: umqtt-collector-north
-    broker = "mqtts://north.example"
-    topics = ["fleet/+/telemetry", "fleet/+/status", "fleet/+/log"]
-    username = "collector"
-    password_file = "north.password"
-    ca = "ca.pem"
+"""Settings of collectors: one is configured on the command line, several in a TOML file, which docs/collector.md shows.
 
 Paths are relative to the file and may contain environment variables ($CREDENTIALS_DIRECTORY).
 """

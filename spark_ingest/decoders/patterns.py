@@ -1,17 +1,4 @@
-"""Topic patterns of rules: topic filters in which levels have a meaning.
-
-============================  =====================================================================================
-level                         meaning
-============================  =====================================================================================
-``{device}``                  part of the device's id; several of them are joined with /
-``{metric}``, ``+``, ``#``    part of the metric's name, as it tells series apart; several are joined with /
-``{any}``                     part of neither: topics that differ here alone write the same metrics
-``$+``                        a level that begins with $, like ``+``
-============================  =====================================================================================
-
-``{device...}``, ``{metric...}`` and ``{any...}`` stand for one level or more; # stands for any number of levels, at the
-end. A pattern has at most one of these.
-"""
+"""Topic patterns of rules: topic filters in which levels have a meaning, which docs/decoders.md lists."""
 
 import re
 from collections.abc import Sequence

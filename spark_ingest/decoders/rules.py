@@ -1,11 +1,4 @@
-"""``ingest.toml``: which decoder reads which topic. ::
-
-    include = ["zigbee2mqtt", "shelly"]       # ready-made rules, which come after those of the file
-
-    [[decoder]]                               # the first whose topic matches reads the message
-    topic = "press/{device}/+"                # + and # as in a topic filter; {device}: the level with the device id
-    format = "json"                           # a format, or your own decoder in Python: "a.py"
-    metrics = { temp_c = "temperature" }      # metric = field; without this key every number is a metric
+"""``ingest.toml``: which decoder reads which topic; docs/decoders.md explains it.
 
 A topic that no rule matches is read as without ``ingest.toml``. Paths are relative to that file. Ready-made rules are
 the files in :mod:`systems`.
