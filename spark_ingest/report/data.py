@@ -338,25 +338,31 @@ def _metrics(tables: Tables, line: Timeline, devices: list[str], source: str) ->
 
     If there is not enough room for all lines, the first devices get theirs.
     """
-    values = f'SELECT device_id, metric, {line.of("epoch_us(window_start)")} AS step, n, "sum" AS total FROM windows'
+    values = f"""SELECT device_id, metric, {line.of("epoch_us(window_start)")} AS step, n, "sum" AS total
+        FROM windows WHERE window_start >= make_timestamptz({line.start * US})"""
     if source == "silver":
         values = f"""SELECT device_id, metric.key AS metric, {line.of("event_us")} AS step, 1 AS n,
                 metric.value AS total
             FROM (SELECT device_id, event_us, unnest(map_entries(metrics)) AS metric FROM arrivals)"""
-    tables.rows(
+    found = tables.rows(
         source,
-        f"""CREATE TEMP TABLE means AS SELECT metric, device_id, step, sum(total) / sum(n) AS mean, count(*) AS windows
-        FROM ({values}) WHERE {line.inside} AND n > 0 AND isfinite(total) GROUP BY ALL""",
+        f"""SELECT metric FROM ({values}) WHERE {line.inside} AND n > 0 AND isfinite(total)
+        GROUP BY metric ORDER BY count(*) DESC, metric""",
     )
-    found = tables.rows(source, "SELECT metric FROM means GROUP BY metric ORDER BY sum(windows) DESC, metric")
     known = [name for (name,) in found]
     names = ([name for name in _KNOWN if name in known] + [name for name in known if name not in _KNOWN])[
         :_MOST_METRICS
     ]
+    chosen = ", ".join(map(_quoted, names)) or "NULL"
+    tables.rows(
+        source,
+        f"""CREATE TEMP TABLE means AS SELECT metric, device_id, step, sum(total) / sum(n) AS mean
+        FROM ({values}) WHERE {line.inside} AND n > 0 AND isfinite(total) AND metric IN ({chosen}) GROUP BY ALL""",
+    )
     room = TEXT_BUDGET // (3 * line.count * max(1, len(names)))
     charts = []
     for name in names:
-        mine = "WHERE isfinite(mean) AND metric = '" + name.replace("'", "''") + "'"
+        mine = f"WHERE isfinite(mean) AND metric = {_quoted(name)}"
         bands = tables.rows(
             source, f"SELECT step, quantile_cont(mean, [0.1, 0.5, 0.9]), count(*) FROM means {mine} GROUP BY step"
         )
@@ -371,6 +377,10 @@ def _metrics(tables: Tables, line: Timeline, devices: list[str], source: str) ->
             | {"metric": name, "band": {"low": low, "high": high}, "devices": len(lines), "lines": drawn}
         )
     return charts
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def encoded(values: Sequence[tuple[int, float]], count: int) -> list[Any]:
