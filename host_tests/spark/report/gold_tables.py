@@ -4,10 +4,10 @@
 """
 
 import base64
+import json
 import random
 import struct
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +15,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from spark_ingest.gold import Gold
+from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.source.rows import ARROW_SCHEMA
 from spark_ingest.tables.schemas import SCHEMAS, TIMESTAMP
 
 US = 1_000_000
@@ -75,62 +78,53 @@ OUTAGE_S = range(50, 55)
 def outage(folder: Path, devices: int = 12, seconds: int = 100) -> list[dict]:
     """Write tables of a fleet that reads four times a second and is cut off for five seconds.
 
-    The backlog arrives within three seconds. Two devices said goodbye, one is lost, one has no status. Returns the rows
-    of silver, with times in Unix microseconds.
+    The backlog arrives within three seconds. Two devices said goodbye, one is lost, one has no status. Returns the
+    readings, with times in Unix microseconds.
     """
-    start, rows = END_US - seconds * US, []
+    start, rows, sent = END_US - seconds * US, [], []
+    names = [f"pump-{device + 1:02d}" for device in range(devices)]
     for seq in range(seconds * 4):
-        for device in range(devices):
+        for device, name in enumerate(names):
             taken = start + seq * US // 4 + device * 1000
             cut = (taken - start) // US in OUTAGE_S
             received = start + 55 * US + (taken - start - 50 * US) * 3 // 5 if cut else taken + 20_000 + 900 * device
             metrics = {"temp_c": 20.0 + device + seq / 100, "outbox": 0.0}
-            rows.append(
-                {"device_id": f"pump-{device + 1:02d}", "seq": seq, "taken": taken, "received": received, "m": metrics}
-            )
-    write_silver(folder, rows)
+            record = {"v": 1, "id": name, "boot": "1-x", "seq": seq, "ts": taken // 1000, "m": metrics}
+            rows.append({"device_id": name, "taken": taken, "received": received})
+            sent.append((f"fleet/{name}/telemetry", record, received))
+    said = dict(zip(names, [(False, "stopped"), (False, "sleeping"), (False, "gone"), None], strict=False))
+    for name in names:
+        online = said.get(name, (True, "boot"))
+        status = {"online": online[0], "reason": online[1], "boot": "1-x"} if online else None
+        sent += [(f"fleet/{name}/status", status, END_US - US)] if status else []
+    ingest(folder, sorted(sent, key=lambda one: one[2]))
     return rows
 
 
-def write_silver(folder: Path, rows: list[dict]) -> None:
-    """Write silver, and the gold tables that the report needs with it."""
-    silver = [
+def ingest(folder: Path, sent: list[tuple[str, dict, int]], now_us: int | None = None) -> None:
+    """Write the tables of messages (topic, content, received in Unix microseconds), by the pipeline's own writers."""
+    messages = [
         {
-            **{name: row[name] for name in ("device_id", "seq")},
-            "boot": "1-x",
-            "event_ts": row["taken"],
-            "received_ts": row["received"],
-            "clock_ok": True,
-            "received_date": row["received"] // DAY,
-            "metrics": list(row["m"].items()),
+            "topic": topic,
+            "payload": json.dumps(content).encode(),
+            "received_ts": received,
+            "qos": 1,
+            "retain": False,
+            "dup": False,
+            "collector": "north",
+            "spool": "0" * 32,
+            "segment": 1,
+            "position": 200 * place,
         }
-        for row in rows
+        for place, (topic, content, received) in enumerate(sent)
     ]
-    schema = SCHEMAS["silver"]
-    # Two commits, so that there is more than one file.
-    for some in (silver[::2], silver[1::2]):
-        write_deltalake(
-            str(folder / "silver"), pa.Table.from_pylist(some, schema), mode="append", partition_by=["received_date"]
-        )
-    names = sorted({row["device_id"] for row in rows})
-    seen = {name: max(row["received"] for row in rows if row["device_id"] == name) for name in names}
-    said = [(True, "boot")] * len(names)
-    said[:4] = [(False, "stopped"), (False, "sleeping"), (False, "connection lost"), (None, None)]
-    count = len(rows) // len(names)
-    devices = [
-        {
-            "device_id": name,
-            "health": "ok",
-            "last_seen": seen[name],
-            "online": online,
-            "status_reason": reason,
-            "readings": count,
-        }
-        for name, (online, reason) in zip(names, said, strict=False)
-    ]
-    minutes = Counter(row["received"] // MINUTE * MINUTE for row in rows)
-    write_rows(folder, "devices", devices)
-    write_rows(folder, "traffic", ({"minute": at, "readings": n, "devices": len(names)} for at, n in minutes.items()))
+    table = pa.Table.from_pylist(messages, ARROW_SCHEMA).select(MESSAGE_COLUMNS)
+    writer = BatchWriter(folder, folder / ".state", report=print)
+    half = len(messages) // 2
+    # Two micro-batches, so that there is more than one file.
+    writer.write(table.slice(0, half), 0, "story")
+    writer.write(table.slice(half), 1, "story")
+    Gold(folder).update(now_us)
 
 
 def decoded(written: list, count: int) -> list[float | None]:

@@ -3,18 +3,12 @@
 The watchdog restarts ``pump-7`` at 08:00, ``pump-8`` was cut off from 07:00 to 09:00 and sent everything later,
 ``well-1`` lost readings 100 to 119, ``gate-3`` is silent since 08:30. They send a reading a minute, 06:00 to 12:00.
 
-Silver and the tables beside it are made by the pipeline's own batch writer, gold by its own engine.
+The tables are made by the pipeline's own writers.
 """
 
-import json
 from pathlib import Path
 
-import pyarrow as pa
-from gold_tables import HOUR, MINUTE, US
-
-from spark_ingest.gold import Gold
-from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter
-from spark_ingest.source.rows import ARROW_SCHEMA
+from gold_tables import HOUR, MINUTE, US, ingest
 
 START = 1_794_981_600 * US
 """2026-11-18 06:00 UTC."""
@@ -23,8 +17,15 @@ END = START + 6 * HOUR
 
 def story(folder: Path) -> Path:
     """Write the tables below `folder`/tables; return their folder."""
-    _silver(folder, _readings())
-    Gold(folder / "tables").update(END)
+    sent = []
+    for one in _readings():
+        record = {"v": 1, "id": one["device_id"], "boot": one["boot"], "seq": one["seq"]}
+        record |= {"ts": one["at"] // 1000, "up": one["up"], "m": one["m"]}
+        if one["seq"] == 0:
+            born = {"online": True, "boot": one["boot"], "cause": "watchdog" if one["boot"][0] == "5" else "power on"}
+            sent.append((f"fleet/{one['device_id']}/status", born, one["received"]))
+        sent.append((f"fleet/{one['device_id']}/telemetry", record, one["received"]))
+    ingest(folder / "tables", sent, END)
     return folder / "tables"
 
 
@@ -55,36 +56,3 @@ def _readings() -> list[dict]:
                 }
             )
     return sorted(found, key=lambda one: (one["received"], one["device_id"], one["seq"]))
-
-
-def _silver(folder: Path, readings: list[dict]) -> None:
-    sent = []
-    for one in readings:
-        payload = {"v": 1, "id": one["device_id"], "boot": one["boot"], "seq": one["seq"]}
-        payload |= {"ts": one["at"] // 1000, "up": one["up"], "m": one["m"]}
-        if one["seq"] == 0:
-            cause = "watchdog" if one["boot"][0] == "5" else "power on"
-            sent.append((f"{one['device_id']}/status", {"online": True, "boot": one["boot"], "cause": cause}, one))
-        sent.append((f"{one['device_id']}/telemetry", payload, one))
-    messages = []
-    for place, (topic, payload, one) in enumerate(sent):
-        messages.append(
-            {
-                "topic": f"fleet/{topic}",
-                "payload": json.dumps(payload).encode(),
-                "received_ts": one["received"],
-                "qos": 1,
-                "retain": False,
-                "dup": False,
-                "collector": "north",
-                "spool": "0" * 32,
-                "segment": 1,
-                "position": 200 * place,
-            }
-        )
-    table = pa.Table.from_pylist(messages, ARROW_SCHEMA).select(MESSAGE_COLUMNS)
-    writer = BatchWriter(folder / "tables", folder / "state", report=print)
-    half = len(messages) // 2
-    # Two micro-batches, so that there is more than one file.
-    writer.write(table.slice(0, half), 0, "story")
-    writer.write(table.slice(half), 1, "story")
