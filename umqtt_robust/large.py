@@ -135,9 +135,8 @@ class LargeMessages:
         if self._properties_left or head & QOS and not self._packet_id:
             raise ProtocolError("malformed PUBLISH")
         if self._whole and session.mqtt5:
-            session.mqtt5.handle_publish(self._properties, 0, 0, 0, len(self._properties))
-            if "topic_alias" in session.properties:
-                self._topic = session.part("topic_alias").resolve(bytes(self._topic), session.properties)
+            properties = self._properties
+            self._topic = session.mqtt5.read_properties(bytes(self._topic), properties, 0, len(properties))[0]
         self._offset = 0
         self._size = self._left
         try:

@@ -9,13 +9,21 @@ may occur more than once is a list; a user property is a pair.
 
 In the outbox, and where messages wait, the properties of a message follow its topic name and a NUL, which no topic name
 may contain [MQTT-1.5.4-2].
+
+    mqtt5 = client.part("mqtt5")
+    mqtt5.most_aliases = 16
+    mqtt5.set_options("fleet/#", no_local=True, identifier=7)
+
+A topic alias (3.3.2.3.4) is two bytes on the wire in place of a topic name that both ends know. It is valid on one link
+only; a message that is sent again carries its topic name in full. Options of subscriptions: 3.8.2.1.2, 3.8.3.1.
 """
 
 from ._platform import NEVER, const, load
-from .base_errors import ProtocolError
+from .base_errors import LinkLost, ProtocolError
 from .errors import Downgraded, InvalidArgument, Refused
 from .packets import (
     CONNACK,
+    DISCONNECT,
     DUP,
     PUBACK,
     PUBCOMP,
@@ -28,6 +36,7 @@ from .packets import (
     SUBACK,
     UNSUBACK,
     decode_length,
+    string,
 )
 from .states import AWAIT_PUBCOMP, LINK_5, STATE, UP
 
@@ -90,6 +99,13 @@ _UNSUPPORTED_VERSION = const(0x84)
 # Refusals of CONNECT that may be over soon: unavailable, busy, quota exceeded, another server, too many connections.
 _PASSING = const(b"\x88\x89\x97\x9c\x9d\x9f")
 _QUOTA_EXCEEDED = const(0x97)
+
+_SHORTEST = const(4)  # bytes of a topic name, so that no packet with an alias is longer than one without
+_DEFINITION = const(16)  # bytes that a packet has at most beside topic name, properties and payload
+_PROTOCOL_ERROR = const(0x82)
+_TOPIC_ALIAS_INVALID = const(0x94)
+_HIGHEST_IDENTIFIER = const(268435455)
+_IDENTIFIERS_AVAILABLE = const(0x29)
 
 _MOST_INBOUND = const(64)  # messages that the broker may send unacknowledged; qos2.py keeps as many
 
@@ -193,19 +209,33 @@ def _decode_field(buf, i):
 
 
 class Mqtt5:
-    """The codec of one session, and what its link has agreed on."""
+    """The codec of one session, and what its link has agreed on.
+
+    most_aliases: how many topic names to the broker have an alias, at most; those that were used last, and no more than
+    the broker allows. max_alias_bytes: limit for all topic names from the broker together that have one; the broker may
+    use as many as connect_properties={"topic_alias_maximum": ...} says. If they need more bytes, the link ends, and the
+    broker may use no aliases on later links.
+    """
+
+    most_aliases = 0
+    max_alias_bytes = 2048
 
     def __init__(self, session):
         self._session = session
+        self._options = {}  # topic filter: options beside QoS, identifier or 0
         self._configured = session.window, session.keep_alive_ms, session.ping_after
         self._old = []  # names of brokers that know nothing newer than MQTT 3.1.1
         session.properties = session.connack_properties = {}
         if session.protocol not in (5, "auto"):
             raise InvalidArgument("protocol is 4, 5 or auto; properties need 5")
         self.connect_properties()
+        self.forget(False)
 
     def forget(self, session):
-        """Does nothing: open() resets the state for the next link."""
+        """Drops all aliases: they were valid on the last link only. open() resets the rest for the next one."""
+        self._sent = {}  # topic name: alias
+        self._recent = []  # the same topic names, in the order of their last use
+        self._received = {}  # alias: topic name
 
     def pump(self):
         """Sends queued messages at QoS 0 to a broker that takes no others. Returns False if there is no room."""
@@ -250,8 +280,6 @@ class Mqtt5:
             properties.setdefault("session_expiry_interval", 0xFFFFFFFF)  # for ever, as in MQTT 3.1.1
         # As many messages as can be kept until they are handed over, in RAM or in the store.
         properties.setdefault("receive_maximum", min(_MOST_INBOUND, session.outbox.store.slots))
-        if "topic_alias_maximum" in properties:
-            session.part("topic_alias")
         return encode(properties, _CONNECT), encode((session.will or (None,))[-1], _WILL)
 
     def publish(self, topic, payload, qos, expires_in, properties):
@@ -267,8 +295,42 @@ class Mqtt5:
             raise InvalidArgument("larger than the broker takes")
         return topic
 
-    def load(self, head, topic, packet_id):
-        """Returns (first byte, topic name, properties) of a PUBLISH, as they are sent on this link."""
+    def put(self, head, payload, topic, packet_id):
+        """Encodes a message into the send buffer, with an alias if it has one. Returns False if there is no room."""
+        out = self._session.out
+        head, topic, block = self._load(head, topic, packet_id)
+        if not head & QOS:
+            packet_id = 0
+        alias = self._choose_alias(head, topic, block, payload)
+        if not alias:
+            return out.put(head, payload, topic, packet_id, block)
+        is_known = topic in self._sent
+        block = with_length(bytes((0x23, alias >> 8, alias & 255)) + _without_length(block))
+        if not out.put(head, payload, b"" if is_known else topic, packet_id, block):
+            return False  # only a packet that was put defines an alias
+        if is_known:
+            self._recent.remove(topic)
+        elif alias <= len(self._sent):
+            del self._sent[self._recent.pop(0)]
+        self._sent[topic] = alias
+        self._recent.append(topic)
+        return True
+
+    def _choose_alias(self, head, topic, block, payload):
+        # Returns the alias that a message uses or defines; 0: none.
+        granted = self._session.connack_properties
+        most = min(self.most_aliases, granted.get("topic_alias_maximum", 0))
+        if not most or head & DUP or len(topic) < _SHORTEST:
+            return 0
+        if topic in self._sent:
+            return self._sent[topic]
+        size = _DEFINITION + len(topic) + len(block) + len(payload)
+        if size > granted.get("maximum_packet_size", size):
+            return 0
+        return self._sent[self._recent[0]] if len(self._sent) >= most else len(self._sent) + 1
+
+    def _load(self, head, topic, packet_id):
+        # Returns (first byte, topic name, properties) of a PUBLISH, as they are sent on this link without an alias.
         session = self._session
         topic, _, block = topic.partition(b"\0")
         limits = session.parts.get("limits")
@@ -284,30 +346,94 @@ class Mqtt5:
 
     def is_too_large(self, head, topic, packet_id, payload):
         """Returns True if a PUBLISH is larger than the broker of this link accepts."""
-        head, topic, block = self.load(head, topic, packet_id)
+        head, topic, block = self._load(head, topic, packet_id)
         n = len(topic) + len(block) + len(payload) + (4 if head & QOS else 2)
         n += 2 if n < 128 else 3 if n < 16384 else 4 if n < 2097152 else 5
         return n > self._session.connack_properties.get("maximum_packet_size", n)
 
+    def set_options(self, topic_filter, no_local=False, retain_as_published=False, retain_handling=0, identifier=0):
+        """Sets the options of the subscription to a topic filter, from the next SUBSCRIBE on.
+
+        no_local: the broker does not send what this client publishes itself. retain_as_published: RETAIN stays as the
+        publisher set it. retain_handling: the broker sends retained messages 0: at each SUBSCRIBE, 1: only if the
+        subscription is new, 2: never. identifier: 1 to 268435455, 0 for none; in a handler,
+        client.properties["subscription_identifier"] lists the identifiers of the subscriptions that match the message.
+        Raises InvalidArgument.
+        """
+        topic_filter = load("topics").check_topic_filter(topic_filter)
+        if retain_handling not in (0, 1, 2) or not isinstance(identifier, int):
+            raise InvalidArgument("retain_handling is 0, 1 or 2, and identifier a number")
+        if not 0 <= identifier <= _HIGHEST_IDENTIFIER or no_local and topic_filter[:7] == b"$share/":
+            # [MQTT-3.8.3-4]
+            raise InvalidArgument("an identifier is at most 268435455, and a shared subscription not no_local")
+        bits = (4 if no_local else 0) | (8 if retain_as_published else 0) | retain_handling << 4
+        self._options[topic_filter] = bits, identifier
+
     def subscribe(self, body, topic_filter):
         """Returns `body`, of a SUBSCRIBE or UNSUBSCRIBE without its fixed header, with what MQTT 5 adds."""
-        return body[:2] + b"\0" + body[2:]
+        block = b"\0"
+        if len(body) > 4 + len(topic_filter):  # SUBSCRIBE
+            bits, identifier = self._options.get(topic_filter, (0, 0))
+            body = body[:-1] + bytes((body[-1] | bits,))
+            if identifier and self._session.connack_properties.get(_IDENTIFIERS_AVAILABLE) == 0:
+                self._session.report(Downgraded("the broker takes no subscription identifiers"))
+            elif identifier:
+                block = with_length(b"\x0b" + variable(identifier))
+        return body[:2] + block + body[2:]
 
     # Receiving
 
-    def handle_publish(self, buf, t, k, p, end):
+    def handle_publish(self, head, buf, t, k, p, end):
         """Reads the properties of a PUBLISH at buf[p]; buf[t:k] is its topic name. Raises ProtocolError.
 
-        Returns the index of its payload, and the bytes to keep after the topic name if the message has to wait; None if
-        it must not wait, because NUL is in the topic name.
+        Returns (index of its payload, bytes to keep after the topic name if the message has to wait). Or (what
+        Session._handle_publish() is to return, None): NUL in the topic name, or an alias in place of one.
+        """
+        session = self._session
+        topic, i = self.read_properties(bytes(buf[t:k]), buf, p, end)
+        if b"\0" in topic:
+            session.part("malformed").refuse(head, buf[p - 2] << 8 | buf[p - 1] if head & QOS else 0, topic)
+            return True, None
+        if k == t and topic:
+            packet = string(topic) + bytes(buf[k:end])
+            session._view = memoryview(packet)
+            try:
+                return session._handle_publish(head, packet, 0, len(packet)), None
+            finally:
+                session._view = memoryview(buf)
+        return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
+
+    def read_properties(self, topic, buf, p, end):
+        """Reads the properties of a PUBLISH at buf[p]. topic: as received, empty with an alias alone.
+
+        Returns (topic name, index of the payload). Raises ProtocolError.
         """
         session = self._session
         session.properties, i = decode(buf, p, end, _MESSAGE)
-        if "topic_alias" in session.properties and "topic_alias" not in session.parts:
-            raise ProtocolError("malformed")
-        if b"\0" in bytes(buf[t:k]):
-            return i, None
-        return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
+        alias = session.properties.get("topic_alias")
+        return topic if alias is None else self._resolve(topic, alias), i
+
+    def _resolve(self, topic, alias):
+        session = self._session
+        if session.broken:
+            raise session.broken
+        if not 0 < alias <= (session.connect_properties or {}).get("topic_alias_maximum", 0):
+            self._refuse(_TOPIC_ALIAS_INVALID)
+        known = self._received.get(alias, b"")
+        if not topic:
+            if not known:
+                self._refuse(_PROTOCOL_ERROR)
+            return known
+        if sum([len(name) for name in self._received.values()]) - len(known) + len(topic) <= self.max_alias_bytes:
+            self._received[alias] = topic
+        else:
+            session.connect_properties = dict(session.connect_properties, topic_alias_maximum=0)
+            session.broken = LinkLost("topic aliases need more than max_alias_bytes")
+        return topic
+
+    def _refuse(self, reason):
+        self._session.out.put(DISCONNECT, bytes((reason,)))
+        raise ProtocolError("topic alias")
 
     def hand_over(self, topic):
         """Sets the properties of a kept message that is handed over. Returns its topic name."""
@@ -405,9 +531,13 @@ class Mqtt5:
         session.part("policy").drop(packet_id, load("policy").REFUSED)
 
 
+def _without_length(block):
+    return block[decode_length(block, 0, len(block))[1] :]
+
+
 def _with_lifetime(block, seconds):
     # Returns the properties with this message expiry interval first, in place of an earlier one.
-    block = block[decode_length(block, 0, len(block))[1] :]
+    block = _without_length(block)
     if block[:1] == b"\2":
         block = block[5:]
     return with_length(b"\2" + min(seconds, 0xFFFFFFFF).to_bytes(4, "big") + block)

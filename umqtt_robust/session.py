@@ -401,14 +401,15 @@ class Session:
         try:
             if self.subscriptions.must_send:  # what the program asked for first is sent first
                 self.subscriptions.send()
-            properties = b""
+            encoder = out
+            sent_id = packet_id if head & QOS else 0
             if self.mqtt5:
-                head, topic, properties = self.mqtt5.load(head, topic, packet_id)
+                encoder = self.mqtt5
+                sent_id = packet_id  # its lifetime is sent along, whatever its QoS
             elif b"\0" in topic:
                 topic = topic.partition(b"\0")[0]  # the broker takes no properties
-            sent_id = packet_id if head & QOS else 0
-            if not out.put(head, payload, topic, sent_id, properties):
-                if not out.flush() or not out.put(head, payload, topic, sent_id, properties):
+            if not encoder.put(head, payload, topic, sent_id):
+                if not out.flush() or not encoder.put(head, payload, topic, sent_id):
                     return False
             if at_once:
                 out.flush()
@@ -528,10 +529,9 @@ class Session:
             return False
         view = self._view
         if self.mqtt5:
-            p, kept = self.mqtt5.handle_publish(buf, t, k, p, end)
-            if kept is None:  # it must not be kept
-                self.part("malformed").refuse(head, packet_id, bytes(view[t:k]))
-                return True
+            p, kept = self.mqtt5.handle_publish(head, buf, t, k, p, end)
+            if kept is None:  # it is handled there
+                return p
         if head & (DUP | QOS) == DUP:  # [MQTT-3.3.1-2]
             self.part("malformed").count_dup(bytes(view[t:k]))
         try:

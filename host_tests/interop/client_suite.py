@@ -440,7 +440,7 @@ def check_topic_aliases_both_ways_and_over_links(port, other):
     allowed = {"topic_alias_maximum": 2}
     receiver = connected(b"r26", port, subscribe={b"alias26/#": 2}, connect_properties=allowed)
     sender = connected(b"s26", port)
-    sender.client.part("topic_alias").most = 2
+    sender.client.part("mqtt5").most_aliases = 2
     sent = []
     for cut in (None, 60, 150):
         sender.client.transport.cut_up = cut
@@ -468,9 +468,9 @@ def check_what_a_subscription_asks_for(port, other):
     device.client.on_message = lambda topic, payload: found.append(
         (payload, device.client.flags & 1, device.client.properties.get("subscription_identifier"))
     )
-    options = device.client.part("subscription_options")
-    options.set(b"opt27/#", no_local=True, retain_handling=2, identifier=300)
-    options.set(b"+/flag", retain_as_published=True, identifier=1)
+    mqtt5 = device.client.part("mqtt5")
+    mqtt5.set_options(b"opt27/#", no_local=True, retain_handling=2, identifier=300)
+    mqtt5.set_options(b"+/flag", retain_as_published=True, identifier=1)
     for topic_filter in (b"opt27/#", b"+/flag"):
         device.client.subscribe(topic_filter, 1)
     wait(device.up, device)

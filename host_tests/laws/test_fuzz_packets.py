@@ -40,7 +40,8 @@ def check(stream, pieces):
     equal(eater.messages, messages)
     packets, rest = split_packets(eater.peer.written)
     equal(rest, b"")
-    sent = [(head >> 4, body[0] << 8 | body[1]) for head, body in packets[1:]]
+    # A broker that uses an alias which the client has not allowed is told so.
+    sent = [(head >> 4, body[0] << 8 | body[1]) for head, body in packets[1:] if head != 0xE0]
     # The link may be closed before the last acknowledgements leave; none may be wrong.
     equal(sent, answers[: len(sent)] if state != OK else answers)
     if state == OK:

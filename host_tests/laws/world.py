@@ -89,6 +89,8 @@ class World:
         self.client = client = self.kind(
             b"c", servers, ticks=self.clock.ticks_ms, transports={"mqtt": self._make}, **self.options
         )
+        if "topic_alias_maximum" in (self.options.get("connect_properties") or ()):  # both ways
+            client.part("mqtt5").most_aliases = 16
         client.on_connect = lambda present: self.events.append(("connect", present))
         client.on_disconnect = lambda error: self.events.append(("disconnect", error))
         client.on_error = lambda error: self.events.append(("error", error))

@@ -1,8 +1,10 @@
 from .session import Session
 
-class SubscriptionOptions:
+class Mqtt5:
+    most_aliases: int
+    max_alias_bytes: int
     def __init__(self, session: Session) -> None: ...
-    def set(
+    def set_options(
         self,
         topic_filter: str | bytes,
         no_local: bool = False,
