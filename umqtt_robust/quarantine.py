@@ -29,7 +29,7 @@ from .packets import DUP, PINGREQ
 from .policy import FULL, QUARANTINED, REFUSED
 from .states import AWAIT_PUBCOMP, PING_SENT, STATE
 from .store import IN_FLIGHT, SET_ASIDE, STRUCK
-from .subscriptions import ASIDE, Subscriptions
+from .subscriptions import ASIDE
 
 STRIKES = const(3)  # a mark is 1 for a message that was in flight when a link ended, and one more for each strike
 _STORED = const(0x5F)  # the flags that count for the store, as in qos2.py
@@ -82,7 +82,7 @@ class Quarantine:
         self._short = self._protocol_errors = (0, 0)  # number of such links in a row, number of the last one
         self._window = None  # the session's own, while messages are sent alone
         self._retried = 0
-        session.subscriptions.send = self._send_filters
+        session.subscriptions.gate = self._is_open
         session.timers.append(self._tick)
         self.forget(False)
         if self._kept:
@@ -177,7 +177,7 @@ class Quarantine:
         if self._releases_alone:
             return 1
         if subscriptions.must_send and not self._filters_last:
-            Subscriptions.send(subscriptions, 1 if self._filters_alone else NEVER)
+            subscriptions.send(1 if self._filters_alone else NEVER)
             return 0 if subscriptions.requests else 1
         if not self._suspects and not self._filters_alone:
             self._retried = self._unproven()
@@ -214,10 +214,9 @@ class Quarantine:
         session.ping_at = session.now
         return session.now
 
-    def _send_filters(self):
-        # In place of Subscriptions.send(), which the core calls.
-        if not self._suspects and not self._filters_alone and not self._releases_alone:
-            Subscriptions.send(self._session.subscriptions)
+    def _is_open(self):
+        # Whether the core may send requests; else this module sends them.
+        return not (self._suspects or self._filters_alone or self._releases_alone)
 
     def _tick(self):
         return NEVER if self._window is None else _LOOK

@@ -19,6 +19,7 @@ class Subscriptions:
         # Packet id of an unanswered request: topic filter, or None when a later request replaced it.
         self.requests = {}
         self.must_send = False
+        self.gate = None  # a function that quarantine.py sets: whether requests may be sent now
         self.asked_at = 0  # ms: when the acknowledgement timer of the requests began, or the last answer came
         self.refused = None  # the last refusal on this link
 
@@ -42,8 +43,15 @@ class Subscriptions:
             if unsure or self.filters[topic_filter] & _GRANTED != _GRANTED:
                 self.filters[topic_filter] &= ~_GRANTED
 
-    def send(self, most=NEVER):
-        """Encodes up to `most` requests that were not sent on this link into the send buffer, as it has room."""
+    def send(self, most=None):
+        """Encodes up to `most` requests that were not sent on this link into the send buffer, as it has room.
+
+        None: all of them, if the gate is open.
+        """
+        if most is None:
+            if self.gate and not self.gate():
+                return
+            most = NEVER
         session = self._session
         self.must_send = False
         for topic_filter in self.filters:
