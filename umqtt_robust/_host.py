@@ -243,36 +243,36 @@ class Progress:
         return clock
 
 
-async def rest(tasks, ms):
-    """Waits until wake(tasks), for `ms` at most; for aio.py."""
+async def rest(events, ms):
+    """Waits until wake(events), for `ms` at most, None: however long; for aio.py."""
     woken = asyncio.get_running_loop().create_future()
-    tasks.append(woken)
+    events.append(woken)
     try:
-        await asyncio.wait((woken,), timeout=ms / 1000)
+        await asyncio.wait((woken,), timeout=None if ms is None else ms / 1000)
     finally:
-        tasks.remove(woken)
+        events.remove(woken)
 
 
-def wake(tasks):
-    """Ends the rest() of all these tasks."""
-    for woken in tasks:
+def wake(events):
+    """Ends each rest() of this list."""
+    for woken in events:
         if not woken.done():
             woken.set_result(None)
 
 
 class watch:
-    """Calls wake(tasks) when a socket is readable, or with `writing` also writable, until cancel(); for aio.py."""
+    """Calls wake(events) when a socket is readable, or with `writing` also writable, until cancel(); for aio.py."""
 
-    def __init__(self, sock, writing, tasks):
+    def __init__(self, sock, writing, events):
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         wants = getattr(sock, "wants", 0)
         if wants != select.POLLOUT:
-            self._loop.add_reader(sock, wake, tasks)
+            self._loop.add_reader(sock, wake, events)
         if writing and wants != select.POLLIN:
-            self._loop.add_writer(sock, wake, tasks)
+            self._loop.add_writer(sock, wake, events)
         if isinstance(sock, _SecureSocket) and sock.pending():
-            self._loop.call_soon(wake, tasks)  # the caller does not rest yet
+            self._loop.call_soon(wake, events)  # the caller does not rest yet
 
     def __iter__(self):
         return iter((self,))

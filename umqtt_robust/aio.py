@@ -26,30 +26,34 @@ _LONGEST = const(3600000)  # ms of one wait
 try:
     from asyncio import core  # MicroPython's
 
-    # What asyncio.Event and wait_for() do, without the heap for their modules and without two more tasks for each wait.
-
-    async def rest(tasks, ms):
-        task = core.cur_task
-        tasks.append(task)
+    async def rest(events, ms):
+        event = asyncio.Event()
+        events.append(event)
+        # Not wait_for_ms(), which makes two tasks, and one more that it waits for.
+        alarm = ms is not None and asyncio.create_task(_alarm(event, ms))
         try:
-            await core.sleep_ms(ms)
+            await event.wait()
         finally:
-            tasks.remove(task)
+            events.remove(event)
+            if alarm:
+                alarm.cancel()
 
-    def wake(tasks):
-        for task in tasks:
-            if not task.data:  # else it is cancelled, which push() would undo
-                core._task_queue.remove(task)
-                core._task_queue.push(task)
+    async def _alarm(event, ms):
+        await asyncio.sleep_ms(ms)
+        event.set()
 
-    async def _ready(sock, writing, tasks):
+    def wake(events):
+        for event in events:
+            event.set()
+
+    async def _ready(sock, writing, events):
         yield (core._io_queue.queue_write if writing else core._io_queue.queue_read)(sock)
-        wake(tasks)
+        wake(events)
 
-    def watch(sock, writing, tasks):
-        watches = [asyncio.create_task(_ready(sock, False, tasks))]
+    def watch(sock, writing, events):
+        watches = [asyncio.create_task(_ready(sock, False, events))]
         if writing:
-            watches.append(asyncio.create_task(_ready(sock, True, tasks)))
+            watches.append(asyncio.create_task(_ready(sock, True, events)))
         return watches
 
 except ImportError:
@@ -80,8 +84,8 @@ class Client(Inbox):
     def __init__(self, *arguments, **options):
         self._quiesce = options.pop("quiesce_ms", 2000)
         self._awaited = {}  # packet id: the arguments of Dropped, or None
-        self._resting = []  # for rest(): the task that drives this client
-        self._waiting = []  # the tasks that wait for what it does
+        self._resting = []  # for rest(): of the task that drives this client
+        self._waiting = []  # of the tasks that wait for what it does
         self._driver = self._failure = None
         self._running = False
         Inbox.__init__(self, *arguments, on_dropped=self._dropped, **options)
@@ -139,7 +143,7 @@ class Client(Inbox):
     async def _change(self):
         if not self._running:
             raise LinkLost("not inside async with")
-        await rest(self._waiting, _LONGEST)
+        await rest(self._waiting, None)
 
     def _handle_publish(self, head, buf, j, end):
         # While the inbox is full, messages that were read already wait in the receive buffer. Returns False for one.

@@ -201,7 +201,7 @@ def test_a_message_at_which_the_broker_ends_each_link_is_told_and_the_others_arr
     rest = aio.rest
 
     async def short(tasks, ms):
-        await rest(tasks, min(ms, 5))  # nothing wakes it that this wire has to read
+        await rest(tasks, 5 if ms is None else min(ms, 5))  # nothing wakes it that this wire has to read
 
     async def main():
         async with on([PickyWire() for _ in range(9)], ack_timeout=500) as client:
