@@ -15,8 +15,7 @@ program is told. A new link would be no better: the broker forgets the rest, and
 
 from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, MQTTError, OutboxFull
-from .packets import DUP, PUBACK, PUBREC, PUBREL, QOS, QOS_2
-from .states import BLOCKED, SKIPPING, WAIT
+from .packets import BLOCKED, DUP, PUBACK, PUBREC, PUBREL, QOS, QOS_2, SKIPPING, WAIT
 
 LIMIT = const(4096)  # bytes, including _COST for each message
 _COST = const(64)

@@ -1,7 +1,17 @@
 from typing import Any
 
 from .client import Client
-from .groups import Group
+
+class Group:
+    packets: bytes
+    level: int
+    count: int
+    redelivered: int
+    link: int
+    acks: bytes
+    def __init__(self, link: int) -> None: ...
+
+def scan(data: bytes, level: int) -> tuple[int, int, int, bytes, bytes | None]: ...
 
 class BulkClient(Client):
     group_bytes: int

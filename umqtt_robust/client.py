@@ -5,8 +5,8 @@ from time import sleep
 
 from ._platform import NEVER, TICKS_MASK, Progress, collect, const, load, ticks_diff
 from .base_errors import LinkLost, MQTTError
+from .packets import CLOSED, UP
 from .session import Session
-from .states import CLOSED, UP
 
 _LONGEST = const(128000)  # ms between two attempts
 _STABLE = const(10000)  # ms: a link that lasted this long was good

@@ -2,8 +2,7 @@
 
 from ._platform import const, load
 from .client import Client
-from .packets import QOS_2, RETAIN
-from .states import BLOCKED, PING_SENT
+from .packets import BLOCKED, PING_SENT, QOS_2, RETAIN
 
 _COST = const(64)  # bytes that keeping a message costs, as in backpressure.py
 

@@ -13,8 +13,7 @@ delivery needs a packet id that survives a power cut.
 
 from ._platform import NEVER, ticks_diff
 from .errors import InvalidArgument, StoreError
-from .packets import QOS_2
-from .states import UP
+from .packets import QOS_2, UP
 
 
 class LateStore:

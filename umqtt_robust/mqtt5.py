@@ -22,9 +22,11 @@ from ._platform import NEVER, const, load
 from .base_errors import LinkLost, ProtocolError
 from .errors import Downgraded, InvalidArgument, Refused
 from .packets import (
+    AWAIT_PUBCOMP,
     CONNACK,
     DISCONNECT,
     DUP,
+    LINK_5,
     PUBACK,
     PUBCOMP,
     PUBLISH,
@@ -33,12 +35,13 @@ from .packets import (
     QOS,
     QOS_2,
     RETAIN,
+    STATE,
     SUBACK,
     UNSUBACK,
+    UP,
     decode_length,
     string,
 )
-from .states import AWAIT_PUBCOMP, LINK_5, STATE, UP
 
 # Where a property may stand, in packets that this client sends
 _CONNECT = const(1)

@@ -1,10 +1,9 @@
-"""Delivers messages at QoS 2, both ways (MQTT 3.1.1, 4.3.3). Every step is in OUTBOUND or INBOUND of states.py."""
+"""Delivers messages at QoS 2, both ways (MQTT 3.1.1, 4.3.3). Every step is in OUTBOUND or INBOUND of packets.py."""
 
 from ._platform import const, load, ticks_diff
 from .base_errors import ProtocolError
 from .errors import Downgraded, StoreError
-from .packets import DUP, PUBACK, PUBCOMP, PUBREC, PUBREL
-from .states import AWAIT_PUBREC, BLOCKED, DONE, OUTBOUND, SKIPPING, STATE, UP
+from .packets import AWAIT_PUBREC, BLOCKED, DONE, DUP, OUTBOUND, PUBACK, PUBCOMP, PUBREC, PUBREL, SKIPPING, STATE, UP
 
 _STORED = const(0x5F)  # the flags that count for the store too: RETAIN, STATE, DUP and MAYBE_SENT
 _RETRY = const(60000)  # ms: how long a store that failed is left alone

@@ -25,9 +25,8 @@ import errno
 from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, MQTTError, ProtocolError
 from .errors import Refused
-from .packets import DUP, PINGREQ
+from .packets import AWAIT_PUBCOMP, DUP, PING_SENT, PINGREQ, STATE
 from .policy import FULL, QUARANTINED, REFUSED
-from .states import AWAIT_PUBCOMP, PING_SENT, STATE
 from .store import IN_FLIGHT, SET_ASIDE, STRUCK
 from .subscriptions import ASIDE
 

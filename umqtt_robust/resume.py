@@ -20,8 +20,7 @@ sessions: with servers={name: URLs} they have one name, so a failover among them
 
 from ._platform import collect, const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
-from .packets import DUP, PUBREL, QOS
-from .states import AWAIT_PUBCOMP, STATE
+from .packets import AWAIT_PUBCOMP, DUP, PUBREL, QOS, STATE
 from .store import MAYBE_SENT, STRUCK, USED
 
 _TRIES = const(3)

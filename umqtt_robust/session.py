@@ -14,10 +14,17 @@ programs need are in modules of their own, each loaded when it is first needed: 
 from ._platform import NEVER, TICKS_MASK, const, load, print_exception, ticks_diff, ticks_ms
 from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
 from .packets import (
+    AWAIT_CONNACK,
+    AWAIT_PUBACK,
+    BLOCKED,
+    CLOSED,
     CONNACK,
     CONNECT,
     DISCONNECT,
     DUP,
+    LINK,
+    PING_DUE,
+    PING_SENT,
     PINGREQ,
     PINGRESP,
     PUBACK,
@@ -26,13 +33,14 @@ from .packets import (
     QOS_2,
     RESERVE,
     RETAIN,
+    STATE,
     SUBACK,
     UNSUBACK,
+    UP,
     SendBuffer,
     connect,
     decode_length,
 )
-from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, PING_DUE, PING_SENT, STATE, UP
 from .store import MAYBE_SENT, MemoryStore, Outbox
 from .subscriptions import LEAVING, Subscriptions
 
@@ -230,7 +238,7 @@ class Session:
     def handle_connack(self, session_present, return_code):
         """Handles CONNACK: continues the broker's session, or begins a new one. Raises Refused and LinkLost."""
         if return_code:
-            load("refusal").connect(self, return_code)
+            load("malformed").refuse_connection(self, return_code)
         if self._accepted:
             self._accepted()
         if self.purge:
@@ -468,7 +476,7 @@ class Session:
         if n > self._left:  # not the same bytes again
             self.heard_at = self.now
         if self.state == AWAIT_CONNACK and n and buf[0] != CONNACK:
-            raise load("refusal").no_broker(bytes(buf[:n]))
+            raise load("malformed").no_broker(bytes(buf[:n]))
         if buf is not self._rx:
             self._rx = buf
             self._view = memoryview(buf)

@@ -13,8 +13,7 @@ from ._platform import NEVER, collect, const, load, print_exception
 from .base_errors import LinkLost
 from .client import Will
 from .inbox import Inbox
-from .packets import PINGREQ, QOS_2, decode_length
-from .states import PING_SENT
+from .packets import PING_SENT, PINGREQ, QOS_2, decode_length
 
 _DUE = const(0x3FFFFFF0)  # tick(), which takes longer than handing over a message, is called every 16 ms
 

@@ -26,10 +26,9 @@ from array import array
 
 from ._platform import const, load, ticks_diff
 from .base_errors import MQTTError, OutboxFull
-from .packets import DUP, QOS_2
-from .states import AWAIT_PUBCOMP, STATE
+from .packets import AWAIT_PUBCOMP, DUP, QOS_2, STATE
 
-# Flags of a message, beside those of its PUBLISH and the bits of its state (states.py).
+# Flags of a message, beside those of its PUBLISH and the bits of its state (packets.py).
 MAYBE_SENT = const(0x10)  # some broker may have it; DUP: the broker's present session may have it
 USED = const(0x20)  # so that the flags of a slot in use are never 0
 IN_FLIGHT = const(0x80)  # sent on this link

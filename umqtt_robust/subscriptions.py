@@ -91,7 +91,7 @@ class Subscriptions:
         if not topic_filter:
             session.unexpected += topic_filter == b""  # no request has this id; None: a later request replaced it
         elif return_code > 2:
-            load("refusal").subscribe(session, topic_filter, return_code, told)
+            load("malformed").refuse_filter(session, topic_filter, return_code, told)
         elif state & LEAVING:
             del self.filters[topic_filter]
         else:

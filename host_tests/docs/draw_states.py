@@ -1,4 +1,4 @@
-"""Draws docs/states.md and its pictures from the transition tables of umqtt_robust/states.py.
+"""Draws docs/states.md and its pictures from the transition tables of umqtt_robust/packets.py.
 
 .venv/bin/python host_tests/docs/draw_states.py
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from umqtt_robust import states
+from umqtt_robust import packets as states
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Sizes in pixels: of a state's row, of an arrow's column, of a line of text, and where the first arrow is.
@@ -160,7 +160,7 @@ def diagrams() -> Iterable[Diagram]:
 
 
 _HEAD = """`host_tests/docs/draw_states.py` draws this page from the tables in
-[states.py](../umqtt_robust/states.py). Each line is a state, and each arrow a step from one state to another. Beside
+[packets.py](../umqtt_robust/packets.py). Each line is a state, and each arrow a step from one state to another. Beside
 the arrow is the packet that arrived, and after a slash what the client sends. Any other packet in a state is a protocol
 error and closes the link."""
 

@@ -3,7 +3,7 @@
 import draw_states
 import pytest
 
-from umqtt_robust import states
+from umqtt_robust import packets as states
 
 TABLES = "LINK", "LINK_5", "OUTBOUND", "INBOUND"
 

@@ -3,7 +3,7 @@
 from umqtt_testkit.portable import equal, skip
 from world import Flash, World, every
 
-from umqtt_robust import states
+from umqtt_robust import packets as states
 from umqtt_robust.packets import PUBLISH, PUBREL
 
 HEAP = "4M"

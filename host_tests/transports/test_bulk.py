@@ -13,9 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from umqtt_testkit import encoder
 
-from umqtt_robust.bulk import BulkClient
+from umqtt_robust.bulk import BulkClient, scan
 from umqtt_robust.errors import Downgraded, LinkLost, ProtocolError, Refused
-from umqtt_robust.groups import scan
 from umqtt_robust.tls import CertificateRefused
 
 CONNACK = encoder.connack()

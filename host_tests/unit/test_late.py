@@ -4,8 +4,8 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.late import LateStore
+from umqtt_robust.packets import CLOSED, UP
 from umqtt_robust.quarantine import packet_ids
-from umqtt_robust.states import CLOSED, UP
 from umqtt_robust.store import MemoryStore, Outbox
 
 HEAP = "256K"
