@@ -102,6 +102,32 @@ def test_a_device_that_fills_the_set_pushes_out_none_of_fifty(limits):
     assert seen.shrink(limits) == 0
 
 
+def test_more_boots_than_hashes_may_be_kept_leave_and_none_of_their_readings_counts_twice(monkeypatch):
+    """Planted: a recalled boot takes its hash along, which is another's too; what an earlier process left out is asked
+    for in vain."""
+    monkeypatch.setattr("spark_ingest.pipeline.deduplicate.dedup.MAX_ARCHIVED", 50)
+    made = [("a", f"{boot}-x", seq) for boot in range(500) for seq in (0, 1)]
+    silver = []
+
+    def recall(boots):
+        return readings([each for each in silver if each[:2] in boots])
+
+    seen = Seen(recall)
+    for at in range(0, 1000, 100):
+        assert take(seen, made[at : at + 100]) == made[at : at + 100]
+        silver += made[at : at + 100]
+        seen.shrink(Limits(boots=10))
+    again = Seen(recall)
+    again.apply(seen.to_table(), seen.archived)
+    assert len(again.archived) <= 50 and again.archived.nbytes <= 400
+    for at in range(0, 1000, 20):
+        assert take(again, made[at : at + 20]) == []
+    again.shrink(Limits(boots=10))
+    assert take(again, made) == []
+    assert take(again, [("a", "0-x", 2), ("b", "0-x", 0)]) == [("a", "0-x", 2), ("b", "0-x", 0)]
+    assert len(again.archived) <= 50
+
+
 def test_an_empty_batch_changes_nothing():
     seen = Seen()
     assert take(seen, []) == []

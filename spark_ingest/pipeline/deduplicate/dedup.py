@@ -60,6 +60,10 @@ class Limits:
     idle_days: float = 40.0
 
 
+# Hashes of boots that have left a set: 8 bytes each.
+MAX_ARCHIVED = 10_000_000
+
+
 class Filtered(NamedTuple):
     """The new readings of a table.
 
@@ -87,6 +91,7 @@ class Seen:
         self._gaps: dict[int, array[int]] = {}
         # In an array, each takes 8 bytes; in a set, it would take 80.
         self._archived = np.empty(0, dtype=np.uint64)
+        self._shift = np.uint64(0)  # how many of their low bits are left out
         self._is_changed = np.empty(0, dtype=bool)
         self._keys = pa.array([], pa.string())
         self._recent = np.empty(0, dtype=np.int64)
@@ -105,13 +110,14 @@ class Seen:
         """The 64-bit hashes of the boots that have left the set, in ascending order."""
         return self._archived
 
-    def take(self, readings: pa.Table) -> Filtered:
+    def take(self, readings: pa.Table, *, ask: bool = True) -> Filtered:
         """Add readings and return which were new; of equal readings in the table, the first counts as new.
 
         :param readings: columns device_id, boot and seq, without nulls; received_ts, if present, tells how long a
             boot is silent. A negative seq is never new and leaves no gap.
+        :param ask: recall boots that have left the set.
         """
-        boots = self._boots_of(readings)
+        boots = self._boots_of(readings, ask=ask)
         seqs = readings["seq"].to_numpy()
         # Sort by boot and seq. lexsort is stable, so the first of equal readings is the one that came first.
         order = np.lexsort((seqs, boots))
@@ -187,7 +193,10 @@ class Seen:
             if offsets[i] < offsets[i + 1]:
                 self._gaps[boot] = array("q", flat[offsets[i] : offsets[i + 1]].tobytes())
         if archived is not None:
-            self._archived = np.union1d(self._archived, archived)
+            everything = int(np.bitwise_or.reduce(archived)) if len(archived) else 0
+            # The bits that an earlier process left out are 0 in all of them.
+            self._shift = max(self._shift, np.uint64((everything & -everything).bit_length() - 1 if everything else 0))
+            self._add_archived(archived)
 
     def _rows(self, boots: np.ndarray) -> pa.Table:
         device_ids, names = self._names(boots)
@@ -229,7 +238,7 @@ class Seen:
         distinct = encoded.dictionary.to_pylist()
         if ask and len(self._archived) and self.recall is not None:
             new = [key for key in distinct if key not in self._index]
-            hashes = boot_hashes(new)
+            hashes = self._shortened(boot_hashes(new))
             at = np.searchsorted(self._archived, hashes).clip(max=len(self._archived) - 1)
             self._recall([new[i] for i in np.flatnonzero(self._archived[at] == hashes).tolist()])
         index = self._index
@@ -262,14 +271,26 @@ class Seen:
             return
         assert self.recall is not None
         pairs = [tuple(key.split(SEPARATOR)) for key in keys]
-        self._archived = np.setdiff1d(self._archived, boot_hashes(keys))
-        self.take(self.recall([(device_id, boot) for device_id, boot in pairs]))
+        # Their hashes stay: others may have the same.
+        self.take(self.recall([(device_id, boot) for device_id, boot in pairs]), ask=False)
 
     def _archive(self, leaves: np.ndarray) -> None:
         keys = list(self._index)
-        left = boot_hashes([keys[i] for i in np.flatnonzero(leaves).tolist()])
-        self._archived = np.union1d(self._archived, left)
+        self._add_archived(boot_hashes([keys[i] for i in np.flatnonzero(leaves).tolist()]))
         self._keep(np.flatnonzero(~leaves))
+
+    def _add_archived(self, hashes: np.ndarray) -> None:
+        """Add hashes. If they become too many, low bits are left out until few enough differ.
+
+        A boot whose hash then equals another's is asked for in vain, which is slower, but as exact.
+        """
+        self._archived = np.union1d(self._archived, self._shortened(hashes))
+        while len(self._archived) > MAX_ARCHIVED:
+            self._shift += np.uint64(1)
+            self._archived = np.unique(self._shortened(self._archived))
+
+    def _shortened(self, hashes: np.ndarray) -> np.ndarray:
+        return hashes >> self._shift << self._shift
 
     def _keep(self, stay: np.ndarray) -> None:
         self._keys, self._recent = self._known_keys(stay), np.empty(0, dtype=np.int64)
