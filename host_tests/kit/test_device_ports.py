@@ -107,7 +107,7 @@ def test_a_bad_name_for_a_board_is_refused(cable: Cable, name: str):
 
 
 def _info(machine: str, platform: str) -> Info:
-    return Info("1.28.0", 6, 3, "none", platform, machine, "", None, 0, 0, 0, 0, None, None, False, False, "wifi", ())
+    return Info("1.28.0", 6, platform, machine, "", None, 0, 0, 0, 0, None, None, False, False, "wifi", ())
 
 
 @pytest.mark.parametrize(

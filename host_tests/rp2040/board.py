@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.flash.images import UF2, read_image, uf2_blocks
+from umqtt_kit.flash.images import UF2, read_image
 from umqtt_testkit.board import BoardError, locked_flash
 from umqtt_testkit.console import Port
 from umqtt_testkit.switchboard import Switchboard
@@ -28,6 +29,10 @@ from rp2040.package import emulator_command
 FLASH_SIZE = 2 * 1024 * 1024
 _FLASH_START = 0x10000000
 _CHIP = "rp2040"
+_UF2_BLOCK, _UF2_HEADER = 512, 32
+_UF2_NOT_MAIN_FLASH = 0x1
+# The block that every newer image begins with, which is for another chip.
+_UF2_ABSOLUTE = 0xE48BFF57
 _PROGRAM = Path(__file__).resolve().parent / "board.mjs"
 _READ_SIZE = 16384
 _OUTPUT_KEPT = 256 * 1024
@@ -331,7 +336,13 @@ def image_blocks(file: Path) -> list[tuple[int, bytes]]:
             f"{file} is for {image.chip}, and the emulator plays an rp2040 — give the image of a board with that chip",
             EXIT_USAGE,
         )
-    blocks = [(address - _FLASH_START, data) for address, data in uf2_blocks(file)]
+    data = file.read_bytes()
+    blocks = []
+    for start in range(0, len(data), _UF2_BLOCK):
+        _, _, flags, address, size, _, _, family = struct.unpack_from("<8I", data, start)
+        if not flags & _UF2_NOT_MAIN_FLASH and family != _UF2_ABSOLUTE:
+            begin = start + _UF2_HEADER
+            blocks.append((address - _FLASH_START, data[begin : begin + size]))
     if any(not 0 <= address <= FLASH_SIZE - len(data) for address, data in blocks):
         raise KitError(f"{file} does not fit the 2 MB flash of a Pico — give an image for one", EXIT_USAGE)
     return blocks

@@ -78,7 +78,7 @@ def _image(folder: Path, content: bytes) -> Path:
 
 
 def test_what_an_image_writes_is_what_its_blocks_for_this_chip_say(tmp_path: Path):
-    """Planted: uf2_blocks() accepts the block with which every newer image begins, and which is outside the flash."""
+    """Planted: image_blocks() accepts the block with which every newer image begins, and which is outside the flash."""
     payload = bytes(range(256))
     absolute = uf2_image(ABSOLUTE, 1, start=0x10FFFF00)
     image = uf2_image(RP2040, 3, first=absolute, start=0x10000100, payload=payload)

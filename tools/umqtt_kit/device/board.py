@@ -53,32 +53,20 @@ _CHUNK = 768
 _PATHS_A_CALL = 12
 # put() writes here until the file is whole. What an interruption leaves here, the next put() overwrites.
 TEMPORARY = "/umqtt-put.tmp"
-_ARCHITECTURES = (
-    "none", "x86", "x64", "armv6", "armv6m", "armv7m", "armv7em", "armv7emsp", "armv7emdp",
-    "xtensa", "xtensawin", "rv32imc", "rv64imc",
-)  # fmt: skip
-
-
-def architecture_of(mpy: int) -> str:
-    """Return mpy-cross's name of the machine code that an interpreter loads, from its sys.implementation._mpy."""
-    number = mpy >> 10 & 0xF  # newer versions put flags of the architecture above these four bits
-    return _ARCHITECTURES[number] if number < len(_ARCHITECTURES) else "unknown"
 
 
 @dataclass(frozen=True)
 class Info:
     """What a board is and runs. Sizes in bytes.
 
-    version: MicroPython's, for instance "1.28.0"; mpy_version, mpy_sub_version: of the .mpy files it loads;
-    architecture: mpy-cross's name for its native code; device_id: from settings.json, else the unique id in hex;
-    app_version: of the application that boot.py has chosen, None without one; has_main: whether there is a /main.py;
+    version: MicroPython's, for instance "1.28.0"; mpy_version: of the .mpy files it loads; device_id: from
+    settings.json, else the unique id in hex; app_version: of the application that boot.py has chosen, None without one;
+    has_main: whether there is a /main.py;
     network: what the image has, "wifi", "wired" (sockets, but no Wi-Fi) or "none".
     """
 
     version: str
     mpy_version: int
-    mpy_sub_version: int
-    architecture: str
     platform: str
     machine: str
     build: str
@@ -431,8 +419,6 @@ class Board:
                 "device_id": found["device_id"] or serial,
             },
             mpy_version=mpy & 0xFF,
-            mpy_sub_version=mpy >> 8 & 3,
-            architecture=architecture_of(mpy),
             unique_id=serial,
         )
 

@@ -17,8 +17,6 @@ _ESP_CHIPS = {0: "esp32", 2: "esp32s2", 5: "esp32c3", 9: "esp32s3", 12: "esp32c2
 _ESP_HEADER = 24
 
 _UF2_BLOCK = 512
-_UF2_HEADER = 32
-_UF2_NOT_MAIN_FLASH = 0x1
 _UF2_MAGIC = (0x0A324655, 0x9E5D5157, 0x0AB16F30)
 _UF2_FAMILY_PRESENT = 0x2000
 # The block that every RP2350 image begins with, against an error of the chip (RP2350-E10); it says nothing about the
@@ -62,20 +60,6 @@ def read_image(file: Path) -> Image:
         "micropython.org/download",
         EXIT_USAGE,
     )
-
-
-def uf2_blocks(file: Path) -> list[tuple[int, bytes]]:
-    """Return (address, bytes) of each block of a UF2 file that goes into the chip's flash.
-
-    The file must have been checked by read_image().
-    """
-    data = file.read_bytes()
-    found = []
-    for start in range(0, len(data), _UF2_BLOCK):
-        _, _, flags, address, size, _, _, family = struct.unpack_from("<8I", data, start)
-        if not flags & _UF2_NOT_MAIN_FLASH and family != _UF2_ABSOLUTE:
-            found.append((address, data[start + _UF2_HEADER : start + _UF2_HEADER + size]))
-    return found
 
 
 def _esp_chip(file: Path, data: bytes) -> str:
