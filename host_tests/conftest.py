@@ -78,6 +78,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(failures.Keeper(kept))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without the garbage collector: all that is made stays, and this saves a tenth of the processor's time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test its tier and limit, and start with the slowest files, so that none of them runs last."""
     kept = costs.by_file()
