@@ -1,5 +1,5 @@
 """Proves the flash store on a chip's own image: `make prove-rp2040 IMAGE=FILE.uf2`, or
-`python host_tests/flash/prove_rp2040.py FILE.uf2 [--cuts N] [--seed N] [--laws LIST] [--peer FILE] [--json]`.
+`python host_tests/flash/prove_rp2040.py FILE.uf2 [--quick] [--cuts N] [--seed N] [--laws LIST] [--peer FILE] [--json]`.
 
 An emulator runs the image. A program publishes with a FlashStore to the paired broker over UART 0, and the power
 fails 20 times, each time in the middle of a flash operation. The broker's side counts whether all that publish()
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import random
 import sys
 import tempfile
 from pathlib import Path
@@ -23,50 +21,46 @@ from pathlib import Path
 import chip
 import chip_costs
 import chip_laws
+import proving
 from umqtt_kit.errors import KitError
-
-_EXIT_BROKEN = 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="proves the flash store on a chip's own image")
-    parser.add_argument("image", type=Path, help="UF2 file of MicroPython for RP2040")
-    parser.add_argument("--cuts", type=int, default=20, help="how many power cuts")
-    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
-    parser.add_argument("--laws", default=",".join(chip_laws.LAWS), help="files of host_tests/laws, or none")
-    parser.add_argument("--peer", type=Path, help="umqtt/simple.py of MicroPython")
-    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
-    options = parser.parse_args(arguments)
-    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
+    more = {
+        "image": {"type": Path, "help": "UF2 file of MicroPython for RP2040"},
+        "--cuts": {"type": int, "help": "how many power cuts"},
+        "--laws": {"default": ",".join(chip_laws.LAWS), "help": "files of host_tests/laws, or none"},
+        "--peer": {"type": Path, "help": "umqtt/simple.py of MicroPython"},
+    }
     try:
-        with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
-            say(f"seed {seed}: {options.cuts} power cuts")
-            counted = chip.count_cuts(
-                Path(folder), options.image, options.cuts, seed, say=lambda line: say(f"  {line}")
-            )
-            say(f"  {counted}")
-        laws = () if options.laws == "none" else tuple(options.laws.split(","))
-        with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
-            results = chip_laws.run(Path(folder), options.image, laws, say) if laws else []
-        failed = [result for result in results if result.outcome == "failed"]
-        for result in failed:
-            say(f"{result.law}: {result.test}\n{result.report}")
-        with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
-            costs = chip_costs.measure(Path(folder), options.image, options.peer)
+        return proving.run(_prove, "proves the flash store on a chip's own image", arguments, more)
     except KitError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+
+
+def _prove(options: argparse.Namespace, say: proving.Say) -> tuple[dict[str, object], bool]:
+    cuts = options.cuts or (3 if options.quick else 20)
+    say(f"{cuts} power cuts")
+    with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+        counted = chip.count_cuts(Path(folder), options.image, cuts, options.seed, say=lambda line: say(f"  {line}"))
+    say(f"  {counted}")
+    laws = () if options.quick or options.laws == "none" else tuple(options.laws.split(","))
+    with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+        results = chip_laws.run(Path(folder), options.image, laws, say) if laws else []
+    failed = [result for result in results if result.outcome == "failed"]
+    for result in failed:
+        say(f"{result.law}: {result.test}\n{result.report}")
+    with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+        costs = chip_costs.measure(Path(folder), options.image, options.peer)
     for line in chip_costs.table(costs):
         say(line)
-    tables = {"laws": [dataclasses.asdict(one) for one in results], "costs": [dataclasses.asdict(one) for one in costs]}
-    result = {**dataclasses.asdict(counted), "seed": seed, **tables}
+    tables: dict[str, object] = {}
     if options.json:
-        print(json.dumps(result))
-    return _EXIT_BROKEN if counted.lost or counted.duplicated or counted.out_of_order or failed else 0
+        tables["laws"] = [dataclasses.asdict(one) for one in results]
+        tables["costs"] = [dataclasses.asdict(one) for one in costs]
+    is_broken = bool(counted.lost or counted.duplicated or counted.out_of_order or failed)
+    return {**dataclasses.asdict(counted), **tables}, is_broken
 
 
 if __name__ == "__main__":
