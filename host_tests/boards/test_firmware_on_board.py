@@ -57,41 +57,6 @@ def connect(peer: ScriptedPeer) -> tuple[Link, Packet]:
     return link, link.accept_session()
 
 
-def test_the_will_says_offline_and_the_readings_count_from_zero(
-    virtual_board: Callable[..., VirtualBoard], peer: ScriptedPeer
-):
-    board = virtual_board()
-    prepare(board, peer)
-    board.start()
-    link, connected = connect(peer)
-    assert (connected.will_topic, connected.will_qos, connected.will_retain) == (b"fleet/b1/status", 1, True)
-    assert json.loads(connected.will_payload)["online"] is False
-    readings = records(link, 5)
-    assert [reading["seq"] for reading in readings] == [0, 1, 2, 3, 4]
-    assert {reading["id"] for reading in readings} == {"b1"}
-
-
-def test_after_a_power_cut_a_new_boot_identity_counts_from_zero_again(
-    virtual_board: Callable[..., VirtualBoard], peer: ScriptedPeer
-):
-    board = virtual_board()
-    prepare(board, peer)
-    for life in (1, 2, 3):
-        board.start()
-        link, _ = connect(peer)
-        fresh = []
-        while len(fresh) < 2:
-            reading = records(link, 1)[0]
-            if boot_count(reading) == life:
-                fresh.append(reading["seq"])
-            else:
-                assert not fresh, "what an earlier life left behind goes first"
-        assert fresh == [0, 1]
-        board.wait_for(f", boot {life}\n")  # the first line of its log: name, version, boot
-        board.kill()
-        link.close()
-
-
 def boot_count(reading: dict) -> int:
     return int(reading["boot"].partition("-")[0])
 

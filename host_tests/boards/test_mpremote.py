@@ -123,13 +123,6 @@ def test_an_interpreter_that_waits_for_itself_is_given_up(board: VirtualBoard):
     assert board.lives > lives
 
 
-def test_mip_installs_from_a_package_json(board: VirtualBoard, tmp_path: Path):
-    (tmp_path / "package.json").write_text('{"urls": [["tiny/__init__.py", "init.py"]], "version": "1"}')
-    (tmp_path / "init.py").write_text("size = 'tiny'")
-    mpremote(board.port, "mip", "install", "--no-mpy", str(tmp_path / "package.json"))
-    assert mpremote(board.port, "exec", "import tiny; print(tiny.size)") == "tiny\n"
-
-
 def test_the_command_line_board_is_reached_by_its_link(tmp_path: Path):
     link = tmp_path / "ttyBoard"
     command = [sys.executable, "-m", "umqtt_testkit.board", str(tmp_path / "new.img"), str(link)]

@@ -1,6 +1,6 @@
 """umqtt cmd with a played device: answers on stdout or in one line, and commands sent once, answered late or never.
 
-What the firmware makes of each command is in test_lifecycle.py.
+What the firmware makes of each command is in host_tests/unit/test_app_commands.py.
 """
 
 from __future__ import annotations
