@@ -12,11 +12,16 @@ import startup
 _POINTER = "/ota/current"
 _COUNTERS = ("/state/boot-a", "/state/boot-b")
 _FROZEN = ".frozen"
+# Where app/sleep.py keeps the state of a board without memory that survives a reset.
+_WAKE = "/state/wake"
 
 
 def choose(boots, cause):
     """Set the attributes of a new Startup from the records. cause: machine.reset_cause()."""
-    boots.woke = cause == _constant("DEEPSLEEP_RESET")
+    # An rp2 ends its sleep with a reset; a power cut or the watchdog during the sleep leaves no file.
+    boots.woke = (
+        cause == _constant("DEEPSLEEP_RESET") or cause == _constant("WDT_RESET") and _exists(boots.root + _WAKE)
+    )
     boots.run, boots.trial, boots.tries, boots.previous, boots.failed = _pointer(boots.root)
     boots.count, boots.failures, boots.next = _counter(boots.root)
     state = boots.state()
@@ -136,6 +141,14 @@ def _make_folder(path):
         os.mkdir(path)
     except OSError:
         pass  # it exists; if it could not be made, the next write into it fails
+
+
+def _exists(path):
+    try:
+        os.stat(path)
+        return True
+    except OSError:
+        return False
 
 
 def _constant(name):

@@ -63,8 +63,8 @@ def tell(board):
     settings = board.settings
     record = telemetry.encode(board.clock.uptime_ms(), telemetry.metrics)
     reading_bytes = len(record)
-    # CBOR has no digits; and each wake of an RP2 is a boot, whose random bits are in the reading: these are kept whole.
-    if settings["encoding"] == "json" and not (sys.platform == "rp2" and settings["sleep_s"]):
+    # CBOR has no digits: it is kept whole.
+    if settings["encoding"] == "json":
         reading_bytes = _shortened_bytes(record)
     free_blocks = free(board.state_folder)
     program_size = 256 if sys.platform == "rp2" else 32

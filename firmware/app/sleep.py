@@ -1,9 +1,11 @@
 """Deep sleep between readings, for a board on a battery: wake, measure, connect, deliver, announce it, sleep.
 
-A wake is not a boot: the RTC's memory holds boot id, seq and uptime, with a checksum, while the board sleeps. They
-are deleted from it at the wake, so that a crash after it cannot use a seq twice. If they are lost (a power cut, a
-board whose RTC has no memory), the wake is a normal boot. A reading that finds no network stays in flash and is sent
-with the next. The retained status says sleeping before the link is closed, and the will is not published.
+A wake is not a boot: the RTC's memory holds boot id, seq, uptime and time, with a checksum, while the board sleeps. An
+rp2, whose RTC has no memory, writes them to a file when its sleep has ended, just before the reset. They are deleted
+at the wake, so that a crash after it cannot use a seq twice. If they are lost (a power cut), the wake is a normal boot.
+A reading that finds no network stays in flash and is sent with the next. The retained status says sleeping before the
+link is closed, and the will is not published. A board that does not know the time stays awake some seconds longer for
+it: earlier readings of the same boot get their time from the later ones, by their uptime.
 
 Commands wait in the board's session at the broker and are received at each wake; work that takes longer (an
 update, pause) keeps the board awake.
@@ -24,6 +26,10 @@ _LONGEST_AWAKE_MS = 30_000
 # Time for messages that the broker may still send after it has everything of ours.
 _QUIET_MS = 300
 _CLOSE_MS = 1_000
+# How long after its reading a board waits for the time: for two requests.
+_FOR_THE_TIME_MS = 10_500
+# Also in boot_choice.py.
+_FILE = "/state/wake"
 # Half of the shortest watchdog that the settings allow.
 _LIGHT_SLEEP_MS = 500
 
@@ -93,6 +99,8 @@ class Sleeper:
         inbound = client.outbox.store.inbound
         open_ = not client.connected or not client.subscribed or client.pending or self._board.commands.busy
         open_ = open_ or self._board.telemetry.waits()
+        for_the_time = self._board.ntp and self._board.clock.unix_ms() is None
+        open_ = open_ or for_the_time and now - self._since < _FOR_THE_TIME_MS
         if open_ or client.received != self._received or inbound and inbound.ids():
             self._received = client.received
             self._quiet_since = now
@@ -122,22 +130,19 @@ class Sleeper:
             except OSError:
                 pass  # they are sent twice
         uptime_ms, unix_ms_at_boot = board.clock.state()
-        remember(
-            board.identity.boot_count,
-            Wake(board.identity.random_bits, board.telemetry.seq, uptime_ms + sleep_ms, unix_ms_at_boot),
-        )
-        _deepsleep(sleep_ms)
+        wake = Wake(board.identity.random_bits, board.telemetry.seq, uptime_ms + sleep_ms, unix_ms_at_boot)
+        _deepsleep(sleep_ms, lambda: remember(board.identity.boot_count, wake))
 
 
 def remember(count, wake):
-    """Store what the next wake needs in the RTC's memory. Without such memory, the next wake is a boot."""
+    """Store what the next wake needs. If it cannot be written, the next wake is a boot."""
     unix_ms = -1 if wake.unix_ms_at_boot is None else wake.unix_ms_at_boot
     data = pack(_FORMAT, _MAGIC, count, wake.random_bits, wake.seq, wake.uptime_ms, unix_ms)
     _memory(data + pack("<I", crc32(data) & 0xFFFFFFFF))
 
 
 def woken(count):
-    """Return the Wake of boot `count` and erase it from the RTC's memory; None if the memory does not hold it."""
+    """Return the Wake of boot `count` and erase it from where it was kept; None if it is not there."""
     data = _memory()
     if not data:
         return None
@@ -152,30 +157,47 @@ def woken(count):
 
 
 def _memory(data=None):
-    # Returns what RTC().memory() returns, or None on a board without it.
+    # Returns what is kept; with data, keeps that, b"" for nothing.
     try:
         from machine import RTC
 
         memory = RTC().memory
     except (ImportError, AttributeError):
-        return None
+        return _file(data)
     return memory() if data is None else memory(data)
 
 
-def _deepsleep(ms):
-    if sys.platform == "rp2":
-        _sleep_lightly(ms)
-        return
-    from machine import deepsleep
+def _file(data):
+    try:
+        if data == b"":
+            os.remove(_FILE)
+            return None
+        with open(_FILE, "rb" if data is None else "wb") as file:
+            return file.read() if data is None else file.write(data)
+    except OSError:
+        return None
 
-    deepsleep(ms)
+
+def _deepsleep(ms, keep):
+    # keep() stores what the wake needs.
+    if sys.platform == "rp2":
+        from machine import reset
+
+        _sleep_lightly(ms)
+        keep()
+        reset()
+    else:
+        from machine import deepsleep
+
+        keep()
+        deepsleep(ms)
 
 
 def _sleep_lightly(ms):
     # rp2's own deepsleep() sleeps lightly and resets. This does the same, but feeds the watchdog: a watchdog reset in
     # a light sleep locks up an RP2040 until its power is cut (up to MicroPython 1.28). It also has no limit of
     # 4,294 s. Any interrupt ends a light sleep early.
-    from machine import lightsleep, reset
+    from machine import lightsleep
 
     slept = 0
     before = time.ticks_ms()
@@ -186,4 +208,3 @@ def _sleep_lightly(ms):
         now = time.ticks_ms()
         slept += time.ticks_diff(now, before)
         before = now
-    reset()

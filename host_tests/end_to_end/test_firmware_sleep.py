@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from paho_subscriber import Subscriber
 from umqtt_kit.data import deployed_files, firmware_folder
+from umqtt_kit.deploy.filesets import driver_modules
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
-from umqtt_testkit.waiting import eventually
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _ID = "pump-7"
 _AWAKE = "_LONGEST_AWAKE_MS = 30_000"
@@ -118,10 +124,8 @@ def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wak
     assert board.lives == lives
 
 
-def test_a_pico_boots_at_each_wake_and_each_of_its_readings_arrives_once(
-    tmp_path: Path, broker: int, subscriber: Subscriber
-):
-    """Planted: the light sleep ends without a reset."""
+@pytest.fixture
+def pico(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
     try:
         pico = VirtualBoard(tmp_path / "flash.img", board="RPI_PICO_W")
     except MicroPythonMissing as missing:
@@ -129,12 +133,64 @@ def test_a_pico_boots_at_each_wake_and_each_of_its_readings_arrives_once(
     with pico:
         # Users deploy .mpy. The source of what is not used here would leave no room for the state.
         modules = ("_host", "aio", "bulk", "serial", "simple", "websocket")
-        unused = tuple(f"/lib/umqtt_robust/{name}.py" for name in modules)
+        unused = [f"/lib/umqtt_robust/{name}.py" for name in modules]
+        unused += [f"/app/sensors/{name}.py" for name in driver_modules()]
         files = _files(broker, sleep_s=1).items()
         pico.install({name: file for name, file in files if not name.startswith(("/portal/", *unused))})
-        pico.start()
-        readings = _readings(subscriber, 4)
-    assert [seq for _, seq in readings] == [0] * 4 and len(set(readings)) == 4
-    assert [boot.partition("-")[0] for boot, _ in readings] == ["1", "2", "3", "4"]
+        yield pico
+
+
+def test_a_wake_of_a_pico_is_no_boot_until_the_power_is_cut_and_each_reading_arrives_once(
+    pico: VirtualBoard, subscriber: Subscriber
+):
+    """Planted: the light sleep ends without a reset; nothing is kept."""
+    pico.start()
+    readings = _readings(subscriber, 4)
+    assert [seq for _, seq in readings] == [0, 1, 2, 3] and len({boot for boot, _ in readings}) == 1, readings
+    ups = [record["up"] for record in subscriber.records]
+    assert all(later - earlier >= 1000 for earlier, later in pairwise(ups)), ups
     reasons = [status["reason"] for status in subscriber.payloads("status")]
-    assert reasons[:6] == ["boot", "sleeping"] * 3
+    assert reasons[0] == "boot" and set(reasons[1:]) == {"sleeping"}
+    for number in ("2", "3"):
+        pico.kill()
+        pico.start()
+        assert subscriber.wait_for(lambda wanted=f"{number}-": wanted in {one.boot[:2] for one in subscriber.received})
+    after = [(one.boot, one.seq) for one in subscriber.received if one.boot.startswith("3-")]
+    assert after[0][1] == 0 and len(set(after)) == len(after)
+
+
+def test_a_sleeping_pico_asks_for_the_time_once_and_keeps_it(pico: VirtualBoard, broker: int, subscriber: Subscriber):
+    """Planted: the board sleeps as soon as its reading is delivered; the time is not kept over the sleep."""
+    with _time_server() as port:
+        settings = json.loads(_files(broker, 1)["/settings.json"]) | {"ntp_host": f"127.0.0.1:{port}"}
+        pico.install({"/settings.json": json.dumps(settings).encode()})
+        pico.start()
+        assert subscriber.wait_for(lambda: len(subscriber.records) >= 4)
+    found = subscriber.records[:4]
+    assert found[0]["ts"] is None and all(record["ts"] for record in found[1:]), found
+    # Readings from before the time was known are placed by the boot that all have.
+    assert {record["boot"] for record in found} == {found[0]["boot"]}
+    starts = [record["ts"] - record["up"] for record in found[1:]]
+    assert max(starts) - min(starts) < 1000 * WAIT_LIMIT_S, starts
+
+
+@contextmanager
+def _time_server() -> Iterator[int]:
+    """Answer SNTP requests after a second, with the time of this computer; yield the port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+
+        def answer() -> None:
+            while request := server.recvfrom(64):
+                data, address = request
+                if not data:
+                    return
+                time.sleep(1)  # longer than it takes to deliver a reading, less than a request may wait
+                now = struct.pack("!II", int(time.time()) + 2208988800, 0)
+                server.sendto(b"\x24\x01" + bytes(22) + data[40:48] + now + now, address)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield server.getsockname()[1]
+        server.sendto(b"", server.getsockname())
+        thread.join()

@@ -345,7 +345,7 @@ def test_a_sleeping_board_gets_on_with_what_waits_however_little_each_wake_deliv
     if not hasattr(os, "ilistdir"):
         skip("littlefs is in MicroPython only")
 
-    def fall_asleep(ms):
+    def fall_asleep(ms, keep):
         raise _Asleep
 
     deepsleep, sleep._deepsleep = sleep._deepsleep, fall_asleep
@@ -359,7 +359,7 @@ def test_a_sleeping_board_gets_on_with_what_waits_however_little_each_wake_deliv
             for wake in range(150, 170):
                 client.left, client.closed = 20, False
                 board = _Board("/flash", client, Rng(wake))
-                board.update = board.trial = None
+                board.update = board.trial = board.ntp = None
                 board.boots = board.restart = board.commands = board.status = board.wifi = board.identity = _Sleepy()
                 board.log.step = _Sleepy().step
                 board.clock, board.settings = board.telemetry._clock, {"sleep_s": 60}

@@ -4,7 +4,7 @@ import sys
 
 import startup
 from app import sleep
-from umqtt_testkit.portable import Clock, Rng, equal
+from umqtt_testkit.portable import Clock, Rng, equal, new_path
 
 
 class LockedUp(Exception):
@@ -51,7 +51,7 @@ def _sleep(chip, seconds):
     time = sleep.time
     sys.modules["machine"], sleep.sys, sleep.time, startup.watchdog = chip, chip, chip.clock, chip
     try:
-        sleep._deepsleep(seconds * 1000)
+        sleep._deepsleep(seconds * 1000, lambda: None)
     finally:
         sleep.sys, sleep.time, startup.watchdog = sys, time, None
         if modules:
@@ -74,3 +74,18 @@ def test_rp2_sleeps_on_after_an_interrupt_that_woke_it():
         for seconds in (1, 60):
             ends_at = _sleep(Rp2(1000, Rng(seed, quiet=True)), seconds)
             assert 0 <= ends_at - seconds * 1000 <= 1, (seed, ends_at)
+
+
+def test_what_a_file_keeps_for_a_wake_is_used_once_and_for_its_boot_alone():
+    """Planted: the file stays after the wake, so that a crash uses a seq twice; the boot is not compared."""
+    before, sleep._FILE = sleep._FILE, new_path("wake")
+    try:
+        wake = sleep.Wake(b"12345678", 5, 1000, None)
+        for count, wanted in ((7, 5), (7, None), (8, None)):
+            if wanted or count == 8:
+                sleep.remember(7, wake)
+            found = sleep.woken(count)
+            equal(found and found.seq, wanted, count)
+        equal(sleep.woken(7), None)
+    finally:
+        sleep._FILE = before

@@ -90,8 +90,7 @@ def _room(wanted: Target, info: Info, deployed: bool) -> str:
     interval_ms = settings["sleep_s"] * 1000 or settings["interval_ms"]
     program_size = 256 if info.platform == "rp2" else 32
     # As in room.tell() of the firmware.
-    whole = settings["encoding"] == "cbor" or (info.platform == "rp2" and settings["sleep_s"] > 0)
-    kept = RECORD_BYTES if whole else RECORD_BYTES // 3
+    kept = RECORD_BYTES if settings["encoding"] == "cbor" else RECORD_BYTES // 3
     hours, years = room_and_years(interval_ms, program_size, max(0, blocks), settings["outbox"], kept)
     return firmware_module("room").describe(hours, years)
 
