@@ -11,7 +11,7 @@ _END = b"\r\n\r\n"
 # The fields of the page in order: name, label, type, hint.
 _FIELDS = (
     ("code", "Code", "text", "on the board's label"),
-    ("ssid", "Wi-Fi network", "text", ""),
+    ("ssid", "Wi-Fi network", "text", "one that is not in the list, such as a hidden one"),
     ("wifi_password", "Wi-Fi password", "password", "empty: an open network"),
     ("broker", "Broker", "text", "mqtts://broker.example; empty: as before"),
     ("username", "User name", "text", "empty: as before"),
@@ -21,13 +21,17 @@ _SECRET = ("code", "wifi_password", "password")
 # `color-scheme`: the browser chooses the colours that are not named here, light or dark ones, as its user likes.
 _PAGE = b"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Setup</title><style>:root{color-scheme:light dark}body{font:1.1em sans-serif;max-width:26em;margin:1em auto;
-padding:0 1em}label{display:block;margin:.7em 0 .1em}input,textarea,button{font:inherit;width:100%;padding:.4em;
+padding:0 1em}label{display:block;margin:.7em 0 .1em}input,select,textarea,button{font:inherit;width:100%;padding:.4em;
 box-sizing:border-box}button{margin-top:1em;background:#004a99;color:#fff;border:0;padding:.7em}small{opacity:.8}
 [role=alert]{border-left:.4em solid #d33;padding:.6em}b{font-family:monospace;font-size:1.2em}</style>"""
 _END_OF_FORM = b'<label for="ca">CA certificate</label><textarea id="ca" name="ca" rows="3" maxlength="3000">\
 </textarea><small>PEM; needed once for mqtts</small><button>Save and restart</button></form>'
 _INPUT = '<label for="%s">%s</label><input id="%s" name="%s" type="%s" value="%s" autocomplete="off" \
 autocapitalize="off"><small>%s</small>'
+# What the board hears, above the field for another name.
+_HEARD = '<label for="heard">Wi-Fi networks in range</label><select id="heard" name="heard"><option value="">\
+another one, named below</option>'
+_OPTION = '<option value="%s"%s>%s (%s, %d dBm)</option>'
 _HEAD = "HTTP/1.1 %s\r\nConnection: close\r\nCache-Control: no-store\r\nX-Frame-Options: DENY\r\n\
 Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; form-action 'self'\r\n%s\
 Content-Type: text/html; charset=utf-8\r\n\r\n"
@@ -98,7 +102,7 @@ def read_form(request):
     Raises BadRequest.
     """
     form = {name: "" for name, _, _, _ in _FIELDS}
-    form["ca"] = ""
+    form["ca"] = form["heard"] = ""
     pairs = bytes(request.body).split(b"&")
     request.body = b""
     try:
@@ -135,14 +139,27 @@ def escape(text):
 # A response is made piece by piece, because no board has room for all of it. The end of the connection marks its end.
 
 
-def form_page(title, problem, form):
-    """Yield the response with the form. problem: None or text; form: dict of read_form(), {} before the first."""
+def form_page(title, problem, form, heard):
+    """Yield the response with the form.
+
+    problem: None or text; form: dict of read_form(), {} before the first; heard: the networks in range as (ssid, dBm).
+    """
     alert = '<p role="alert">%s</p>' % escape(problem) if problem else ""
     yield from page("200 OK", title, alert + '<form method="post" action="/">')
     for name, label, kind, hint in _FIELDS:
+        if name == "ssid" and heard:
+            yield _HEARD.encode()
+            for ssid, dbm in heard:
+                chosen = " selected" if ssid == form.get("heard") else ""
+                yield (_OPTION % (escape(ssid), chosen, escape(ssid), _strength(dbm), dbm)).encode()
+            yield b"</select>"
         value = "" if name in _SECRET else escape(form.get(name, ""))
         yield (_INPUT % (name, label, name, name, kind, value, hint)).encode()
     yield _END_OF_FORM
+
+
+def _strength(dbm):
+    return "strong" if dbm >= -60 else "good" if dbm >= -72 else "weak"
 
 
 def page(status, title, body):

@@ -24,6 +24,7 @@ from portal.http import BadRequest, Request, escape, form_page, page, read_form,
 
 OPEN_MS = 600_000
 _MOST_VISITORS = 3
+_MOST_HEARD = 16
 _VISIT_MS = 10_000
 # Less than the longest timeout of rp2's watchdog, 8.388 s.
 _SEND_S = 5
@@ -36,12 +37,14 @@ _BEGIN = "-----BEGIN CERTIFICATE-----"
 
 
 class Portal:
-    """The answers to requests. folder: of the settings; code: str; ssid, address: of the access point.
+    """The answers to requests. folder: of the settings; code: str; ssid, address: of the access point; heard: the
+    networks in range, as hear() returns them.
 
     next_code: None until a form was saved, then the code for the next time.
     """
 
-    def __init__(self, folder, code, ssid, address):
+    def __init__(self, folder, code, ssid, address, heard=()):
+        self._heard = heard
         self._folder = folder
         self.code = code
         self._lock = Lock(code)
@@ -54,7 +57,7 @@ class Portal:
         if request.path != "/":
             return redirect(self._address)
         if request.method != "POST":
-            return form_page(self._ssid, None, {})
+            return form_page(self._ssid, None, {}, self._heard)
         form = read_form(request)
         wrong = self._lock.wrong
         problem = self._lock.problem(form["code"], now_ms)
@@ -68,7 +71,7 @@ class Portal:
             except OSError as error:
                 problem = "Nothing was changed: the flash cannot be written: %r" % error
         if problem:
-            return form_page(self._ssid, problem, form)
+            return form_page(self._ssid, problem, form, self._heard)
         self.next_code = new_code()
         text = "<p>Saved. The board restarts with it, and goes back to what it had if that reaches no broker within \
 ten minutes.</p><p>The code is used up. The next one, for its label:</p><p><b>%s</b></p>"
@@ -86,7 +89,7 @@ ten minutes.</p><p>The code is used up. The next one, for its label:</p><p><b>%s
         settings, secrets = read(self._folder + "/" + FILE), read(self._folder + "/" + SECRETS)
         known = networks(settings)
         changes, new = {}, {}
-        ssid = form["ssid"]
+        ssid = form["ssid"] or form["heard"]
         if ssid:
             changes["wifi"] = [ssid] + [name for name in known if name != ssid]
             new["wifi"] = {ssid: form["wifi_password"]}
@@ -231,9 +234,10 @@ def serve(folder, network, code, button, known):
     """Run the portal from opening to closing. known: True if the board already knows a network. Never returns."""
     portal = None
     try:
+        heard = hear(network.WLAN(network.STA_IF))
         wlan = network.WLAN(network.AP_IF)
         try:
-            portal, reason = _serve(folder, wlan, code)
+            portal, reason = _serve(folder, wlan, code, heard)
         finally:
             wlan.active(False)
     except (OSError, RuntimeError) as error:  # esp32 raises both, as in app/wifi.py
@@ -257,7 +261,28 @@ def serve(folder, network, code, button, known):
     reset()
 
 
-def _serve(folder, wlan, code):
+def hear(station):
+    """Return the networks in range as [(ssid, dBm)], each once, the strongest first; at most _MOST_HEARD.
+
+    Hidden ones have no name here. Raises OSError and RuntimeError if the radio cannot be used.
+    """
+    _feed()
+    station.active(True)
+    try:
+        strongest = {}
+        for found in station.scan():
+            try:
+                ssid = found[0].decode().strip("\0")
+            except ValueError:
+                continue  # no form could send that name
+            strongest[ssid] = max(found[3], strongest.get(ssid, found[3]))
+    finally:
+        station.active(False)
+    strongest.pop("", None)
+    return sorted(strongest.items(), key=lambda pair: -pair[1])[:_MOST_HEARD]
+
+
+def _serve(folder, wlan, code, heard):
     from machine import unique_id
 
     ssid = "umqtt-" + hexlify(unique_id()).decode()[-6:]
@@ -265,7 +290,7 @@ def _serve(folder, wlan, code):
     wlan.active(True)
     wlan.config(ssid=ssid, key=code, security=getattr(wlan, "SEC_WPA2", None) or wlan.SEC_WPA_WPA2)
     address = wlan.ifconfig()[0]
-    portal = Portal(folder, code, ssid, address)
+    portal = Portal(folder, code, ssid, address, heard)
     server = _Server(portal, bytes([int(part) for part in address.split(".")]))
     told = ssid, address, OPEN_MS // 60_000
     print("portal: Wi-Fi %s, password and code as on the label, http://%s, for %d min" % told)

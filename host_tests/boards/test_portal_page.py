@@ -91,7 +91,10 @@ def test_a_board_without_settings_is_set_up_by_a_browser_and_publishes(
     # The page asks to wait first, and does not check a code that comes earlier.
     eventually(lambda: refused(page, code=CODE.lower(), wifi_password="open sesame", broker="mqtt://"))
     playwright.expect(page.get_by_role("alert")).to_contain_text("settings.json: brokers: address 1")
-    fill(page, code=CODE, wifi_password="open sesame", broker=peer.url)
+    # Planted: the radio is not asked what it hears.
+    playwright.expect(page.locator("#heard")).to_contain_text("cellar (strong, -60 dBm)")
+    page.locator("#heard").select_option("cellar")
+    fill(page, code=CODE, ssid="", wifi_password="open sesame", broker=peer.url)
     playwright.expect(page.locator("body")).to_contain_text("Saved.")
     code = page.locator("b").text_content()
     board.wait_for("portal: settings taken over")
@@ -105,9 +108,7 @@ def test_a_board_without_settings_is_set_up_by_a_browser_and_publishes(
     assert "Traceback" not in board.output
 
 
-def test_the_portal_works_in_100_kb_of_heap(
-    virtual_board: MakeBoard, files: dict[str, bytes | Path]
-) -> None:
+def test_the_portal_works_in_100_kb_of_heap(virtual_board: MakeBoard, files: dict[str, bytes | Path]) -> None:
     """Planted: the package app is loaded first, and the client with it."""
     portal = Portal(virtual_board, files, heap="100K")
     portal.board.wait_for("portal: Wi-Fi umqtt-")

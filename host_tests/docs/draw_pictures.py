@@ -43,7 +43,9 @@ def draw(folder: Path, traffic_ms: int = _TRAFFIC_MS) -> None:
 
 
 def _portal(page: Page, picture: Path) -> None:
-    response = b"".join(form_page("umqtt-3fa2c1", None, {"ssid": "workshop", "broker": "mqtts://broker.example"}))
+    heard = [("workshop", -52), ("barn", -70)]
+    filled = {"heard": "workshop", "broker": "mqtts://broker.example"}
+    response = b"".join(form_page("umqtt-3fa2c1", None, filled, heard))
     page.set_content(response.partition(b"\r\n\r\n")[2].decode())
     page.screenshot(path=picture, type="jpeg", quality=22, full_page=True)
 

@@ -12,7 +12,7 @@ from portal import server as portal_server
 from portal.code import Lock, new_code
 from portal.dns import answer
 from portal.http import BadRequest, Request, escape, read_form
-from portal.server import OPEN_MS, Portal, say
+from portal.server import OPEN_MS, Portal, hear, say
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import FULL, Rng, equal, new_path, raises
 
@@ -193,6 +193,33 @@ def test_what_a_form_held_goes_back_escaped():
     said = _submit(_portal(_folder()), code=CODE, ssid="s", wifi_password="hush-hush", password="hush-hush")
     assert "hush" not in said and CODE not in said, said
     equal(escape("&<>\"'"), "&amp;&lt;&gt;&quot;&#39;")
+
+
+def test_the_networks_that_are_heard_are_listed_and_one_of_them_or_another_is_taken():
+    """Planted: the list is not escaped; the name that was typed does not count."""
+
+    class Station:
+        on = False
+
+        def active(self, on):
+            self.on = on
+
+        def scan(self):
+            found = ((b"barn", -80), (b"", -10), (b"<b>", -70), (b"barn", -50), (b"\xff\xfe", -20))
+            return [(ssid, b"", 1, dbm, 3, 0) for ssid, dbm in found]
+
+    station = Station()
+    heard = hear(station)
+    equal((heard, station.on), ([("barn", -50), ("<b>", -70)], False))
+    for form, wanted in (({"heard": "barn"}, "barn"), ({"heard": "barn", "ssid": "cellar"}, "cellar")):
+        root = _folder()
+        portal = Portal(root, CODE, "umqtt-a1b2c3", "192.168.4.1", heard)
+        said = _submit(portal, code="wrong", **form)
+        assert '<option value="barn" selected>barn (strong, -50 dBm)</option>' in said, said
+        assert "&lt;b&gt; (good, -70 dBm)" in said and "<b>" not in said, said
+        said = _submit(portal, 60_000, code=CODE, broker="mqtt://a", wifi_password="hush-hush", **form)
+        assert "Saved." in said, said
+        equal(read(root + "/settings.json")["wifi"], [wanted])
 
 
 def test_every_address_but_the_page_leads_to_it():
