@@ -22,24 +22,31 @@ def add_client(board, secrets, store_error=None):
     store_error: why the outbox has to be in RAM, or None. If the flash fails, it is in RAM too: the board must stay
     reachable.
     """
-    store_error = _add_client(board, secrets, store_error)
+    cloud = None
+    if board.settings["topics"]:
+        from app.cloud import Cloud
+
+        cloud = Cloud(board, secrets["mqtt"])
+    store_error = _add_client(board, secrets, store_error, cloud)
     _add_log(board)
+    if cloud:
+        cloud.attach(board.client)
     for level, text in (("warning", board.boots.error), ("error", store_error)):
         if text:
             board.log.report(level, text)
 
 
-def _add_client(board, secrets, store_error):
+def _add_client(board, secrets, store_error, cloud):
     # Returns why the outbox is in RAM, or None.
     settings, status = board.settings, board.status
+    will = cloud.will if cloud else (status.topic, status.payload(False, "connection lost"))
     options = {
         "keep_alive": settings["keep_alive"],
         "clean_session": False,
         "policy": DROP_OLDEST,
-        "will": Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
+        "will": Will(*will, qos=1, retain=True),
     }
-    if "username" in secrets["mqtt"]:
-        options.update(secrets["mqtt"])
+    options.update(cloud.options if cloud else secrets["mqtt"])
     if settings["brokers"][0].startswith("mqtts:"):
         tls = _tls(secrets["tls"])
         if settings["ntp_host"] != "":

@@ -21,6 +21,8 @@ DEFAULTS = {
     "interval_ms": 60_000,
     "keep_alive": 60,
     "outbox": None,
+    "topics": None,
+    "per_minute": 0,
     "telemetry_qos": 1,
     "encoding": "json",
     "expires_s": 0,
@@ -54,11 +56,14 @@ _NUMBERS = {
     "interval_ms": (10, 86_400_000, "milliseconds"),
     "keep_alive": (0, 65535, "seconds"),
     "outbox": (1, 10_000, "messages"),
+    "per_minute": (0, 60_000, "data points"),
     "telemetry_qos": (1, 2, "QoS"),
     "expires_s": (0, 31_536_000, "seconds"),
     "watchdog_ms": (0, 3_600_000, "milliseconds"),
     "sleep_s": (0, 604_800, "seconds"),
 }
+# Leaves that a board sends on, and those on which it gets messages, if a cloud has a topic for them.
+_LEAVES = ("telemetry", "status", "log", "reply", "reported", "cmd", "desired", "throttle", "errors")
 _SWITCHES = ("power_save", "home_assistant", "unsigned_commands")
 _SHORTEST_WATCHDOG_MS = 1000
 _LONGEST_NAME = 64
@@ -100,6 +105,12 @@ def check_settings(values, file=FILE):
         raise SettingsError(file, "watchdog_ms", "must be 0 (off) or at least %d" % _SHORTEST_WATCHDOG_MS)
     if merged["encoding"] == "cbor" and merged["home_assistant"]:
         raise SettingsError(file, "encoding", "must be json: Home Assistant reads no CBOR")
+    if merged["encoding"] == "cbor" and isinstance(merged["topics"], dict):
+        raise SettingsError(file, "encoding", "must be json: the payloads in topics are made of it")
+    if merged["topics"] and merged["home_assistant"]:
+        raise SettingsError(file, "home_assistant", "must be false: it looks for fleet/…, not for other topics")
+    if merged["per_minute"] and not merged["topics"]:
+        raise SettingsError(file, "per_minute", "must be 0: it needs topics")
     return merged
 
 
@@ -107,7 +118,8 @@ def check_secrets(values, file=SECRETS):
     """Return values with missing sections filled in. Raises SettingsError, which never repeats a secret."""
     # commands.rotation: the SHA-256 of the last rotation that was carried out, see rotation.py.
     sections = {
-        "wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key"), "commands": ("key", "rotation"),
+        "wifi": None, "mqtt": ("username", "password", "sas_key"), "tls": ("ca", "cert", "key"),
+        "commands": ("key", "rotation"),
     }  # fmt: skip
     check_object(values, sections, file, "")
     filled = {}
@@ -124,7 +136,7 @@ def check_secrets(values, file=SECRETS):
             if section == "commands" and (len(value) != 64 or value.strip("0123456789abcdef")):
                 raise SettingsError(file, "commands." + key, "must be 64 hexadecimal digits: umqtt keys make")
     # [MQTT-3.1.2-22] a password without a user name cannot be sent.
-    if "password" in filled["mqtt"] and "username" not in filled["mqtt"]:
+    if ("password" in filled["mqtt"] or "sas_key" in filled["mqtt"]) and "username" not in filled["mqtt"]:
         raise SettingsError(file, "mqtt.username", "is missing, and MQTT has no password without a user name")
     tls = filled["tls"]
     for one, other in (("cert", "key"), ("key", "cert"), ("cert", "ca")):
@@ -135,6 +147,8 @@ def check_secrets(values, file=SECRETS):
 
 def check_together(settings, secrets):
     """Check settings and secrets for mistakes that need both files to see. Raises SettingsError."""
+    if "sas_key" in secrets["mqtt"] and not settings["topics"]:
+        raise SettingsError(SECRETS, "mqtt.sas_key", "needs topics: umqtt provision --cloud azure")
     if settings["brokers"][0].startswith("mqtts:") and "ca" not in secrets["tls"]:
         raise SettingsError(SECRETS, "tls.ca", "is missing: without it no mqtts broker can be trusted")
 
@@ -199,6 +213,25 @@ def _brokers_problem(value):
         if address.startswith("mqtts:") != value[0].startswith("mqtts:"):
             # Otherwise, someone who blocks the encrypted broker would get the readings in the clear.
             return "address %d: mqtts and mqtt must not be mixed" % (position + 1)
+    return None
+
+
+def _topics_problem(value):
+    if isinstance(value, str):
+        return None if "{device_id}" in value and "{leaf}" in value else "must have {device_id} and {leaf}"
+    if not isinstance(value, dict):
+        return "must be null, text with {device_id} and {leaf}, or an object with a topic for each leaf"
+    missing = [leaf for leaf in _LEAVES[:5] if leaf not in value]
+    unknown = [leaf for leaf in value if leaf not in _LEAVES]
+    if missing or unknown:
+        return "%s %s" % ("needs" if missing else "cannot have", ", ".join(missing or unknown))
+    for leaf in value:
+        entry = value[leaf]
+        topic = entry[0] if isinstance(entry, list) and len(entry) > 1 else entry
+        if not _is_text(topic, 255):
+            return leaf + ": must be a topic, or a list of a topic and payloads"
+        if leaf in _LEAVES[:5] and ("+" in topic or "#" in topic):
+            return leaf + ": a topic that is sent to has no wildcards"
     return None
 
 
@@ -347,6 +380,7 @@ _CHECKS = {
     "device_id": _device_id_problem,
     "brokers": _brokers_problem,
     "cluster": _cluster_problem,
+    "topics": _topics_problem,
     "wifi": _wifi_problem,
     "country": _country_problem,
     "hostname": _hostname_problem,

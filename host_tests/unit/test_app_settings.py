@@ -147,6 +147,7 @@ def test_every_key_has_values_that_are_accepted():
                     ["mqtts://a.example:8883", "mqtts://b"], ["mqtt://[::1]:1883", "mqtt://[::1]"],
                     ["mqtt://192.168.1.2:1"]),
         "cluster": (None, "site"),
+        "topics": (None, "site/{device_id}/{leaf}"), "per_minute": (0,),
         "outbox": (1, 10000), "telemetry_qos": (1, 2), "expires_s": (0, 31536000), "encoding": ("json", "cbor"),
         "wifi": ([], ["é" * 16]),
         "static_ip": (None, ["192.168.1.50", "255.255.255.0", "192.168.1.1", "1.1.1.1"],

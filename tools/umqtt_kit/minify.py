@@ -18,7 +18,7 @@ _WORDS = """
 ArithmeticError AssertionError AttributeError EOFError Ellipsis GeneratorExit ImportError IndentationError IndexError
 KeyError KeyboardInterrupt LookupError NameError NotImplementedError OverflowError RuntimeError StopIteration
 SyntaxError SystemExit TypeError ValueError ZeroDivisionError abs all any append args bool builtins bytecode callable
-chr classmethod clear close const copy count dict dir divmod end endswith eval exec extend find format from_bytes get
+chr classmethod clear close copy count dict dir divmod end endswith eval exec extend find format from_bytes get
 getattr globals hasattr hash id index insert int isalpha isdigit isinstance islower isspace issubclass isupper items
 iter join key keys len list little locals lower lstrip main map next object open ord pop popitem pow print range read
 readinto readline remove replace repr reverse rfind rindex round rsplit rstrip send sep set setattr setdefault sort

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from spark_ingest.escape import printable
+from umqtt_cli.clouds import CLOUDS
 from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -31,18 +32,20 @@ if TYPE_CHECKING:
 )
 @click.option("--from", "source", metavar="FILE|-", help="Take the values from a JSON file, or from stdin.")
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
+@click.option("--cloud", type=click.Choice(list(CLOUDS)), help="Topics, payloads and login as that cloud wants them.")
 @click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
 @click.option("--show", is_flag=True, help="Only show what is on the board, secrets hidden.")
 @click.option("--portal", is_flag=True, help="Give it a new code, with which a phone can set it up without a cable.")
 @interrupt_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def provision(
-    device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool,
-    portal: bool, interrupt: bool, as_json: bool,
+    device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], cloud: str | None,
+    table: Path | None, show: bool, portal: bool, interrupt: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Give a board its device id, Wi-Fi, broker and credentials.
 
-    Without --from, --set, --csv and --portal it asks for them.
+    Without --from, --set, --csv and --portal it asks for them; with --cloud, only for what that cloud needs. With
+    --cloud and --from, the password is what the cloud calls key or token.
 
     Everything is checked by the firmware's own rules before it is written; what is not asked for stays as it is.
     Passwords are typed without being shown, or come from a file that only you may read: never from the command line.
@@ -58,6 +61,7 @@ def provision(
     Example:
       umqtt provision
       umqtt provision --set interval_ms=5000
+      umqtt provision --cloud aws
       umqtt provision --csv boards.csv
       umqtt provision --portal
     """
@@ -66,6 +70,8 @@ def provision(
 
     if sum((source is not None, bool(pairs), table is not None, show, portal)) > 1:
         raise click.UsageError("--from, --set, --csv, --show and --portal exclude each other")
+    if cloud is not None and (pairs or table is not None or show or portal):
+        raise click.UsageError("--cloud goes with --from, or with questions")
     if board_name is not None:
         if table is not None or show:
             # A board named in umqtt.toml is ignored here.
@@ -81,7 +87,7 @@ def provision(
         return _show(port, interrupt, as_json)
     if portal:
         return _give_code(port, board_name, as_json)
-    change = _change(port, source, pairs)
+    change = _change(port, source, pairs, cloud)
     if board_name is not None:
         change.settings["board"] = board_name
     done = provision_one(port, change)
@@ -89,23 +95,27 @@ def provision(
     return 0
 
 
-def _change(port: Port, source: str | None, pairs: tuple[str, ...]) -> Change:
+def _change(port: Port, source: str | None, pairs: tuple[str, ...], cloud: str | None) -> Change:
+    from umqtt_kit.provision.cloud import apply
     from umqtt_kit.provision.values import Change, change_from_json, read_private, set_from_arguments
 
     if pairs:
         return Change(settings=set_from_arguments(pairs))
-    if source == "-":
-        return change_from_json(sys.stdin.buffer.read(), "stdin", Path())
-    if source is not None:
-        file = Path(source)
-        return change_from_json(read_private(file), source, file.parent)
-    return _asked(port)
+    if source is None:
+        return _asked(port, cloud)
+    file = Path(source)
+    text, where, folder = (sys.stdin.buffer.read(), "stdin", Path()) if source == "-" else (
+        read_private(file), source, file.parent
+    )  # fmt: skip
+    change = change_from_json(text, where, folder)
+    return apply(cloud, change) if cloud else change
 
 
-def _asked(port: Port) -> Change:
+def _asked(port: Port, cloud: str | None) -> Change:
     from umqtt_kit.device import look, read_configuration
     from umqtt_kit.device.guess import check_network
-    from umqtt_kit.provision.questions import ask
+    from umqtt_kit.provision import cloud as clouds
+    from umqtt_kit.provision.questions import ask, ask_sensors
     from umqtt_kit.provision.sensors import SensorCheck
 
     if not sys.stdin.isatty():
@@ -118,7 +128,9 @@ def _asked(port: Port) -> Change:
         current = read_configuration(board)
         sensors = SensorCheck.of(board, info, port, (current.settings or {}).get("board"))
         on_bus = sensors.scan(board)
-    return ask(current, info, port, sensors, on_bus)
+    change = clouds.ask(cloud, current, info) if cloud else ask(current, info, port)
+    ask_sensors(change, current, sensors, on_bus)
+    return change
 
 
 def _show(port: Port, interrupt: bool, as_json: bool) -> int:

@@ -19,7 +19,7 @@ from umqtt_kit.app_bundle import INIT as APP_INIT
 from umqtt_kit.app_bundle import AppBundle
 from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
 from umqtt_kit.data import board_folders, firmware_folder
-from umqtt_kit.deploy.filesets import driver_modules, library_modules
+from umqtt_kit.deploy.filesets import OF_APPLICATION, driver_modules, library_modules
 from umqtt_kit.device import Info
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.mpy_cross import compile_file, mpy_cross_command
@@ -59,6 +59,7 @@ def build(board: str | None, optional: Iterable[str], version: str | None = None
         for path in AS_SOURCE:
             files[path] = (firmware / path[1:]).read_bytes()
         left_out = {f"app.sensors.{name}" for name in driver_modules().keys() - set(optional)}
+        left_out |= {f"app.{name}" for name in OF_APPLICATION.difference(optional)}
         for module, text in AppBundle(firmware).sources.items():
             if module in left_out:
                 continue

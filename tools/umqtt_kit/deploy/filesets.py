@@ -1,7 +1,8 @@
 """Which modules a board gets, by its settings: of the device library, and drivers of sensors.
 
 The sets of the library are those of boards/filesets.json. A module in none of them belongs to the core, so that a new
-one is never forgotten. A driver takes at least a block of 4 KB, so a board gets only those that its settings name.
+one is never forgotten. A driver takes at least a block of 4 KB, so a board gets only those that its settings name. One
+module of the application is for some settings only too: cloud.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ _BY_SCHEME = {"mqtts": ("tls",), "ws": ("websocket",), "wss": ("tls", "websocket
 _ON_EVERY_BOARD = frozenset({"__init__", "chip", "system"})
 _IMPORT = re.compile(r"^ *from app\.sensors\.(\w+) import", re.MULTILINE)
 _SETS: dict[str, list[str]] = json.loads((boards_folder() / "filesets.json").read_text())
-#: Modules of the device library that a board needs for some settings only.
-OPTIONAL = frozenset(_SETS["tls"] + _SETS["websocket"])
+#: Modules of the application that a board needs for some settings only.
+OF_APPLICATION = frozenset({"cloud"})
+#: These, and those of the device library.
+OPTIONAL = OF_APPLICATION | {*_SETS["tls"], *_SETS["websocket"]}
 #: Modules for computers alone: no board carries them.
 HOST_MODULES = frozenset(_SETS["host"])
 #: Modules for other people's programs, which the firmware does not use; `mpremote mip install` brings them.
@@ -48,6 +51,8 @@ def optional_modules(settings: Mapping[str, object] | None) -> frozenset[str]:
     needed = set()
     for address in addresses if isinstance(addresses, list) else []:
         needed.update(_BY_SCHEME.get(str(address).partition("://")[0], ()))
+    if settings.get("topics"):
+        needed.add("cloud")
     if str(settings.get("update_url") or "").startswith("https://"):
         needed.add("tls")
     drivers = driver_modules()

@@ -23,39 +23,41 @@ _NONE = "-"
 _EXAMPLE_BROKER = "mqtts://192.168.1.2"
 
 
-def ask(current: Configuration, info: Info, port: Port, sensors: SensorCheck, on_bus: str) -> Change:
-    """Ask for all values: Enter keeps what is shown in brackets, `-` takes it away.
-
-    on_bus: what answers on the board's I2C pins, as text.
+def ask(current: Configuration, info: Info, port: Port) -> Change:
+    """Ask for all values but the sensors: Enter keeps what is shown in brackets, `-` takes it away.
 
     Raises KitError (exit code 2) without a terminal.
     """
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, --from - (stdin) or --csv", EXIT_USAGE)
-    # Values that the board itself would refuse are not offered.
-    settings = {key: value for key, value in (current.settings or {}).items() if not _problem(key, value)}
+    change = begin(current, info)
     secrets = current.sections
-    change = Change()
-    say("Enter keeps what stands in brackets, - takes it away.")
-    named = _asked("Device id", settings.get("device_id") or info.unique_id, lambda text: _problem("device_id", text))
-    change.settings["device_id"] = None if named in (None, info.unique_id) else named
-    change.wifi = _ask_networks(settings.get("wifi", []), secrets.get("wifi", {}))
-    change.settings["brokers"] = _ask_brokers(settings.get("brokers", []), port)
+    known_brokers = (current.settings or {}).get("brokers", [])
+    change.settings["brokers"] = _ask_brokers([] if _problem("brokers", known_brokers) else known_brokers, port)
     mqtt = secrets.get("mqtt", {})
     known = mqtt.get("username")
-    username = _asked("User name at the broker", known if isinstance(known, str) else None, None)
+    username = asked("User name at the broker", known if isinstance(known, str) else None, None)
     change.mqtt["username"] = username
     if username is None:
         change.mqtt["password"] = None
     else:
-        password = _ask_secret(f"Password of {username}", "password" in mqtt)
+        password = ask_secret(f"Password of {username}", "password" in mqtt)
         if password is not None:
             change.mqtt["password"] = password
     if any(address.startswith("mqtts://") for address in change.settings["brokers"]):
-        _ask_certificates(change, secrets.get("tls", {}))
-    if on_bus:
-        say(on_bus)
-    change.settings["sensors"] = _ask_sensors(settings.get("sensors", []), sensors) or None
+        ask_certificates(change, secrets.get("tls", {}))
+    return change
+
+
+def begin(current: Configuration, info: Info) -> Change:
+    """Ask for the device id and the networks, which every board needs."""
+    # Values that the board itself would refuse are not offered.
+    settings = {key: value for key, value in (current.settings or {}).items() if not _problem(key, value)}
+    change = Change()
+    say("Enter keeps what stands in brackets, - takes it away.")
+    named = asked("Device id", settings.get("device_id") or info.unique_id, lambda text: _problem("device_id", text))
+    change.settings["device_id"] = None if named in (None, info.unique_id) else named
+    change.wifi = _ask_networks(settings.get("wifi", []), current.sections.get("wifi", {}))
     return change
 
 
@@ -64,11 +66,11 @@ def _ask_networks(names: list[str], passwords: dict[str, str]) -> list[tuple[str
     while True:
         number = len(networks)
         shown = names[number] if number < len(names) else None
-        name = _asked(f"Wi-Fi network {number + 1}", shown, lambda text: _problem("wifi", [text]))
+        name = asked(f"Wi-Fi network {number + 1}", shown, lambda text: _problem("wifi", [text]))
         if name is None:
             return networks
         while True:
-            password = _ask_secret(f"Password of {name}", name in passwords)
+            password = ask_secret(f"Password of {name}", name in passwords)
             problem = _secret_problem(name, password)
             if problem is None:
                 break
@@ -87,7 +89,7 @@ def _ask_brokers(known: list[str], port: Port) -> list[str]:
         number = len(addresses)
         shown = known[number] if number < len(known) else None
         example = f", for instance {_EXAMPLE_BROKER}" if number == 0 and shown is None else ""
-        address = _asked(f"Broker {number + 1}{example}", shown, problem)
+        address = asked(f"Broker {number + 1}{example}", shown, problem)
         if address is None and addresses:
             return addresses
         if address is None:
@@ -96,7 +98,13 @@ def _ask_brokers(known: list[str], port: Port) -> list[str]:
             addresses.append(address)
 
 
-def _ask_sensors(known: list[dict[str, Any]], sensors: SensorCheck) -> list[dict[str, Any]]:
+def ask_sensors(change: Change, current: Configuration, sensors: SensorCheck, on_bus: str) -> None:
+    """Ask for the sensors. on_bus: what answers on the board's I2C pins, as text."""
+    known = (current.settings or {}).get("sensors", [])
+    if _problem("sensors", known):
+        known = []
+    if on_bus:
+        say(on_bus)
     entries: list[dict[str, Any]] = []
 
     def problem(text: str) -> str | None:
@@ -111,18 +119,21 @@ def _ask_sensors(known: list[dict[str, Any]], sensors: SensorCheck) -> list[dict
         number = len(entries)
         shown = line_of(known[number]) if number < len(known) else None
         example = ", for instance dht22 pin=4 name=cellar (? lists all)" if number == 0 and shown is None else ""
-        answer = _asked(f"Sensor {number + 1}{example}", shown, problem)
+        answer = asked(f"Sensor {number + 1}{example}", shown, problem)
         if answer is None:
-            return entries
+            change.settings["sensors"] = entries or None
+            return
         entries.append(sensors.entry_of(answer))
 
 
-def _ask_certificates(change: Change, known: dict[str, str]) -> None:
-    for key, what in (("ca", "CA certificate"), ("cert", "Certificate of the board"), ("key", "Private key of it")):
+def ask_certificates(change: Change, known: dict[str, str], *, certificate: bool = True) -> None:
+    """Ask for the files of TLS; certificate: also for the board's own."""
+    asked_for = (("ca", "CA certificate"), ("cert", "Certificate of the board"), ("key", "Private key of it"))
+    for key, what in asked_for if certificate else asked_for[:1]:
         if key == "key" and "cert" not in change.tls:
             return
         while True:
-            answer = _asked(f"{what} (file on this computer)", "the one there" if key in known else None, None)
+            answer = asked(f"{what} (file on this computer)", "the one there" if key in known else None, None)
             if answer in (None, "the one there"):
                 break
             try:
@@ -132,8 +143,8 @@ def _ask_certificates(change: Change, known: dict[str, str]) -> None:
                 say(str(error))
 
 
-def _asked(question: str, shown: str | None, problem: Callable[[str], str | None] | None) -> str | None:
-    # Returns the answer, or None for none; asks again until the answer is valid.
+def asked(question: str, shown: str | None, problem: Callable[[str], str | None] | None) -> str | None:
+    """Return the answer, or None for none; ask again until it is valid. problem(answer): what is wrong, or None."""
     while True:
         # The default comes from the board, and may hold anything.
         words = f"{question} [{shown}]" if shown else question
@@ -146,8 +157,8 @@ def _asked(question: str, shown: str | None, problem: Callable[[str], str | None
         say(wrong)
 
 
-def _ask_secret(question: str, known: bool) -> str | None:
-    # Returns None if nothing was given: keep what is there, if anything.
+def ask_secret(question: str, known: bool) -> str | None:
+    """Return the answer, which is not shown, or None if there was none: keep what is there, if anything."""
     return getpass.getpass(f"{question}{' [unchanged]' if known else ''}: ") or None
 
 
