@@ -29,6 +29,7 @@ class Access:
     :ivar ca: PEM file of the authority that signed the broker's certificate; None to use those this machine trusts.
     :ivar cert: PEM file of this collector's certificate; None for none.
     :ivar key: PEM file of the certificate's private key.
+    :ivar alpn: the protocols to offer on port 443, which is a web server's too.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Access:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    alpn: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Check the settings.
@@ -83,13 +85,16 @@ class Access:
 
         :raises UsageError: a certificate file cannot be used.
         """
-        if parse_nodes(self.url)[0] != "mqtts":
+        scheme, nodes = parse_nodes(self.url)
+        if scheme != "mqtts":
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
             raise UsageError(f"cannot use the CA file {self.ca}: {_why(error)}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.alpn and any(port == 443 for _, port in nodes):
+            context.set_alpn_protocols(list(self.alpn))
         if self.cert is not None:
             try:
                 # Without a password callback, OpenSSL would ask on the terminal for the password of an encrypted key.

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from umqtt_cli.clouds import CLOUDS
 from umqtt_cli.numbers import Bytes
 
 from ..address import Address
@@ -18,7 +19,7 @@ from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 _FOLDER = PathOption(file_okay=False)
 _FILE = PathOption(dir_okay=False)
 # Options that cannot be combined with --config, because its file gives them for each collector.
-_OF_ONE = ("brokers", "names", "topics", "username", "password_file", "ca", "cert", "key")
+_OF_ONE = ("brokers", "names", "topics", "cloud", "username", "password_file", "ca", "cert", "key")
 _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",
            "longest_delay_s", "everything")  # fmt: skip
 
@@ -46,6 +47,7 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
     metavar="FILTER",
     help=f"Topic filter; may be given several times.  [default: {', '.join(DEFAULT_TOPIC_FILTERS)}]",
 )
+@click.option("--cloud", type=click.Choice(list(CLOUDS)), help="Topics, ALPN and limits of that cloud.")
 @click.option("--everything", is_flag=True, default=None, help="Allow a filter that selects every topic, as # does.")
 @click.option("--config", type=_FILE, help="TOML file with several collectors, instead of --broker.")
 @click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="User name at the broker.")
@@ -118,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _of_options(given: dict[str, Any]) -> list[CollectorConfig]:
-    topics = given.pop("topics", DEFAULT_TOPIC_FILTERS)
+    topics = given.pop("topics", ())
     brokers, names = given.pop("brokers"), given.pop("names", (DEFAULT_NAME,))
     if len(brokers) != len(names):
         # Names are not generated: a changed order of the options, or another port, would then start a new session.

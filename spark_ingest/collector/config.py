@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.clouds import CLOUDS
 from umqtt_cli.numbers import parse_bytes
 from umqtt_robust.errors import InvalidArgument
 from umqtt_robust.topics import check_topic_filter
@@ -34,7 +35,8 @@ class CollectorConfig:
     :ivar broker: the broker's URL, or the URLs of a cluster's nodes, separated by commas.
     :ivar spool: the folder that contains all spools.
     :ivar name: the collector's own folder in `spool`, and part of its client id.
-    :ivar topic_filters: the topic filters to subscribe to, at QoS 1.
+    :ivar topic_filters: the topic filters to subscribe to, at QoS 1; empty: those of the cloud, or the default ones.
+    :ivar cloud: a name of ``umqtt_cli.clouds``, or None.
     :ivar everything: whether a filter may select every topic.
     :ivar keep_alive: keep-alive time in seconds; 0 switches pings off.
     :ivar segment_bytes: size in bytes at which a new segment begins.
@@ -50,7 +52,8 @@ class CollectorConfig:
     broker: str
     spool: Path
     name: str
-    topic_filters: tuple[str, ...] = DEFAULT_TOPIC_FILTERS
+    topic_filters: tuple[str, ...] = ()
+    cloud: str | None = None
     everything: bool = False
     keep_alive: int = 60
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
@@ -65,6 +68,13 @@ class CollectorConfig:
     cert: Path | None = None
     key: Path | None = None
 
+    def __post_init__(self) -> None:
+        if not self.topic_filters:
+            cloud = CLOUDS.get(self.cloud or "")
+            filters = cloud.filters if cloud else DEFAULT_TOPIC_FILTERS
+            filled = tuple(one.replace("{username}", self.username or "") for one in filters)
+            object.__setattr__(self, "topic_filters", filled)
+
     @property
     def client_id(self) -> str:
         """The client id. It never changes, so the broker always keeps one session for this collector."""
@@ -73,7 +83,8 @@ class CollectorConfig:
     @property
     def access(self) -> Access:
         """The address and credentials for the broker."""
-        return Access(self.broker, self.username, self.password_file, self.ca, self.cert, self.key)
+        alpn = CLOUDS[self.cloud].alpn if self.cloud else ()
+        return Access(self.broker, self.username, self.password_file, self.ca, self.cert, self.key, alpn)
 
     @property
     def folder(self) -> Path:
@@ -100,11 +111,22 @@ class CollectorConfig:
         if self.max_spool_bytes:
             _between("--max-spool-bytes", self.max_spool_bytes, _SMALLEST_LIMIT, 1 << 60, "bytes (0: no limit)")
         _between("--min-free-bytes", self.min_free_bytes, 0, 1 << 60, "bytes")
+        if self.cloud is not None:
+            self._check_cloud(self.cloud)
         for topic_filter in self.topic_filters:
             _check_filter(topic_filter, everything=self.everything)
-        if not self.topic_filters:
-            raise UsageError("no topic filter given: a collector without one would never receive anything")
         self.access.check()
+
+    def _check_cloud(self, name: str) -> None:
+        cloud = CLOUDS.get(name)
+        if cloud is None:
+            raise UsageError(f"--cloud {name} is not known; there are {', '.join(CLOUDS)}")
+        if cloud.refusal:
+            raise UsageError(f"{cloud.title}: nothing can be collected from it: {cloud.refusal}")
+        _between(f"{cloud.title}: --keep-alive", self.keep_alive, *cloud.keep_alive, "seconds")
+        if cloud.most_filters and len(self.topic_filters) > cloud.most_filters:
+            most = cloud.most_filters
+            raise UsageError(f"{cloud.title}: a client has at most {most} subscriptions: give fewer --topic")
 
 
 def load(path: Path, *, spool: Path | None = None, shared: Mapping[str, Any] | None = None) -> list[CollectorConfig]:
@@ -153,6 +175,8 @@ def _from_table(path: Path, table: Mapping[str, Any]) -> CollectorConfig:
         if key == "topics":
             if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
                 raise UsageError(f"{where}: topics must be a list of topic filters")
+            if not value:
+                raise UsageError(f"{where}: no topic filter given: such a collector would never receive anything")
             values["topic_filters"] = tuple(value)
         elif not isinstance(value, _KINDS.get(key, str)) or (isinstance(value, bool) and key != "everything"):
             raise UsageError(f"{where}: {key} = {value!r} must be {_IN_WORDS[_KINDS.get(key, str)]}")
