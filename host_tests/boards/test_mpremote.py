@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from umqtt_kit.device import Board
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 
@@ -134,3 +135,22 @@ def test_the_command_line_board_is_reached_by_its_link(tmp_path: Path):
         process.terminate()
         assert process.wait(30) == 0
     assert not link.is_symlink()
+
+
+def test_a_mounted_folder_is_read_and_written_byte_for_byte(board: VirtualBoard, tmp_path: Path):
+    """Planted: line feeds of binary output become CR LF, so that mpremote's requests never end."""
+    data = bytes(range(256)) * 8 + b"\xff\xff\n\r\n"
+    (tmp_path / "there").write_bytes(data)
+    (tmp_path / "mounted.py").write_text("print('imported')\n")
+    program = "import mounted\nopen('back', 'wb').write(open('there', 'rb').read())"
+    assert "imported\n" in mpremote(board.port, "mount", str(tmp_path), "exec", program)
+    assert (tmp_path / "back").read_bytes() == data
+
+
+def test_binary_output_stays_as_it_is_and_text_gets_cr_lf(board: VirtualBoard):
+    """Planted: as above."""
+    with Board(board.port) as connected:
+        written = bytearray()
+        program = "import sys\nsys.stdout.buffer.write(b'\\n\\xff\\r\\n\\xff')\nprint('a')\nprint('b', file=sys.stdout)"
+        connected.exec(program, on_output=written.extend)
+        assert written == b"\n\xff\r\n\xffa\r\nb\r\n"

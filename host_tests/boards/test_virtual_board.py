@@ -368,20 +368,25 @@ def test_output_goes_to_the_log_and_unread_output_never_stops_the_board(make_boa
     assert log.read_bytes().count(b"line") == 20000
 
 
-def test_published_readings_are_noted_outside_the_flash(make_board: MakeBoard, tmp_path: Path):
+@pytest.mark.parametrize("encode", ["from json import dumps\nencode = lambda one: dumps(one).encode()",
+                                    "from app.cbor import encode"], ids=["json", "cbor"])  # fmt: skip
+def test_published_readings_are_noted_outside_the_flash(make_board: MakeBoard, tmp_path: Path, encode: str):
+    """Planted: records are read as JSON, whatever the board's setting `encoding` says."""
     ground_truth = tmp_path / "ground_truth"
     board = make_board(
-        """
+        encode
+        + """
 from app import telemetry
 for seq in range(3):
     for hook in telemetry.on_published:
-        hook(b'{"boot":"1-ab","seq":%d}' % seq)
+        hook(encode({"v": 1, "id": "x", "boot": "1-ab", "seq": seq}))
 print("published")
 while True: pass
 """,
         env={"UMQTT_GROUND_TRUTH": str(ground_truth)},
     )
-    board.install({"app/__init__.py": b"", "app/telemetry.py": b"on_published = []"})
+    cbor = Path(__file__).resolve().parents[2] / "firmware/app/cbor.py"
+    board.install({"app/__init__.py": b"", "app/telemetry.py": b"on_published = []", "app/cbor.py": cbor})
     board.start()
     board.wait_for("published")
     board.kill()

@@ -265,6 +265,12 @@ def test_an_occupied_port_is_said(upstream: Upstream):
         FaultProxy(upstream.address, port=upstream.address[1])
 
 
+def test_an_upstream_that_is_text_is_refused():
+    """Planted: it is taken, and the first connection hangs."""
+    with pytest.raises(ProxyError, match=r"give \(host, port\)"):
+        FaultProxy("127.0.0.1:1883")  # type: ignore[arg-type]
+
+
 def test_a_bad_command_line_is_answered_by_what_is_wrong(proxy: FaultProxy):
     assert execute(proxy, "melt").startswith("error: no command 'melt' - there are: cut,")
     assert execute(proxy, "blackhole maybe") == "error: blackhole maybe: 'maybe' is neither on nor off"

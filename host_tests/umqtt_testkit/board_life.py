@@ -21,7 +21,10 @@ _OUTPUT_KEPT = 256 * 1024
 _SOFT_REBOOT = b"\r\nMPY: soft reboot\r\n"
 _RAW_REPL = b"raw REPL; CTRL-B to exit"
 _PROMPT = b">>> "
-_BARE_LF = re.compile(rb"(?<!\r)\n")
+# A line feed of text, and a marked byte that is none: see board_boot.py.
+_BARE_LF = re.compile(rb"\xff(.)|(?<!\r)\n", re.DOTALL)
+_MARKED = re.compile(rb"\xff(.)", re.DOTALL)
+_HALF = re.compile(rb"(?<!\xff)(\xff\xff)*\xff\Z")
 _CTRL_A, _CTRL_C, _CTRL_D = b"\x01", b"\x03", b"\x04"
 _TYPE_AGAIN_S = 0.002
 _LOCKED_FOR_S = 0.2
@@ -90,6 +93,7 @@ class BoardProcess:
         self._raw_repl = self._raw_repl_wanted = self._interrupted = False
         self._tail = self._typed = b""
         self._after_cr = False  # whether the port's last byte was CR
+        self._half = b""  # a mark whose byte has not come yet
         self._restless_since: float | None = None
         self.lives = 0
         self.powered = False
@@ -370,6 +374,11 @@ class BoardProcess:
         self._follow_repl(data)
 
     def _show(self, data: bytes) -> None:
+        data = self._half + data
+        self._half = b"\xff" if _HALF.search(data) else b""
+        data = data[: len(data) - len(self._half)]
+        with_cr = self._with_cr(data)
+        data = _MARKED.sub(rb"\1", data)
         if self._log is not None:
             self._log.write(data)
         with self._changed:
@@ -381,7 +390,7 @@ class BoardProcess:
             self._changed.notify_all()
         if self._port is None:
             return
-        self._port.write(self._with_cr(data), self._port_is_free)
+        self._port.write(with_cr, self._port_is_free)
         if self._port.blocked and self._child is not None and not self._console_paused:
             # Back-pressure: the board's print() waits, as with flow control on a serial line.
             self._console_paused = True
@@ -391,7 +400,7 @@ class BoardProcess:
         # A board sends CR LF at the end of each line; the unix port leaves the CR to its terminal.
         head = b"\r" if self._after_cr else b""
         self._after_cr = data.endswith(b"\r")
-        return _BARE_LF.sub(b"\r\n", head + data)[len(head) :]
+        return _BARE_LF.sub(lambda found: found[1] or b"\r\n", head + data)[len(head) :]
 
     def _port_is_free(self) -> None:
         if self._console_paused and self._child is not None:

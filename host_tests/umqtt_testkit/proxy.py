@@ -82,10 +82,12 @@ def _arm(relay: Relay, count: int, direction: Direction, reset: bool) -> None:
 class FaultProxy:
     """Relays TCP from its own port to `upstream` (host, port), in its own thread.
 
-    seed: seeds the random splits. Raises ProxyError if it cannot listen.
+    seed: seeds the random splits. Raises ProxyError if it cannot listen, or upstream is no tuple.
     """
 
     def __init__(self, upstream: tuple[str, int], *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
+        if not isinstance(upstream, tuple):
+            raise ProxyError(f"upstream is {upstream!r} - give (host, port)")
         self._upstream = upstream
         self._faults = Faults(random=random.Random(seed))
         self._counters = Counters()

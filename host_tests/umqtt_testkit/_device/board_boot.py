@@ -2,6 +2,7 @@
 # and main.py as a port's own main() does. umqtt_testkit.board starts it with `micropython -i -c`, so that the REPL
 # follows.
 import gc
+import io
 import json
 import os
 import sys
@@ -28,9 +29,12 @@ class _GroundTruth:
         telemetry.on_published.append(self._on_published)
 
     def _on_published(self, record):
-        import json
-
-        reading = json.loads(record)
+        # Imported here, since the flash has been mounted meanwhile.
+        if record[:1] == b"{":
+            from json import loads as read
+        else:
+            from app.cbor import ids as read
+        reading = read(record)
         # One unbuffered write: it survives the death of this process.
         self._file.write("%s %d\n" % (reading["boot"], reading["seq"]))
 
@@ -58,12 +62,51 @@ def _run(name):
     return False
 
 
+class _RawOutput:
+    """sys.stdout.buffer: on a board, what is written there is not text, so its line feeds stay as they are.
+
+    Byte 0xff, which no text holds, marks them for the supervisor, and itself.
+    """
+
+    def __init__(self, file):
+        self._file = file
+
+    def write(self, data, *part):
+        data = bytes(data)
+        if part:  # of MicroPython's streams: a size, or an offset and a size
+            start = part[0] if len(part) > 1 else 0
+            data = data[start : start + part[-1]]
+        self._file.write(data.replace(b"\xff", b"\xff\xff").replace(b"\n", b"\xff\n"))
+        return len(data)
+
+
+class _Output(io.IOBase):
+    """sys.stdout."""
+
+    def __init__(self, file):
+        self.write = file.write
+        self.buffer = _RawOutput(file)
+
+
+def _replace_stdout():
+    # The module sys cannot be changed, but another object can take its place.
+    class Sys:
+        pass
+
+    for name in dir(sys):
+        if name[:2] != "__":
+            setattr(Sys, name, getattr(sys, name))
+    Sys.stdout = _Output(sys.stdout)
+    sys.modules["sys"] = Sys
+
+
 def load_stubs(folder, control):
     """Import the modules that a board has in its firmware, while the host's files can still be read."""
     sys.path[:] = [folder + "/stubs", folder + "/ports"]
     import _virtual
 
     network = os.getenv("UMQTT_BOARD_NETWORK")
+    _replace_stdout()
     if control is not None:
         _virtual.connect(open(control, "wb"))
     for name in sorted(os.listdir(sys.path[0])):
