@@ -35,7 +35,7 @@ KINDS: Mapping[str, Kind] = {
     "power_in_flash": Kind(BOARD, (2.0, 8.0), "its power is cut in a program or erase of its flash, done in part", 4),
     "board_stops": Kind(BOARD, (0.5, 5.0), "its processor stands still (SIGSTOP)"),
     "settings": Kind(BOARD, (0.0, 2.0), "its power is cut; it boots with other settings, its messages waiting", 2),
-    "same_id": Kind(BOARD, (0.5, 3.0), "another client takes its client id again and again"),
+    "same_id": Kind(BOARD, (2.0, 6.0), "another client takes its client id again and again"),
     "broker_dies": Kind(BROKER, (0.0, 4.0), "SIGKILL", 3),
     "broker_stops": Kind(BROKER, (0.5, 6.0), "SIGSTOP"),
     "broker_has_no_files": Kind(BROKER, (0.5, 4.0), "it can open no file and accept no link"),
