@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
@@ -50,6 +51,50 @@ class Wire:
 
     def close(self) -> None:
         pass
+
+
+def _replaced_methods(sources: dict[str, str]) -> list[str]:
+    """Return where a module sets an attribute of another object that is a method of some class of the library."""
+    trees = {name: ast.parse(text) for name, text in sources.items()}
+    classes = [
+        node
+        for name, tree in trees.items()
+        if name not in {"simple", "robust"}  # the API of others, where ping() is a method
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    ]
+    methods = {node.name for one in classes for node in one.body if isinstance(node, ast.FunctionDef)}
+    targets = [
+        (name, target)
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    ]
+    # An attribute that objects or their classes set themselves is a slot, whatever fills it.
+    slots = {target.attr for _, target in targets if ast.unparse(target.value) == "self"}
+    slots |= {
+        target.id
+        for one in classes
+        for node in one.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return [
+        f"{name}: {ast.unparse(target)}"
+        for name, target in targets
+        if target.attr in methods - slots and ast.unparse(target.value) != "self"
+    ]
+
+
+def test_no_module_replaces_a_method_of_another_object():
+    """Planted: quarantine.py sets session.subscriptions.send."""
+    sources = {file.stem: file.read_text() for file in _LIBRARY.glob("*.py") if file.stem not in _PORT}
+    assert _replaced_methods(sources) == []
+    sources["planted"] = "def enter(session):\n    session.subscriptions.send = print\n"
+    assert _replaced_methods(sources) == ["planted: session.subscriptions.send"]
 
 
 def _walk(step: Callable[[], object]) -> list[str]:
