@@ -1,6 +1,6 @@
 """The firmware's application: takes readings of this board and publishes each under its own identity.
 
-    start        has the parts built from the settings (build, assembly*), and runs the application
+    start        has the parts built from the settings (build, build_*), and runs the application
     application  the main loop
     settings     settings.json and secrets.json, validated with errors that name the key
     identity     device id, and the boot id, whose count in flash grows with every boot
@@ -19,7 +19,7 @@ Beside the package, and never part of an update: startup.py and boot_choice.py c
 postmortem.py saves the traceback that ended it, portal takes settings from a phone.
 
 Modules here may import umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Hardware
-modules (network, machine) are imported by the assembly modules and passed in, or only inside the function or
+modules (network, machine) are imported by the build_* modules and passed in, or only inside the function or
 sensor that needs them, so that the rest runs on a host unchanged.
 """
 

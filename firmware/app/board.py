@@ -4,7 +4,7 @@
 class Board:
     """The parts. folder: holds settings.json, "" for the root; settings: dict; boots: startup.Startup; version: str.
 
-    The assembly modules add state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp,
+    The build_* modules add state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp,
     commands, health and restart (calling it restarts the board). These may be None: telemetry, sensors and
     loop_timer in safe mode; files without an outbox in flash; ntp and discovery if not wanted; trial if no changed
     settings are on trial; sleeper if the board never sleeps; update until a command needs it; wake once the board

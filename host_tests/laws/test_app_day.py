@@ -72,22 +72,22 @@ class Day:
 
         self._tcp = umqtt_robust.transport.TCP
         umqtt_robust.transport.TCP = self._connect
-        from app import assembly, assembly_client, assembly_parts, assembly_readings
+        from app import build_board, build_client, build_radio, build_readings
         from app.settings_files import load
 
-        assembly.time = VirtualTime(clock)
+        build_board.time = VirtualTime(clock)
         settings, secrets = load(ROOT)
-        self.board = board = assembly.begin(ROOT, settings)
-        assembly_client.add_client(board, secrets)
-        assembly_parts.add_parts(board, secrets)
-        assembly_readings.add_readings(board)
+        self.board = board = build_board.begin(ROOT, settings)
+        build_client.add_client(board, secrets)
+        build_radio.add_parts(board, secrets)
+        build_readings.add_readings(board)
         umqtt_robust.transport.TCP = self._tcp
         board.client.ticks = clock.ticks_ms
         board.client.random = lambda n: n // 2
         from app.application import Application
 
         self.application = Application(board, clock.sleep_ms)
-        parts = ("assembly", "assembly_client", "assembly_parts", "assembly_readings")
+        parts = ("build_board", "build_client", "build_radio", "build_readings")
         for name in parts + ("settings", "settings_files"):  # noqa: RUF005 - MicroPython
             sys.modules.pop("app." + name, None)
 

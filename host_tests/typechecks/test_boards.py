@@ -80,9 +80,9 @@ _EXCEPTIONS = (
         "print_exception() takes it and it has getvalue(): in py/modio.c, not in the stubs",
     ),
     Allowed(
-        r"firmware/app/(assembly|board)\.py",
+        r"firmware/app/(build_board|board)\.py",
         r'(for|of) class "Board\*?"',
-        "app.board.Board is the bag of the parts, which app.assembly puts in",
+        "app.board.Board is the bag of the parts, which app.build_board puts in",
     ),
     Allowed(
         r"firmware/app/(update_http|names)\.py",

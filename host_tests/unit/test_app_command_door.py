@@ -5,8 +5,8 @@ import os
 import sys
 
 import _app_fakes as fakes
-from app.assembly_parts import is_unfinished
 from app.board import Board
+from app.build_radio import is_unfinished
 from app.command_door import CommandDoor
 from startup import Startup
 from umqtt_testkit.portable import equal, new_path

@@ -5,8 +5,8 @@ import os
 
 import _app_fakes as fakes
 from app.act_set import apply
-from app.assembly_parts import is_unfinished
 from app.board import Board
+from app.build_radio import is_unfinished
 from app.command_door import CommandDoor
 from app.commands import NotNow
 from app.reported import report

@@ -3,7 +3,7 @@
 import sys
 
 import _app_fakes as fakes
-from app.assembly_parts import _network
+from app.build_radio import _network
 from app.settings import check_settings
 from app.wifi import Wifi
 from umqtt_testkit.portable import Rng, equal, raises

@@ -17,7 +17,7 @@ _MOST_IN_RAM = _SLOTS = 64  # messages; readings for which these slots are too f
 
 
 def add_client(board, secrets, store_error=None):
-    """Add client, log and gaps to the Board from assembly.begin(). Raises SettingsError, naming the key.
+    """Add client, log and gaps to the Board from build_board.begin(). Raises SettingsError, naming the key.
 
     store_error: why the outbox has to be in RAM, or None. If the flash fails, it is in RAM too: the board must stay
     reachable.
