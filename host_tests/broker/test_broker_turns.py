@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from broker_peer import Packet, decode
@@ -348,3 +349,83 @@ def test_the_end_of_a_large_packet_in_single_bytes_is_not_copied_for_each(monkey
         assert sum(fed) < 2 * len(packet)
 
     in_broker(scenario, max_receive_rate=100)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_for_very_many_is_written_in_slices_and_acknowledged_when_all_have_it(
+    tmp_path: Path, qos: int, durable: bool
+) -> None:
+    """Planted: all are written at once; the publisher is answered, or read from, before the last; another publisher is
+    answered before its message has followed the first one; what is late at the end is not written.
+    """
+
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        everyone = [Client(broker, b"%d" % number) for number in range(1000)]
+        publisher, second, bystander = (Client(broker, name) for name in (b"publisher", b"second", b"bystander"))
+        if durable:
+            keeper = Client(broker, b"keeper", clean_session=False)
+            keeper.send(encoder.subscribe(1, (b"a", 1)))
+        for one in everyone:
+            one.send(encoder.subscribe(1, (b"a", qos)))
+            one.take()
+        await asyncio.sleep(0)
+        loop.look = a_millisecond
+        written = [len(one.transport.written) for one in everyone]
+
+        def newly_written() -> int:
+            nonlocal written
+            before, written = written, [len(one.transport.written) for one in everyone]
+            return sum(map(int.__ne__, before, written))
+
+        publisher.send(b"".join(encoder.publish(b"a", b"%d" % each, 1, each + 1) for each in range(2)))
+        publisher.send(encoder.pingreq())
+        second.send(encoder.publish(b"a", b"2", 1, 1))
+        most = served = rounds = 0
+        while not publisher.transport.written or not second.transport.written:
+            for one, last in ((publisher, b"1"), (second, b"2")):
+                assert not one.transport.written or all(last in each.transport.written for each in everyone)
+            most = max(most, newly_written())
+            bystander.send(encoder.pingreq())
+            served += [packet.kind for packet in bystander.take()] == [PINGRESP]
+            rounds += 1
+            await (asyncio.sleep(0.001) if durable else asyncio.sleep(0))
+        assert 0 < most <= 2 * 5 * (20 if durable else 1), "a reading of the clock is a fifth of a slice"
+        assert served == rounds
+        assert all(b"1" in each.transport.written and b"2" in each.transport.written for each in everyone)
+        while not [packet for packet in publisher.take() if packet.kind == PINGRESP]:
+            await asyncio.sleep(0)
+        for one in everyone:
+            assert [packet.payload for packet in one.take()] == [b"0", b"1", b"2"]
+        publisher.send(encoder.publish(b"a", b"last", 1, 3))
+        assert not all(one.transport.written for one in everyone)
+        await broker.stop()
+        assert all([packet.payload for packet in one.take()] == [b"last"] for one in everyone)
+
+    in_broker(scenario, **({"store": str(tmp_path / "broker.db")} if durable else {}))
+
+
+def test_many_messages_for_very_many_are_all_acknowledged_in_order() -> None:
+    """Planted: a turn that was asked for before goes on while the acknowledgements still wait."""
+
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        everyone = [Client(broker, b"%d" % number) for number in range(300)]
+        publisher = Client(broker, b"publisher")
+        for one in everyone:
+            one.send(encoder.subscribe(1, (b"a", 1)))
+            one.take()
+        loop.look = a_millisecond
+        payloads = [b"%0300d" % each for each in range(100)]
+        publisher.send(b"".join(encoder.publish(b"a", each, 1, at) for at, each in enumerate(payloads, 1)))
+        assert publisher.connection.is_waiting
+        acknowledged: list[int] = []
+        rounds = 0
+        while len(acknowledged) < 100 and rounds < 100_000:
+            acknowledged += [packet.packet_id for packet in publisher.take()]
+            rounds += 1
+            await asyncio.sleep(0)
+        assert acknowledged == list(range(1, 101))
+        for one in everyone:
+            assert [packet.payload for packet in one.take()] == payloads
+
+    in_broker(scenario)

@@ -152,9 +152,9 @@ class Broker:
             if connection.session is not None:
                 self.sessions.publish_will(connection.session)
         self.router.flush()
+        self.router.stop_working()
         for connection in connections:
             connection.stop()
-        self.router.stop_working()
         self.bound_listeners = []
         self._stop_ticking()
         try:

@@ -26,7 +26,7 @@ from ..protocol.packets import (
 from ..protocol.packets5 import Connect5, encode_disconnect
 from ..protocol.reason_codes import ReasonCode
 from ..routing.publish_checks import publisher
-from ..routing.router import Publish, Router
+from ..routing.router import MANY_DIRTY, Publish, Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import has_closed, peer_address
@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
         "_decision",
         "_disconnect",
         "_gone",
+        "_held",
         "_is_alone",
         "_is_lost",
         "_latest",
@@ -145,6 +146,8 @@ class Connection(asyncio.Protocol):
         self._until = self._latest = 0.0
         self._is_alone: Callable[[], bool] | None = None
         self.job: Job | None = None
+        # Acknowledgements that wait until the messages of their read are written to all subscribers.
+        self._held: list[bytes] | None = None
         # True if the network connection is gone, and the data that it left is still being processed, in turns.
         self._is_lost = False
         # The store's count of recorded changes when this read began.
@@ -300,7 +303,7 @@ class Connection(asyncio.Protocol):
 
     def on_turn(self) -> None:
         """Continue for one slice."""
-        if self._rest is None:
+        if self._rest is None or self._held is not None:
             return
         rest, self._rest = b"".join(self._rest), None
         self.begin_turn()
@@ -356,7 +359,7 @@ class Connection(asyncio.Protocol):
         self._recorded = self.store.recorded
         acknowledgements: list[bytes] = []
         is_open = True
-        session_before = self.session
+        session_before, messages_before = self.session, self.messages_in
         try:
             is_open = packet_loop.process(self, data, acknowledgements)
         except MalformedPacket as error:
@@ -374,7 +377,10 @@ class Connection(asyncio.Protocol):
         if session is not None and (session.queue or session.waiting_groups):
             session.pump()
         store = self.store
-        if acknowledgements:
+        is_published = self.messages_in != messages_before
+        if is_open and is_published and (len(context.dirty) > MANY_DIRTY or self.router.is_late):
+            self._flush_first(acknowledgements)
+        elif acknowledgements:
             if store.recorded != self._recorded or self.awaiting_commit or store.is_shared:
                 store.after_commit(self, acknowledgements)
             else:
@@ -393,6 +399,21 @@ class Connection(asyncio.Protocol):
                 self._apply_backpressure().wait_for_store(store)
         if limits is not None and limits.hits:
             self._apply_backpressure().wait_for_room(limits)
+
+    def _flush_first(self, acknowledgements: list[bytes]) -> None:
+        """Have the messages of this read written in slices before its acknowledgements and before the next packets."""
+        self._held = acknowledgements
+        if self._rest is None:
+            self._rest = []
+            self.update_reading()
+        self.router.flush_in_slices(self)
+
+    def flush(self) -> None:
+        """Continue: all subscribers have the messages of the last read."""
+        held, self._held = self._held, None
+        if held and not self._gone:
+            self.store.after_commit(self, held)
+        self._broker.turns.wait(self)
 
     def keep_rest(self, data: bytes, needed: int) -> None:
         """Keep an incomplete packet until there are `needed` bytes."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from ..core.context import BrokerContext
+from ..core.context import BrokerContext, Flushable
 from ..core.due_times import DueTimes
 from ..core.turns import SLICE
 from ..protocol.messages import NO_PROPERTIES, MessageProperties, RetainedMessage
@@ -51,6 +51,8 @@ _NOBODY: Final[_Routes] = ((), ())
 # Most subscriptions that are removed at once when their session ends, in about half a millisecond; more are removed in
 # slices.
 _FEW: Final = 100
+# Most sessions that are flushed at once, in a few milliseconds; more are flushed in slices.
+MANY_DIRTY: Final = 250
 # Most waiting messages whose memory is released at once.
 _FEW_MESSAGES: Final = 1000
 
@@ -110,6 +112,8 @@ class Router:
         # The session of the MQTT 5 client whose message is being published (the packet loop sets it for a
         # whole read), and the properties of that message.
         self.source: Session | None = None
+        # What is still to be flushed in slices.
+        self._late: deque[Flushable] = deque()
         self._properties = NO_PROPERTIES
         # The session of the client whose packets are being processed.
         self.publisher: Session | None = None
@@ -311,6 +315,23 @@ class Router:
                 session.flush()
             dirty.clear()
 
+    @property
+    def is_late(self) -> bool:
+        """True while sessions are flushed in slices. What they get meanwhile, they get with it."""
+        return bool(self._late)
+
+    def flush_in_slices(self, then: Flushable) -> None:
+        """Write all collected packets in slices, behind those that are being written so; then call then.flush()."""
+        self._late.extend(self.dirty)
+        self._late.append(then)
+        self.dirty.clear()
+        self.in_slices(self._flush_late())
+
+    def _flush_late(self) -> Iterator[None]:
+        while self._late:
+            self._late.popleft().flush()
+            yield
+
     def _find_routes(self, topic_name: bytes) -> _Routes:
         check_topic_name(topic_name, self._config.max_topic_levels)
         if self._routes_size >= _MOST_ROUTES_SIZE:
@@ -466,6 +487,7 @@ class Router:
 
         It keeps groups, but a group without a member ends at the next start.
         """
+        deque(self._flush_late(), 0)
         self._work.clear()
 
     def _remove_subscription(self, session: Session, topic_filter: bytes) -> None:
