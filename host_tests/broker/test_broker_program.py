@@ -16,6 +16,7 @@ from broker_peer import BrokerProcess, Peer, run_broker
 from configured_broker import ConfiguredBroker
 from damaged_stores import LOCK, WAL, History
 from umqtt_broker.__main__ import main
+from umqtt_broker.routing import router
 from umqtt_kit.commands.broker import broker as broker_command
 from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port
@@ -59,6 +60,9 @@ def test_the_ready_line_is_first_even_if_the_log_goes_to_standard_output(conf: P
     with ConfiguredBroker(conf, f"{OPEN}log_dest stdout\nautosave_interval 5\n") as broker:
         assert broker.process.stdout is not None
         assert "autosave_interval has no effect" in broker.process.stdout.readline()
+        # Planted: the line says which one was built last, not which one runs.
+        kind = "plain Python" if router.__file__.endswith(".py") else "compiled"
+        assert f"running, {kind}, 127.0.0.1:" in broker.process.stdout.readline()
 
 
 def test_what_is_unsafe_at_the_start_is_in_the_log_too(conf: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from .conf.lines import ConfigFileError
 from .errors import BrokerError, ConfigError, LeaseLost
 from .log import NOTICE
 from .observation.token_file import token_path
+from .routing import router
 from .transport.open_files import make_room
 
 EXIT_USAGE = 2
@@ -88,7 +89,8 @@ class Process:
             print(f"live page: http://{server.name}/{where}", file=sys.stderr)
         # Log only after the `listening on` line, which must be the first on standard output even if the log goes there.
         self._warn(self._configuration.warnings)
-        _log.log(NOTICE, "running, %s", ", ".join(broker.addresses()))
+        kind = "plain Python" if router.__file__.endswith(".py") else "compiled"
+        _log.log(NOTICE, "running, %s, %s", kind, ", ".join(broker.addresses()))
         reloading = asyncio.create_task(self._reload_when_told(broker, reload))
         losing = asyncio.create_task(broker.store.lost())
         is_lost = await _until(stop, losing)
