@@ -63,16 +63,20 @@ def _broker(page: Page, scratch: Path, picture: Path, traffic_ms: int) -> None:
     token = scratch / "token"
     lines = ("listener 0 127.0.0.1", "allow_anonymous true", f"http_listener {port}", f"http_token_file {token}")
     configuration.write_text("\n".join((*lines, "")))
-    umqtt = [sys.executable, "-m", "umqtt_kit"]
+    python = [sys.executable, "-m"]
     with subprocess.Popen(
-        [*umqtt, "broker", "-c", str(configuration)], cwd=scratch, stdout=subprocess.PIPE, text=True
+        [*python, "umqtt_kit", "broker", "-c", str(configuration)], cwd=scratch, stdout=subprocess.PIPE, text=True
     ) as broker:
         assert broker.stdout is not None
         url = "mqtt://127.0.0.1:" + broker.stdout.readline().rpartition(":")[2].strip()
-        clients = [("fleet", "--devices", "25", "--interval-ms", "400"), ("sub", "fleet/+/telemetry")]
+        files = ("--ground-truth", str(scratch / "made"), "--status", str(scratch / "status.json"))
+        clients = [
+            ("umqtt_kit.fleet", "--devices", "25", "--interval-ms", "400", *files),
+            ("umqtt_kit", "sub", "fleet/+/telemetry"),
+        ]
         running = [
             subprocess.Popen(
-                [*umqtt, *arguments, "--broker", url],
+                [*python, *arguments, "--broker", url],
                 cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )
             for arguments in clients

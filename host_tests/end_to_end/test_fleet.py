@@ -16,20 +16,22 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 pytestmark = pytest.mark.tier(1)
 
 
-def umqtt_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "umqtt_kit", *arguments]
+def _command(broker: str, folder: Path, devices: int) -> list[str]:
+    return [
+        sys.executable, "-m", "umqtt_kit.fleet", "--devices", str(devices), "--interval-ms", "50", "--broker", broker,
+        "--ground-truth", str(folder / "ground_truth"), "--status", str(folder / "status.json"),
+    ]  # fmt: skip
 
 
-def _start_fleet(broker: str, folder: Path, devices: int, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        umqtt_command(
-            "fleet", "--devices", str(devices), "--interval-ms", "50", "--broker", broker,
-            "--ground-truth", str(folder / "ground_truth"), "--status", str(folder / "status.json"), *options,
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+def _start_fleet(broker: str, folder: Path, devices: int) -> subprocess.Popen[str]:
+    command = _command(broker, folder, devices)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _stop(fleet: subprocess.Popen[str]) -> None:
+    fleet.send_signal(signal.SIGTERM)
+    _, notes = fleet.communicate(timeout=WAIT_LIMIT_S)
+    assert fleet.returncode == 0, notes
 
 
 def test_every_reading_made_arrives_across_cuts(broker, subscriber, tmp_path):
@@ -43,9 +45,7 @@ def test_every_reading_made_arrives_across_cuts(broker, subscriber, tmp_path):
             assert subscriber.wait_for(lambda before=before: subscriber.received.total() > before + 40)
             # What came may have been under way since the last cut, with no device back yet.
             eventually(lambda cuts=cuts: network.cut(reset=cuts % 2 == 0))
-        fleet.send_signal(signal.SIGTERM)
-        _, notes = fleet.communicate(timeout=WAIT_LIMIT_S)
-    assert fleet.returncode == 0, notes
+        _stop(fleet)
     made = set(read_ground_truth(tmp_path / "ground_truth"))
     assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
     assert subscriber.received.keys() == made
@@ -55,9 +55,9 @@ def test_every_reading_made_arrives_across_cuts(broker, subscriber, tmp_path):
 
 def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber, tmp_path):
     """Planted: the CPU time is invented."""
-    fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3, "--seconds", "0.5")
-    fleet.communicate(timeout=WAIT_LIMIT_S)
-    assert fleet.returncode == 0
+    fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3)
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 20)
+    _stop(fleet)
     assert subscriber.wait_for(lambda: sum(not status["online"] for status in subscriber.payloads("status")) >= 3)
     assert len({record["boot"] for record in subscriber.records}) == 3
     for record in subscriber.records:
@@ -75,8 +75,9 @@ def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber
 
 def test_online_and_offline_are_said_with_the_reason(broker, subscriber, tmp_path):
     """Planted: a device that is stopped gives the reason of the will."""
-    fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 1, "--seconds", "0.5")
-    fleet.communicate(timeout=WAIT_LIMIT_S)
+    fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 1)
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 1)
+    _stop(fleet)
     assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 2)
     assert [(s["online"], s["reason"]) for s in subscriber.payloads("status")] == [
         (True, "connected"),
@@ -98,7 +99,7 @@ def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, t
 
 def test_more_devices_than_files_may_be_open_is_refused_before_it_starts(tmp_path):
     """Planted: the limit of open files is not checked."""
-    limited = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *umqtt_command("fleet", "--devices", "100")]
+    limited = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *_command("mqtt://127.0.0.1:1", tmp_path, 100)]
     ended = subprocess.run(limited, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=tmp_path)
     assert ended.returncode == 2
     assert "ulimit -n" in ended.stderr and len(ended.stderr.splitlines()) == 1

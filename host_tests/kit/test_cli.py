@@ -121,7 +121,7 @@ def test_no_password_can_be_given_on_the_command_line(name):
         ("sub a --count", "umqtt sub", "Option '--count' requires an argument"),
         ("new sensor door --i2c", "umqtt new", "Option '--i2c' requires an argument"),
         ("broker -p abc", "umqtt broker", "Invalid value for '-p' / '--port': 'abc' is not a whole number"),
-        ("fleet --seconds abc", "umqtt fleet", "Invalid value for '--seconds': 'abc' is not a number"),
+        ("demo --seconds abc", "umqtt demo", "Invalid value for '--seconds': 'abc' is not a number"),
         ("keys rotate", "umqtt keys rotate", "Missing argument 'DEVICE'"),
         ("ota a --stages", "umqtt ota", "Option '--stages' requires an argument"),
         ("new", "umqtt new", None),
@@ -174,11 +174,6 @@ def test_version_is_the_distributions(capsys):
         (["broker", "-p", "http"], "http"),
         (["collect", "--spool", "x"], "--broker"),
         (["ingest", "--spool", "x"], "--tables"),
-        (["fleet", "--broker", "http://127.0.0.1"], "http://127.0.0.1"),
-        (["fleet", "--broker", "mqtt://127.0.0.1:99999"], "99999"),
-        (["fleet", "--interval-ms", "1"], "--interval-ms"),
-        (["fleet", "--name", "a/b"], "a/b"),
-        (["fleet", "--devices", "0"], "--devices"),
     ],
 )
 def test_bad_usage_is_one_line_that_names_it_and_exit_code_2(umqtt, arguments, named):
@@ -266,19 +261,6 @@ def test_boards_alone_without_micropython_are_exit_code_6(umqtt):
     ended = umqtt("demo", "--devices", "0", env={"UMQTT_MICROPYTHON": "no-such-micropython"})
     assert ended.code == 6
     assert "no-such-micropython" in ended.only_error()
-
-
-def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt_process):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound but not listening, so that nobody else gets the port meanwhile
-        port = closed.getsockname()[1]
-        ended = umqtt_process(
-            "fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.3", "--drain-seconds", "0.3",
-            "--broker", f"mqtt://127.0.0.1:{port}",
-        )  # fmt: skip
-    assert ended.code == 4
-    # The last line: why there is no link may have been told before.
-    assert f"127.0.0.1:{port}" in ended.stderr.splitlines()[-1]
 
 
 # Output by click and by rich, as text and as JSON; output before a command runs.

@@ -26,7 +26,6 @@ from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, explain, make_access
 from umqtt_testkit.mosquitto import Mosquitto
-from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -351,9 +350,6 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(capsys):
 def test_a_name_that_no_computer_can_have_is_told(host, scheme, capsys):
     url = f"{scheme}://{host}"
     assert "no computer can have that name" in refused(["pub", "a", "b", "--broker", url], 2, capsys)
-    if scheme == "mqtt":
-        fleet = ["fleet", "--devices", "1", "--seconds", "1", "--broker", url]
-        assert "no computer can have that name" in refused(fleet, 2, capsys)
 
 
 # Credentials and TLS
@@ -371,34 +367,6 @@ def password_file(tmp_path: Path) -> Path:
     file.write_text(PASSWORD + "\n")
     file.chmod(0o600)
     return file
-
-
-def test_simulated_devices_log_in_over_tls(guarded, password_file, umqtt_process):
-    """Planted: the devices' clients are created without the authority's certificate, or without the user."""
-    url, ca = guarded
-    given = ("--broker", url, "--username", "me", "--password-file", str(password_file), "--ca", str(ca))
-    ended = umqtt_process("fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.5", "--json", *given)
-    assert ended.code == 0, ended.stderr
-    assert json.loads(ended.stdout)["made"] > 0
-    anonymous = ("--seconds", "0.2", "--drain-seconds", "0.2", "--broker", url, "--ca", str(ca))
-    refused = umqtt_process("fleet", "--devices", "1", "--interval-ms", "50", *anonymous)
-    assert refused.code == 4 and "login" in refused.stderr.splitlines()[-1]
-
-
-def test_a_fleet_without_a_broker_says_so_while_it_runs():
-    """Planted: nothing was said until the end of the run."""
-    url = f"mqtt://127.0.0.1:{reserved_port()}"
-    fleet = umqtt_command("fleet", "--devices", "3", "--drain-seconds", "0", "--broker", url)
-    with subprocess.Popen(fleet, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith(f"{url}: nothing listens there — ")
-            process.terminate()
-            (end,) = process.stderr.read().splitlines()  # each reason once
-            # Perhaps no device has made a reading yet.
-            assert ("not acknowledged" in end) == (process.wait(WAIT_LIMIT_S) == 4), end
-        finally:
-            process.kill()
 
 
 def test_a_password_comes_from_a_file_or_the_environment_over_tls(guarded, password_file, monkeypatch, capsys):

@@ -16,7 +16,7 @@ from umqtt_kit.device_commands import known_devices
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Link, make_access
 from umqtt_testkit.ports import reserved_port
-from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 pytestmark = pytest.mark.tier(1)
 
@@ -157,20 +157,3 @@ def test_a_list_with_a_mistake_is_one_line(brokers: list[str], said: str, capsys
     assert run(["sub", "#", *arguments]) == 2
     errors = capsys.readouterr().err
     assert said in errors and errors.count("\n") == 1 and "word@" not in errors
-
-
-def test_simulated_devices_are_spread_by_their_ids(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    # Planted: every device goes to the first broker, or to a random one.
-    arguments = ["fleet", "--devices", "24", "--name", "spread", "--interval-ms", "100", "--seconds", "0.5"]
-
-    def spread() -> list[set[str]] | None:
-        devices = [known_devices(make_access([url]), within_s=0.1) for url in shards]
-        found = [{name for name in part if name.startswith("spread-")} for part in devices]
-        return found if sum(map(len, found)) == 24 else None
-
-    assert run([*arguments, "--json"]) == 0
-    capsys.readouterr()
-    found = eventually(spread, "all 24 devices")
-    assert all(len(part) >= 2 for part in found)
-    assert run([*arguments, "--json"]) == 0
-    assert found == eventually(spread, "all 24 devices")

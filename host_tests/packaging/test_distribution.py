@@ -163,7 +163,7 @@ def test_what_is_missing_is_one_line_that_names_the_extra(with_extra, extra, arg
     ("extra", "commands"),
     [
         ("broker", ["broker", "passwd", "certs", "pub", "sub", "cmd"]),
-        ("kit", ["board", "devices", "flash", "provision", "deploy", "logs", "doctor", "ota", "size", "fleet"]),
+        ("kit", ["board", "devices", "flash", "provision", "deploy", "logs", "doctor", "ota", "size"]),
         ("spark", ["collect", "spool", "ingest", "alerts", "report", "tables"]),
     ],
 )

@@ -40,7 +40,7 @@ _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands
 _GROUPS = {
     "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "outbox", "shell",
                          "serial"),
-    "Without a board": ("allow", "board", "demo", "fleet", "new", "prove", "size"),
+    "Without a board": ("allow", "board", "demo", "new", "prove", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "brokers", "certs", "passwd", "store"),
     "Data": ("collect", "spool", "decoders", "decode", "sparkplug", "ingest", "alerts", "tables", "report"),

@@ -78,10 +78,10 @@ class Chain:
 
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
         """Start the simulated devices. They print `connected N devices` when all have a link."""
-        arguments = ["fleet", "--devices", str(devices), "--interval-ms", str(interval_ms), "--broker", broker]
+        arguments = ["--devices", str(devices), "--interval-ms", str(interval_ms), "--broker", broker]
         arguments += ["--ground-truth", str(self.folder.ground_truth)]
         arguments += ["--status", str(self.folder.status / "fleet.json")]
-        self.fleet = self.children.start("fleet", module_command("umqtt_kit", *arguments, "--drain-seconds", "60"))
+        self.fleet = self.children.start("fleet", module_command("umqtt_kit.fleet", *arguments))
         return self.fleet
 
 

@@ -1,5 +1,6 @@
 """Simulated devices: many in one process, each a complete client of the device library with an identity.
 
+__main__ the process that the demo starts
 device   one device: its readings, its records, its link
 runner   the loop that serves all of them, and how they stop
 status   the file that reports how they are

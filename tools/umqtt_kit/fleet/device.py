@@ -7,19 +7,17 @@ import os
 import resource
 import sys
 import time
-import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from umqtt_kit.ground_truth import GroundTruth
-from umqtt_kit.mqtt import Access, client_options
 from umqtt_robust import Client, Will
 from umqtt_robust.errors import OutboxFull
 from umqtt_robust.store import MemoryStore
 
 _FIRMWARE = "fleet"
 _LINK_WAIT_MS = 20
+_OUTBOX_MESSAGES = 256
 # ru_maxrss counts KiB on Linux and bytes on macOS.
 _RSS_UNITS_PER_KIB = 1024 if sys.platform == "darwin" else 1
 
@@ -28,16 +26,12 @@ _RSS_UNITS_PER_KIB = 1024 if sys.platform == "darwin" else 1
 class DeviceSettings:
     """What all devices of a fleet have in common.
 
-    interval_ms: in milliseconds; keep_alive: in seconds; on_error(broker, error): called each time a device loses its
-    link to the broker of that address, or gets none.
+    broker: its URL; interval_ms: between two readings; ground_truth: the folder of the files of readings made.
     """
 
-    access: Access
+    broker: str
     interval_ms: int
-    keep_alive: int = 60
-    outbox_messages: int = 256
-    ground_truth: Path | None = None
-    on_error: Callable[[str, Exception], object] = lambda broker, error: None
+    ground_truth: Path
 
 
 class Device:
@@ -57,22 +51,18 @@ class Device:
         self._started_ms = time.monotonic_ns() // 1_000_000
         self._online_said = False
         self._leaving = False
-        self._ground_truth = GroundTruth(settings.ground_truth, device_id) if settings.ground_truth else None
+        self._ground_truth = GroundTruth(settings.ground_truth, device_id)
         # There is no flash to keep a counter: every start is a first boot, told apart by 64 random bits.
         self.boot = f"1-{os.urandom(8).hex()}"
         self._topic = f"fleet/{device_id}/telemetry".encode()
         self._status_topic = f"fleet/{device_id}/status".encode()
         self._head = f'{{"v":1,"id":{json.dumps(device_id)},"boot":"{self.boot}","seq":'
-        access = settings.access.each[zlib.crc32(device_id.encode()) % len(settings.access.each)]
         self.client = Client(
             device_id.encode(),
-            access.addresses,
-            keep_alive=settings.keep_alive,
+            (settings.broker,),
             clean_session=False,
-            store=MemoryStore(settings.outbox_messages),
-            on_error=lambda error: settings.on_error(access.where, error),
+            store=MemoryStore(_OUTBOX_MESSAGES),
             will=Will(self._status_topic, self._status(False, "connection lost"), qos=1, retain=True),
-            **client_options(settings.access),
         )
 
     @property
@@ -113,9 +103,7 @@ class Device:
         self.client.disconnect(quiesce_ms=2000)
 
     def close(self) -> None:
-        if self._ground_truth is not None:
-            self._ground_truth.close()
-            self._ground_truth = None
+        self._ground_truth.close()
 
     def _take_reading(self, now_ms: int, late_ms: int) -> None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -134,8 +122,7 @@ class Device:
             self.refused += 1
             return
         self.made += 1
-        if self._ground_truth is not None:
-            self._ground_truth.note(self.boot, seq)
+        self._ground_truth.note(self.boot, seq)
 
     def _say_online(self) -> None:
         if not self.client.connected:

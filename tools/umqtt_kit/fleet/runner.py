@@ -40,7 +40,7 @@ class Fleet:
     stop() may be called from a signal handler; serve() then drains the outboxes and returns.
     """
 
-    def __init__(self, devices: Sequence[Device], status: Path | None = None) -> None:
+    def __init__(self, devices: Sequence[Device], status: Path) -> None:
         self._devices = devices
         self._status = status
         self._next_status_ms = 0
@@ -65,18 +65,17 @@ class Fleet:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
 
-    def serve(self, seconds: float | None, drain_s: float, connected: Callable[[], None]) -> int:
-        """Run until stop() or for that many seconds, then drain for drain_s at most.
+    def serve(self, drain_s: float, connected: Callable[[], None]) -> int:
+        """Run until stop(), then drain for drain_s at most.
 
         connected() is called once, when every device is connected. Returns how many messages the broker has not
         acknowledged: 0 unless it could not be reached.
         """
-        deadline = None if seconds is None else now() + int(seconds * 1000)
         self._run_all()
-        self._until(self._all_connected, deadline)
+        self._until(self._all_connected)
         if self._all_connected():
             connected()
-        self._until(lambda: False, deadline)
+        self._until(lambda: False)
         self.state = "draining"
         for device in self._devices:
             device.stop_reading()
@@ -102,7 +101,7 @@ class Fleet:
     def _all_connected(self) -> bool:
         return all(device.client.connected for device in self._devices)
 
-    def _until(self, done: Callable[[], bool], deadline_ms: int | None) -> None:
+    def _until(self, done: Callable[[], bool], deadline_ms: int | None = None) -> None:
         """Serve the devices until done(), stop() or the deadline."""
         while not (self._stopping or done()):
             at = now()
@@ -153,9 +152,8 @@ class Fleet:
             self._sockets[device] = socket
 
     def _write_status(self) -> None:
-        if self._status is not None:
-            counts = json.dumps(fleet_counts(self._devices, self.state)).encode()
-            replace_file(self._status, counts + b"\n", durable=False)
+        counts = json.dumps(fleet_counts(self._devices, self.state)).encode()
+        replace_file(self._status, counts + b"\n", durable=False)
 
 
 def spread(count: int, interval_ms: int) -> list[int]:
