@@ -49,12 +49,10 @@ class _Duration(click.ParamType[float]):
               help="Of --fleet: how many devices have it after each stage.")  # fmt: skip
 @click.option("--wait-healthy", type=_Duration(), default="10m", show_default=True, metavar="TIME",
               help="Of --fleet: how long a stage is watched before the next.")  # fmt: skip
-@click.option("--stop-on-failure/--keep-going", default=True, show_default=True,
-              help="Of --fleet: whether a device that fails ends it.")  # fmt: skip
+@click.option("--keep-going", is_flag=True, help="Of --fleet: a device that fails does not end it.")
 @click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
               help="Your own sensors go along: its *.py. [default: those of the cable]")  # fmt: skip
-@click.option("--http", "way", flag_value="http", help="The device fetches the files from a web server here.")
-@click.option("--mqtt", "way", flag_value="mqtt", default=True, help="The files go through the broker. [default]")
+@click.option("--http", is_flag=True, help="The device fetches the files from a web server here, not by the broker.")
 @click.option("--listen", type=Address(), default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
               help="Where the web server listens: an address of this computer that the device can reach.")  # fmt: skip
 @click.option("--web-cert", type=_FILE, help="The web server speaks https with this certificate: umqtt certs broker.")
@@ -69,8 +67,8 @@ class _Duration(click.ParamType[float]):
 @broker_options_if(lambda options: options["export"] is None)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ota(
-    device: str | None, fleet: str | None, stages: str, wait_healthy: float, stop_on_failure: bool,
-    sensors: Path | None, way: str, listen: tuple[str, int], web_cert: Path | None, web_key: Path | None,
+    device: str | None, fleet: str | None, stages: str, wait_healthy: float, keep_going: bool,
+    sensors: Path | None, http: bool, listen: tuple[str, int], web_cert: Path | None, web_key: Path | None,
     url: str | None, export: Location | None, version: str | None, downgrade: bool, rollback: bool,
     timeout: float, access: Access | None, as_json: bool,
 ) -> int:  # fmt: skip
@@ -100,7 +98,7 @@ def ota(
 
     if (web_cert is None) != (web_key is None):
         raise click.UsageError("--web-cert and --web-key go together")
-    web: Web | Store | None = Web(*listen, web_cert, web_key) if way == "http" or web_cert else None
+    web: Web | Store | None = Web(*listen, web_cert, web_key) if http or web_cert else None
     typed = click.get_current_context().get_parameter_source("fleet") is ParameterSource.COMMANDLINE
     if access is None:
         assert export is not None
@@ -133,7 +131,7 @@ def ota(
 
         rollout = Rollout(
             access, devices, parse_stages(stages, len(devices)), wanted, healthy_s=wait_healthy,
-            stop_on_failure=stop_on_failure, on_change=on_change,
+            stop_on_failure=not keep_going, on_change=on_change,
         )  # fmt: skip
         if show is not None:
             show(_table(rollout.rows))
