@@ -8,6 +8,7 @@ For tests:
     peer, wire   a scripted MQTT peer that plays a broker byte for byte, and its strict decoder
     encoder      encodes MQTT packets, also malformed ones, on CPython and on MicroPython
     proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split
+    network      a router between two network namespaces: loss, delay, rate, MTU holes, NAT that forgets
     ports        reserved ports: nobody listens on them and no other program is given them
     mosquitto    the real mosquitto as a process, and the paths of its programs
     redis_server the real redis-server as a process

@@ -17,6 +17,7 @@ from .board import VirtualBoard
 from .both import BothModule
 from .cloud_broker import CloudBroker
 from .interpreter import MicroPythonMissing
+from .network import Network, NetworkMissing
 from .peer import ScriptedPeer
 from .proxy import FaultProxy
 
@@ -62,6 +63,23 @@ def cloud_broker() -> Iterator[Callable[..., CloudBroker]]:
     """
     with ExitStack() as stack:
         yield lambda name, **options: stack.enter_context(CloudBroker(name, **options))
+
+
+@pytest.fixture
+def network() -> Iterator[Callable[..., Network]]:
+    """Provide `network(loss=0.3, delay_ms=200, ...)`, a router between two hosts (see umqtt_testkit.network).
+
+    Where this machine cannot make one, the test is skipped with that reason.
+    """
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Network:
+            try:
+                return stack.enter_context(Network(**options))
+            except NetworkMissing as missing:
+                pytest.skip(str(missing))
+
+        yield make
 
 
 @pytest.fixture
