@@ -324,6 +324,35 @@ def test_a_person_is_asked_and_passwords_are_not_shown(cable: Cable, tmp_path: P
         assert on_board(board.port) == (settings, secrets)
 
 
+def test_a_cloud_asks_only_for_what_it_needs(cable: Cable, tmp_path: Path):
+    """Planted: the user name is asked for at Azure; the topics of the cloud before stay; the key is the password."""
+    certificate(tmp_path / "authority")
+    ca = str(tmp_path / "authority" / "ca.pem")
+    with cable.board() as board:
+        answers = [("Device id", "pump-7"), ("Wi-Fi network 1", "-"), ("Address of Azure IoT Hub", "h.example")]
+        answers += [("Primary key of the device", "c2VjcmV0IGtleSBvZiBwdW1wLTc="), ("CA certificate", ca)]
+        shown, code = _typed(list(answers), "--cloud", "azure")
+        assert code == 0 and "c2Vj" not in shown, shown
+        settings, secrets = on_board(board.port)
+        assert settings["brokers"] == ["mqtts://h.example"] and "cmd" in settings["topics"]
+        username = "h.example/{device_id}/?api-version=2021-04-12"
+        assert secrets["mqtt"] == {"username": username, "sas_key": "c2VjcmV0IGtleSBvZiBwdW1wLTc="}
+        values = {"settings": {"brokers": ["mqtts://tb.example"]}, "mqtt": {"password": "A1_TOKEN"}}
+        file = private(tmp_path / "tb.json", json.dumps(values))
+        answer = cable.umqtt("provision", "--cloud", "thingsboard", "--from", file)
+        assert answer.code == 0, answer
+        settings, secrets = on_board(board.port)
+        assert settings["topics"]["telemetry"][0] == "v1/devices/me/telemetry"
+        assert secrets["mqtt"] == {"username": "A1_TOKEN"}
+        file = private(tmp_path / "h.json", json.dumps({"mqtt": {"username": "pump-7", "password": MQTT_SECRET}}))
+        assert cable.umqtt("provision", "--cloud", "hivemq", "--from", file).code == 0
+        settings, secrets = on_board(board.port)
+        assert "topics" not in settings and secrets["mqtt"] == VALUES["mqtt"]
+        assert cable.umqtt("provision", "--cloud", "azure", "--set", "interval_ms=500").code == 2
+        bad = private(tmp_path / "bad.json", json.dumps({"mqtt": {"password": "short"}}))
+        assert "base64" in cable.umqtt("provision", "--cloud", "azure", "--from", bad).stderr
+
+
 @pytest.mark.parametrize("odd", [[], [["x"]], 5, None, {"a": []}], ids=str)
 def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cable: Cable, tmp_path: Path, odd: object):
     settings = {"device_id": odd, "wifi": odd, "brokers": odd}
@@ -343,10 +372,10 @@ def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cabl
         assert code or on_board(board.port)[0]["brokers"] == [BROKER]
 
 
-def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
+def _typed(answers: list[tuple[str, str | None]], *options: str) -> tuple[str, int]:
     """Run `umqtt provision` on a terminal; type each answer once its question is shown."""
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "umqtt_kit", "provision"]
+    command = [sys.executable, "-m", "umqtt_kit", "provision", *options]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
         os.close(slave)
         shown, searched = "", 0

@@ -54,8 +54,10 @@ def ask(name: str, current: Configuration, info: Info) -> Change:
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, or --from - (stdin)", EXIT_USAGE)
     change = questions.begin(current, info)
-    known = (current.settings or {}).get("brokers") or [""]
-    shown = str(known[0]).partition("://")[2] or None
+    known = (current.settings or {}).get("brokers")
+    # What is on the board may be anything.
+    first = known[0] if isinstance(known, list) and known else ""
+    shown = first.partition("://")[2] or None if isinstance(first, str) else None
     host = None
     while host is None:
         host = questions.asked(f"Address of {cloud.title}, like {cloud.host}", shown, None)
@@ -63,9 +65,11 @@ def ask(name: str, current: Configuration, info: Info) -> Change:
     secrets = current.sections
     mqtt = secrets.get("mqtt", {})
     if cloud.username and "{" not in cloud.username:
-        change.mqtt["username"] = questions.asked(cloud.username.capitalize(), mqtt.get("username"), None)
+        user = mqtt.get("username")
+        user = questions.asked(_capital(cloud.username), user if isinstance(user, str) else None, None)
+        change.mqtt["username"] = user
     if cloud.secret != "certificate":
-        secret = questions.ask_secret(cloud.secret_words.capitalize(), bool(mqtt))
+        secret = questions.ask_secret(_capital(cloud.secret_words), bool(mqtt))
         if secret is not None:
             change.mqtt["password"] = secret
     if cloud.scheme == "mqtts":
@@ -73,6 +77,10 @@ def ask(name: str, current: Configuration, info: Info) -> Change:
             say(f"The CA certificate is {cloud.ca}.")
         questions.ask_certificates(change, secrets.get("tls", {}), certificate=cloud.secret == "certificate")
     return apply(name, change)
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _checked_key(key: str) -> str:
