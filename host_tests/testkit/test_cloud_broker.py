@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
 from broker_here import broker_here
+from umqtt_kit.certs import Authority
 from umqtt_testkit import encoder
 from umqtt_testkit.cloud_broker import LOGINS, CloudBroker
 from umqtt_testkit.cloud_rules import CLOUDS, RULES, SOURCES, sas_token
@@ -229,6 +231,25 @@ def test_too_many_connections_are_throttled_and_too_many_messages_are_banned():
         with _link(cloud) as link:
             link.sendall(_connect("adafruitio"))
             assert _packets(link, 1) == [(0x20, b"\0\7")]
+
+
+def test_with_tls_aws_and_hivemq_want_the_name_of_their_endpoint(tmp_path):
+    """Planted: a connection without SNI is let in."""
+    authority = Authority(tmp_path)
+    authority.create("cloud")
+    authority.issue_broker(["localhost"])
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "broker" / "cert.pem", tmp_path / "broker" / "key.pem")
+    ours = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    ours.check_hostname = False
+    for name in ("aws", "hivemq"):
+        with _cloud(name, tls=server) as cloud:
+            assert cloud.url.startswith("mqtts://")
+            for host, answer in ((None, []), ("localhost", [(0x20, b"\0\0")])):
+                with _link(cloud) as plain, ours.wrap_socket(plain, server_hostname=host) as link:
+                    link.sendall(_connect(name, f"pump-{host}".encode()))
+                    assert _packets(link, 1) == answer
+            assert [rule.text.startswith("SNI") for rule, _ in cloud.refusals] == [True]
 
 
 def test_each_rule_names_its_page_and_is_tried_here():
