@@ -3,7 +3,8 @@
     dist/umqtt_robust-0.3.0-py3-none-any.whl, dist/umqtt_robust-0.3.0.tar.gz
     dist/mip/            the index for `mpremote mip install --index`
     dist/constraints.txt the exact versions of all packages that the extras install, as they were tested here
-    dist/sbom.cdx.json   the same as a software bill of materials, in CycloneDX's format
+    dist/requirements.txt  the same for services, with the hashes of their files for this platform and Python
+    dist/sbom.cdx.json   the same as constraints.txt, as a software bill of materials, in CycloneDX's format
     dist/SHA256SUMS      checksums of all these; SHA256SUMS.sig by ssh-keygen, namespace umqtt-robust
     a commit that turns the changelog's section Unreleased into that of the version, and the tag v0.3.0
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -34,6 +36,7 @@ from write_packages import version, write_index
 
 ROOT = Path(__file__).resolve().parent.parent
 _NAMESPACE = "umqtt-robust"
+_SERVICE = ("broker", "spark")
 _UNRELEASED = "## [Unreleased]\n"
 # File -> the line that holds the version. package.json takes it from the first file.
 _VERSIONS = {"firmware/app/__init__.py": 'VERSION = "{}"', "CITATION.cff": "version: {}"}
@@ -143,29 +146,46 @@ def try_wheel(wheel: Path) -> None:
 
 
 def write_locked(folder: Path, tree: Path, stamp: str) -> None:
-    """Write constraints.txt and sbom.cdx.json of what the extras for users install. Raises Refused."""
+    """Write constraints.txt, sbom.cdx.json and requirements.txt of what extras install. Raises Refused."""
+    constraints = folder / "constraints.txt"
+    constraints.write_text("".join(f"{one}\n" for one in locked("all")))
+    how = ("--pyproject", str(tree / "pyproject.toml"), "--output-reproducible", "-o", str(folder / "sbom.cdx.json"))
+    command = (sys.executable, "-P", "-m", "cyclonedx_py", "requirements", *how, str(constraints))
+    run(tree, *command, SOURCE_DATE_EPOCH=stamp)
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in hashed(folder, locked(*_SERVICE))))
+
+
+def locked(*extras: str) -> list[str]:
+    """Return NAME==VERSION of every package that these extras install, in the version here. Raises Refused."""
     found: dict[str, str] = {}
-    wanted = [(canonicalize_name("umqtt-robust"), frozenset({"all"}))]
+    wanted = [(canonicalize_name("umqtt-robust"), ("", *extras))]
     seen = set(wanted)
     while wanted:
-        name, extras = wanted.pop()
+        name, chosen = wanted.pop()
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             raise Refused(f"{name} is not installed here - make setup") from None
         for text in metadata.requires(name) or []:
             needs = Requirement(text)
-            one = canonicalize_name(needs.name), frozenset(needs.extras)
-            applies = needs.marker is None or any(needs.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+            one = canonicalize_name(needs.name), ("", *sorted(needs.extras))
+            applies = needs.marker is None or any(needs.marker.evaluate({"extra": extra}) for extra in chosen)
             if applies and one not in seen:
                 seen.add(one)
                 wanted.append(one)
     del found["umqtt-robust"]
-    constraints = folder / "constraints.txt"
-    constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(found.items())))
-    how = ("--pyproject", str(tree / "pyproject.toml"), "--output-reproducible", "-o", str(folder / "sbom.cdx.json"))
-    command = (sys.executable, "-P", "-m", "cyclonedx_py", "requirements", *how, str(constraints))
-    run(tree, *command, SOURCE_DATE_EPOCH=stamp)
+    return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def hashed(folder: Path, packages: list[str]) -> list[str]:
+    """Return the packages with the hashes of the files that pip would install on this platform. Raises Refused."""
+    pip = (sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    report = run(folder, *pip, "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", *packages)
+    lines = []
+    for one in json.loads(report)["install"]:
+        name, version = canonicalize_name(one["metadata"]["name"]), one["metadata"]["version"]
+        lines.append(f"{name}=={version} --hash=sha256:{one['download_info']['archive_info']['hashes']['sha256']}")
+    return sorted(lines)
 
 
 def write_sums(folder: Path, key: Path | None) -> None:

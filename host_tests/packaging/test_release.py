@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -46,8 +47,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Provide that repository for release.main(), and restore it for the next test."""
+    """Provide that repository for release.main(), and restore it for the next test. No hash is asked for."""
     monkeypatch.setattr(release, "ROOT", repository)
+    monkeypatch.setattr(release, "hashed", lambda folder, packages: [f"{one} --hash=…" for one in packages])
     yield repository
     git(repository, "checkout", "--quiet", "--force", "-B", "main", "as-it-was")
     git(repository, "clean", "--quiet", "--force", "-d", "-x")
@@ -81,6 +83,10 @@ def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Pat
     locked = dict(line.split("==") for line in (dist / "constraints.txt").read_text().splitlines())
     assert {"aiohttp", "pyspark", "redis", "apprise", "frozenlist"} <= locked.keys() and "pytest" not in locked
     assert all(metadata.version(name) == version for name, version in locked.items())
+    hashed = (dist / "requirements.txt").read_text().splitlines()
+    services = dict(line.removesuffix(" --hash=…").split("==") for line in hashed)
+    assert {"aiohttp", "pyspark"} <= services.keys() and services.items() <= locked.items()
+    assert "esptool" in locked and "esptool" not in services
     bill = json.loads((dist / "sbom.cdx.json").read_text())
     assert {one["name"]: one["version"] for one in bill["components"]} == locked
     assert bill["metadata"]["component"]["name"] == "umqtt-robust"
@@ -101,6 +107,32 @@ def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Pat
     assert (
         capsys.readouterr().err == "release: the section Unreleased of CHANGELOG.md is empty - say what has changed\n"
     )
+
+
+def test_a_package_is_installed_only_if_it_is_the_one_of_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Planted: the hashes are those of the installed files."""
+
+    def wheel(content: str) -> Path:
+        path = tmp_path / "Some_Thing-1.5-py3-none-any.whl"
+        info = "some_thing-1.5.dist-info"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("some_thing.py", content)
+            archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: Some_Thing\nVersion: 1.5\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+        return path
+
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path), "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    digest = hashlib.sha256(wheel("x = 1").read_bytes()).hexdigest()
+    lines = release.hashed(tmp_path, ["some-thing==1.5"])
+    assert lines == [f"some-thing==1.5 --hash=sha256:{digest}"]
+    (tmp_path / "requirements.txt").write_text(lines[0] + "\n")
+    pip = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "there"), "--require-hashes", "-r"]
+    assert subprocess.run([*pip, str(tmp_path / "requirements.txt")], check=False).returncode == 0
+    wheel("x = 2")
+    done = subprocess.run([*pip, str(tmp_path / "requirements.txt")], capture_output=True, text=True, check=False)
+    assert done.returncode and "DO NOT MATCH THE HASHES" in done.stderr
 
 
 @pytest.mark.parametrize(
