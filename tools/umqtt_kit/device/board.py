@@ -242,6 +242,11 @@ class Board:
             return
         raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
 
+    def read_output(self) -> bytes:
+        """Return what the board has printed since reset(). Raises KitError if the port went away in the reset."""
+        self._line.allow(_ANSWERS_WITHIN_S)
+        return self._line.read(self._line.inWaiting())
+
     def follow(self, heard: Callable[[bytes], object]) -> None:
         """After reset(): run programs beside the firmware as soon as it answers; until then exec() raises KitError.
 
