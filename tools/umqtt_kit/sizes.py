@@ -33,14 +33,14 @@ _TIMEOUT_S = 30.0
 # does not have to be paid for elsewhere with unreadable code. A change that passes one saves elsewhere, or raises it
 # here and says why in its commit. The peer: mqtt_as has 11,052 bytes of .mpy and takes 26,080 of heap after import.
 BUDGETS = {
-    "smallest_mpy_bytes": 15_600,
-    "everything_mpy_bytes": 68_700,
-    "smallest_heap_bytes": 28_850,
+    "smallest_mpy_bytes": 15_750,
+    "everything_mpy_bytes": 69_400,
+    "smallest_heap_bytes": 28_970,
     # The heap of the smallest client if the code stays in flash, as in a frozen image or a ROMFS.
     "smallest_rom_heap_bytes": 14_110,
     # The heap of a program that imports only this module.
-    "aio_heap_bytes": 38_950,
-    "simple_heap_bytes": 36_800,
+    "aio_heap_bytes": 39_220,
+    "simple_heap_bytes": 37_600,
 }
 # The modules with a heap budget of their own, because programs import them instead of the package.
 _FACES = ("aio", "simple")
