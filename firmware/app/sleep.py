@@ -163,19 +163,23 @@ def _memory(data=None):
 
         memory = RTC().memory
     except (ImportError, AttributeError):
-        return _file(data)
+        memory = _file
     return memory() if data is None else memory(data)
 
 
-def _file(data):
+def _file(data=None):
     try:
-        if data == b"":
+        if data:
+            with open(_FILE, "wb") as file:
+                file.write(data)
+        elif data is None:
+            with open(_FILE, "rb") as file:
+                return file.read()
+        else:
             os.remove(_FILE)
-            return None
-        with open(_FILE, "rb" if data is None else "wb") as file:
-            return file.read() if data is None else file.write(data)
     except OSError:
-        return None
+        pass  # the wake is a boot
+    return b""
 
 
 def _deepsleep(ms, keep):

@@ -58,7 +58,7 @@ def _alike(row, raw, found, wanted):
 
 
 def test_the_values_of_the_data_sheets():
-    """Planted: the 20 bits of an AHT20 are shifted by 3."""
+    """Planted: the bus register of an INA219 is shifted by 2."""
     for row in ROWS:
         raw, wanted = row.example
         found, problem = _read(row, raw)

@@ -1,7 +1,7 @@
-"""lat_deg, lon_deg, alt_m and satellites of a GPS receiver with NMEA 0183: {"module": "gps", "uart": 1, "rx": 16}
+"""lat_deg, lon_deg, alt_m and satellites of a GPS receiver: {"module": "gps", "uart": 1, "rx": 16, "tx": 17}
 
-The pin `rx` is connected to the receiver's TX. baudrate: 9600 (default); tx: as for the PMS5003. Boards compute with 32
-bits: to about a metre. Sentences: NMEA 0183, GGA.
+The pin `rx` is connected to the receiver's TX. baudrate: 9600 (default); tx may stay free. Boards compute with
+32 bits: to about a metre. Sentences: NMEA 0183, GGA.
 """
 
 from machine import UART, Pin
@@ -10,10 +10,9 @@ from machine import UART, Pin
 class Sensor:
     metrics = {"lat_deg": (-90, 90), "lon_deg": (-180, 180), "alt_m": (-500, 20000), "satellites": (0, 99)}
 
-    def __init__(self, uart, rx, tx=None, baudrate=9600):
-        pins = {"rx": Pin(rx)} if tx is None else {"rx": Pin(rx), "tx": Pin(tx)}
+    def __init__(self, uart, rx, tx, baudrate=9600):
         # A second of sentences.
-        self._uart = UART(uart, baudrate=baudrate, rxbuf=1024, **pins)
+        self._uart = UART(uart, baudrate=baudrate, rx=Pin(rx), tx=Pin(tx), rxbuf=1024)
         self.problem = None
 
     def read(self):

@@ -37,7 +37,7 @@ class Sensor(Chip):
         count = self.load_word(_COUNT)
         if not 60 <= count < _FIFO_SIZE:
             raise OSError("its FIFO has %d bytes: did it lose its power, or was the reading late?" % count)
-        first, sums, squares = None, [0, 0, 0], 0
+        first, sums, squares = (), [0, 0, 0], 0
         for _ in range(count // 6):
             sample = unpack_from(">hhh", self.load(_DATA, 6))
             first = first or sample

@@ -1,7 +1,7 @@
-"""pm1_ugm3, pm25_ugm3 and pm10_ugm3 of a Plantower PMS5003 on a UART: {"module": "pms5003", "uart": 1, "rx": 16}
+"""pm1_ugm3, pm25_ugm3 and pm10_ugm3 of a Plantower PMS5003: {"module": "pms5003", "uart": 1, "rx": 16, "tx": 17}
 
-The pin `rx` is connected to the sensor's TXD, which sends once a second or more often. tx: another free pin, which some
-boards require (default: the port's own). Data sheet: Plantower PMS5003, appendix I.
+The pin `rx` is connected to the sensor's TXD, which sends once a second or more often; tx may stay free. Data sheet:
+Plantower PMS5003, appendix I.
 """
 
 from machine import UART, Pin
@@ -12,9 +12,8 @@ _LENGTH = 32
 class Sensor:
     metrics = {"pm1_ugm3": (0, 1000), "pm25_ugm3": (0, 1000), "pm10_ugm3": (0, 1000)}
 
-    def __init__(self, uart, rx, tx=None):
-        pins = {"rx": Pin(rx)} if tx is None else {"rx": Pin(rx), "tx": Pin(tx)}
-        self._uart = UART(uart, baudrate=9600, rxbuf=4 * _LENGTH, **pins)
+    def __init__(self, uart, rx, tx):
+        self._uart = UART(uart, baudrate=9600, rx=Pin(rx), tx=Pin(tx), rxbuf=4 * _LENGTH)
 
     def read(self):
         data = self._uart.read() or b""

@@ -22,7 +22,7 @@ class Sensor:
         self.metrics = {metric: (0, 1e12)}
         self._metric, self._per_pulse, self._first = metric, per_pulse, first
         self._bounce_ms = bounce_ms
-        self._last_ms = time.ticks_ms() - bounce_ms
+        self._last_ms = time.ticks_add(time.ticks_ms(), -bounce_ms)
         self._pin = Pin(pin, Pin.IN, Pin.PULL_UP)
         self._pin.irq(self._pulse, Pin.IRQ_FALLING)
 
