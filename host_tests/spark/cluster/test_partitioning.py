@@ -14,15 +14,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.accumulators import Accumulator
 from spark_helpers import record, topic_of
 from sparkplug_payloads import DOUBLE, UINT64, double, metric, payload, tagged
 
 from spark_ingest.decoders.rules import Rules, load
 from spark_ingest.location import open_table
-from spark_ingest.pipeline.write import tasks
+from spark_ingest.pipeline.write import stream, tasks
 from spark_ingest.pipeline.write.batch import MESSAGE_COLUMNS, BatchWriter, Reports
 from spark_ingest.pipeline.write.job import Job
+from spark_ingest.source.options import Options
 from spark_ingest.source.rows import ARROW_SCHEMA
+from spark_ingest.tables.schemas import SILVER_SCHEMA
 
 FULL = "UMQTT_FULL_SWEEPS" in os.environ
 RECEIVED_MS = 1_795_000_000_000
@@ -178,3 +181,10 @@ def test_rows_do_not_depend_on_partitions_parts_and_buckets(tmp_path, seed):
             run = partial(in_partitions, count, parts, rng)
             found = written(f"{partitions}-{buckets}-{count}", buckets, run=run)
             assert found == expected, (seed, count, parts, buckets)
+
+
+def test_a_task_that_is_not_alone_leaves_its_messages_to_the_try_with_a_shuffle():
+    """Planted: a task that does all steps although there are others, which would write the sets of all buckets too."""
+    ranges = pa.RecordBatch.from_pydict({"parts": pa.array([1], pa.int32())})
+    steps = stream._Steps(Options({"path": "spool"}), Accumulator(0, {}, stream._Reports()), SILVER_SCHEMA)
+    assert list(steps.read_alone(iter([ranges]))) == []
