@@ -184,7 +184,10 @@ def hashed(folder: Path, packages: list[str]) -> list[str]:
     lines = []
     for one in json.loads(report)["install"]:
         name, version = canonicalize_name(one["metadata"]["name"]), one["metadata"]["version"]
-        lines.append(f"{name}=={version} --hash=sha256:{one['download_info']['archive_info']['hashes']['sha256']}")
+        archive = one["download_info"]["archive_info"]
+        # pip before 23.1 has the one field alone.
+        digest = archive["hashes"]["sha256"] if "hashes" in archive else archive["hash"].removeprefix("sha256=")
+        lines.append(f"{name}=={version} --hash=sha256:{digest}")
     return sorted(lines)
 
 
