@@ -47,10 +47,10 @@ def _u_lend(lent):
         for key in scope: setattr(module, key, scope[key])
 def _u_sensor(entry, lent):
     import time
-    if lent: from app.sensors import Sensors
-    else:
-        try: from app.application import Sensors
-        except ImportError: from app.sensors import Sensors
+    try:
+        if lent: raise ImportError  # the lent modules know one another alone
+        from app.application import Sensors
+    except ImportError: from app.sensors import Sensors
     class Clock:
         uptime_ms = staticmethod(time.ticks_ms)
     said = []
