@@ -10,7 +10,7 @@ import pytest
 from kit_command import umqtt_here
 from live_logs import following
 from umqtt_kit.lan import is_loopback, prepare
-from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.ports import bound
 
 
 @pytest.fixture
@@ -22,8 +22,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_commands_of_the_folder_get_in_and_nobody_without_the_password(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Planted: the listener lets anybody in."""
-    port = reserved_port()
-    with following("--lan", "-p", str(port), command="broker") as running:
+    keeper = bound("0.0.0.0")  # reserves the port on every address, as the broker will listen on all
+    port = keeper.getsockname()[1]
+    with keeper, following("--lan", "-p", str(port), command="broker") as running:
         running.until(f"listening on .*:{port} ")
         assert umqtt_here(folder, "pub", "t", "x", "-q", "1").code == 0
         (folder / "umqtt.toml").unlink()
