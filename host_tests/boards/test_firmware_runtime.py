@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from umqtt_kit.deploy.build import build
+from umqtt_kit.deploy.filesets import optional_modules
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.peer import Link, ScriptedPeer
 from umqtt_testkit.waiting import eventually
@@ -68,9 +69,9 @@ class Broker:
 
 
 @cache
-def _program() -> dict[str, bytes | Path]:
+def _program(optional: frozenset[str]) -> dict[str, bytes | Path]:
     # As it is deployed: the readable modules do not fit into a Pico W's flash.
-    return dict(build("UNIX", ()).files)
+    return dict(build("UNIX", optional).files)
 
 
 def prepare(board: VirtualBoard, peer: ScriptedPeer, **settings: Any) -> None:
@@ -78,7 +79,7 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer, **settings: Any) -> None:
     values.update(settings)
     secrets = values.pop("secrets", {})
     files = {"settings.json": json.dumps(values).encode(), "secrets.json": json.dumps(secrets).encode()}
-    board.install(_program() | files)
+    board.install(_program(optional_modules(values)) | files)
 
 
 def _readme_sensors(model: str) -> list[dict[str, Any]]:

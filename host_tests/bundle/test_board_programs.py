@@ -122,7 +122,7 @@ def test_a_program_for_the_board_names_only_what_the_firmware_has() -> None:
             assert name in there, f"{place}: {module or 'no object'} has no {name}"
     assert {(place.partition(":")[0], name) for place, uses in programs.items() for _, name in uses} >= {
         ("doctor/scripts.py", "cause"), ("doctor/scripts.py", "Sensors"), ("doctor/scripts.py", "uptime_ms"),
-        ("deploy/apply.py", "mark"), ("device/running.py", "restart"), ("commands/deploy.py", "count"),
+        ("deploy/apply.py", "mark"), ("device/running.py", "restart"), ("deploy/telemetry.py", "delivered"),
     }  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     page = (out / "report.html").read_text()
     assert f"  {(out / 'report.html').as_uri()}\n" in stdout and result["report"] == str(out / "report.html")
     # Their last status: the boards are online, the simulated devices said goodbye, the stranger sent none.
-    assert re.search(r'"online":2,"goodbye":10,"lost":0,', page) and '"waiting":[' in page
+    assert re.search(r'"online":2,"goodbye":10,"lost":0,', page) and "Waiting on the devices" in page
     command = next(line.strip() for line in stdout.splitlines() if "to_pandas" in line)
     shown = subprocess.run(
         command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False

@@ -168,7 +168,7 @@ def test_a_version_comes_from_an_object_store(
         ended = umqtt_here(Path.cwd(), "ota", "--export", "s3://readings/pumps", "--json")
         assert ended.code == 0, ended.stderr
         exported = json.loads(ended.stdout)
-        assert (exported["version"], len(exported["manifests"])) == (_NEW, 4)
+        assert (exported["version"], len(exported["manifests"])) == (_NEW, 8)
         assert _status(subscriber)["slot"] == "base"  # the command that failed told it nothing
         ended = _ota(broker, "--url", folder)
         assert ended.code == 0, ended.stderr

@@ -282,16 +282,17 @@ def test_a_board_that_cannot_load_what_is_compiled_here_is_told_before(virtual: 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (None, {"tls", "websocket"}),
+        (None, {"cloud", "tls", "websocket"}),
         ({"brokers": ["mqtt://a"]}, set()),
         ({"brokers": ["mqtts://a"]}, {"tls"}),
+        ({"brokers": ["mqtt://a"], "topics": "aws"}, {"cloud"}),
         ({"brokers": ["mqtt://a"], "update_url": "https://a/"}, {"tls"}),
     ],
 )
 def test_the_settings_decide_on_optional_modules(settings, expected):
     assert optional_modules(settings) == expected
     modules = library_modules(["client", "tls", "websocket", "simple", "a_new_one"], expected)
-    assert modules == sorted({"client", "a_new_one", *expected})
+    assert modules == sorted({"client", "a_new_one", *expected} - {"cloud"})
 
 
 def test_a_board_gets_the_drivers_that_its_settings_name_and_what_they_import():

@@ -275,19 +275,21 @@ def test_the_traceback_of_a_start_names_the_lines_of_the_readable_firmware(cable
     assert not any('File "app"' in text for text in told), told
 
 
-@pytest.mark.parametrize(("heap", "check"), [("64K", "heap"), ("80K", "start")])
+@pytest.mark.parametrize(("heap", "ends_with"), [("64K", ">>> "), ("80K", "Ctrl-C for the prompt")])
 def test_a_heap_that_is_too_small_for_the_firmware_is_what_deploy_and_doctor_say(
-    cable: Cable, tmp_path: Path, heap: str, check: str
+    cable: Cable, tmp_path: Path, heap: str, ends_with: str
 ):
     """Planted: "see: umqtt doctor", where the port fails and "correct that, then: umqtt deploy" is the remedy."""
     with broker(tmp_path) as port, cable.board(files=_files(port), heap=heap) as board:
         answer = cable.umqtt("deploy", "--board", "UNIX")
         assert (answer.code, answer.stderr.count("\n")) == (5, 1), answer
         assert "MemoryError" in answer.stderr and "the firmware needs 96 KB" in answer.stderr
-        board.wait_for("Ctrl-C for the prompt" if check == "start" else ">>> ")
+        board.wait_for(ends_with)
         found = checks(cable.umqtt("doctor", "--json"))
         assert "port" not in found or found["port"]["state"] == "ok"
-        assert "MemoryError" in found[check]["text"] and "the firmware needs 96 KB" in found[check]["remedy"]
+        # Whether doctor itself has enough heap depends on where the firmware left gaps.
+        told = [found[check] for check in ("heap", "start") if "MemoryError" in found.get(check, {"text": ""})["text"]]
+        assert told and all("the firmware needs 96 KB" in one["remedy"] for one in told), found
 
 
 _CRASHES = b"""

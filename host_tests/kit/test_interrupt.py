@@ -16,7 +16,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 # A demo has reached a step when a process started there has this word in its command line. The last one is Spark's
 # Java, which the demo did not start itself.
-_STEPS = ["umqtt_broker", "umqtt_kit fleet", "SparkSubmit"]
+_STEPS = ["umqtt_broker", "umqtt_kit.fleet", "SparkSubmit"]
 
 
 def _start(family, out: Path):
@@ -59,7 +59,7 @@ def test_kill_9_of_the_demo_takes_everything_with_it(family, tmp_path):
 
 def test_a_part_that_dies_ends_the_demo_and_is_named(family, tmp_path):
     demo = _start(family, tmp_path / "out")
-    _wait_for_step(family, "umqtt_kit fleet")
+    _wait_for_step(family, "umqtt_kit.fleet")
     broker = next(process for process in family.alive() if "umqtt_broker" in process)
     os.kill(int(broker.split()[0]), signal.SIGKILL)
     _, error = demo.communicate(timeout=WAIT_LIMIT_S)

@@ -130,7 +130,7 @@ def _run(folder, stored, events):
 
 
 def test_the_planted_mistakes_of_boards_still_fit_their_source():
-    from planted import PLANTED, OnBoard, planted
+    from planted_chain import PLANTED, OnBoard, planted
 
     for mistake in PLANTED.values():
         if isinstance(mistake, OnBoard):

@@ -106,7 +106,14 @@ def test_a_virtual_board_is_found_keeps_its_flash_and_ends_with_ctrl_c(cable: Ca
                                "brokers=mqtt://127.0.0.1").code == 0  # fmt: skip
             written = cable.umqtt("provision", "--set", "device_id=pump-7", "--json").json["boards"][0]
             assert written.pop("room").startswith("room for "), life
-            assert written == {"port": "bench", "device_id": "pump-7", "changed": [], "deploy": False, "open": []}, life
+            assert written == {
+                "port": "bench",
+                "device_id": "pump-7",
+                "changed": [],
+                "deploy": False,
+                "open": [],
+                "sensors": [],
+            }, life
             process.send_signal(signal.SIGINT)
             assert process.wait(WAIT_LIMIT_S) == 0
         assert "no board is connected" in cable.umqtt("provision", "--show").stderr

@@ -1,7 +1,7 @@
 """The proof of the proof: mistakes planted in each part of the chain, and whether `umqtt prove` finds them.
 
-`python host_tests/end_to_end/planted.py [--seed N] [--minutes M] [NAME ...]` prints a line for each mistake: what the
-verdict says, and the seconds that the run took. Exit code: 0 if every mistake was found.
+`python host_tests/end_to_end/planted_chain.py [--seed N] [--minutes M] [NAME ...]` prints a line for each mistake: what
+the verdict says, and the seconds that the run took. Exit code: 0 if every mistake was found.
 """
 
 from __future__ import annotations
