@@ -221,7 +221,7 @@ def test_manifest_mip_and_deploy_install_the_same_library():
     assert library_of([target for target, _ in written[write_packages.FULL]["urls"]]) == frozen
     assert library_of([target for target, _ in written[write_packages.CORE]["urls"]]) == set(sets["core"])
     # deploy: what a user's own program needs comes only by mip; the bundle has joined some modules into one.
-    assert set(sets["tls"] + sets["websocket"]) == filesets.OPTIONAL
+    assert set(sets["tls"] + sets["websocket"]) == filesets.OPTIONAL - filesets.OF_APPLICATION
     assert set(sets["programs"]) == filesets.FOR_PROGRAMS
     bundle = Bundle(LIBRARY)
     deployed = set(filesets.library_modules(bundle.sources)) | set(bundle.joined) | filesets.FOR_PROGRAMS

@@ -24,7 +24,7 @@ _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device", *_BROKER}, "logs": {"device", *_BROKER},
     "outbox": {"device"}, "shell": {"device"}, "serial": {"broker", "ca"}, "allow": set(),
-    "board": {"board"}, "demo": set(), "new": set(), "size": set(),
+    "board": {"board"}, "demo": set(), "new": set(), "prove": set(), "size": set(),
     "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,
     "broker": set(), "brokers": _BROKER, "certs": set(), "passwd": set(), "store": set(),

@@ -6,6 +6,7 @@ Everything here runs in the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -137,7 +138,8 @@ class Pipe:
         if target is None or target.is_closing():
             return
         if not data:
-            target.write_eof()
+            with contextlib.suppress(OSError):  # the other end may have been cut meanwhile
+                target.write_eof()
             self._relay.ended(self)
             return
         if self.cut_after is not None and len(data) >= self.cut_after:

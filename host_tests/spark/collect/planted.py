@@ -1,7 +1,7 @@
 """A collector with one planted mistake, for tests that must catch it: ``python planted.py MISTAKE …arguments``.
 
 swallow   treats a failed append as a success
-forget    acknowledges every fifth group without storing it
+forget    acknowledges every second group without storing it
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def forget() -> None:
     groups = itertools.count(1)
 
     def append_most(self: writer.Spool, data: bytes, count: int, received_ms: int, level: int) -> None:
-        if next(groups) % 5:
+        if next(groups) % 2:
             append(self, data, count, received_ms, level)
 
     writer.Spool.append = append_most

@@ -46,8 +46,9 @@ def _keys(module: str, kind: str) -> dict[str, bool]:
     if made is not None:
         names = [argument.arg for argument in made.args[1:]]
         keys = {name: at < len(names) - len(made.defaults) for at, name in enumerate(names) if name != "i2c"}
-    for node in tree.body if made is None or made.kwarg is not None else ():
-        for alias in node.names if isinstance(node, ast.ImportFrom) and found.bases else ():
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    for node in imports if found.bases and (made is None or made.kwarg is not None) else ():
+        for alias in node.names:
             if ast.unparse(found.bases[0]) in (alias.name, alias.asname):
                 keys = _keys(str(node.module).rpartition(".")[2], alias.name) | keys
     return keys
