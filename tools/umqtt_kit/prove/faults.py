@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NETWORK, BROKER, COLLECTOR, SPARK, BOARD = "network", "broker", "collector", "spark", "board"
 
@@ -93,8 +93,4 @@ def faults_of(seed: int, seconds: float, boards: Sequence[str], without: Collect
             found.append(Fault(0, at_s, for_s, name, target, rng.random()))
             at_s += for_s + rng.uniform(*_PAUSES[place])
     ordered = sorted(found, key=lambda fault: fault.at_s)
-    return [Fault(number, *_fields(fault)) for number, fault in enumerate(ordered, 1)]
-
-
-def _fields(fault: Fault) -> tuple[float, float, str, str, float]:
-    return fault.at_s, fault.for_s, fault.kind, fault.target, fault.draw
+    return [replace(fault, number=number) for number, fault in enumerate(ordered, 1)]
