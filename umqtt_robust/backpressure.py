@@ -54,7 +54,8 @@ class Backpressure:
         self._again = False  # the first of them was handed over before, and put back
         self._until = NEVER  # the first of them waits until so few are pending
         self._ready_at = None  # ms: since when there is room for what was skipped
-        self.skipped = False  # a message was left for the next link
+        # A message was left for the next link; with _all also a PUBREL, or for lack of memory for this object.
+        self.skipped = self._all = session.handover_limit == SKIPPING
         self._connects = None  # on_connect found no room, and is called again with this
         self._full = False  # the program has to take messages before it is handed others: see inbox.py
 
@@ -66,7 +67,9 @@ class Backpressure:
 
     def connected(self, session_present, error):
         """Reports the error of on_connect, which found the outbox full, and calls it again once there is room."""
-        self._session.report(error)
+        session = self._session
+        session.report(error)
+        session.discarded -= 1  # not dropped: it is called again
         self._connects = bool(session_present)
 
     def learn(self, most):
@@ -84,7 +87,7 @@ class Backpressure:
 
     def forget(self, session):
         """Drops the messages that were not acknowledged when the link ended: the broker sends them again."""
-        self.skipped = False
+        self.skipped = self._all = False
         self._ready_at = self._connects = None
         waiting = self._waiting
         for i in range(len(waiting) - 1, -1, -1):  # in place: the heap may be full
@@ -104,6 +107,9 @@ class Backpressure:
         if request and not head & QOS and request.takes(topic):
             self._session.describe(head, packet_id, False)
             self._session.hand_over(topic, payload)
+            return
+        if self._all and head & QOS:
+            self.leaves(head, packet_id)
             return
         if head != PUBREL:
             if not head & QOS or self._session.clean_session:
@@ -193,6 +199,7 @@ class Backpressure:
             if session.manual_ack:
                 session.part("manual_ack").let_go(packet_id)
             self.skipped = True
+            self._all = self._all or head == PUBREL
             self._update()
         return True
 
@@ -205,6 +212,7 @@ class Backpressure:
             try:
                 session.on_connect(present)
             except OutboxFull:
+                session.discarded -= 1
                 self._connects = present
         while self._waiting and not self._full and session.pending <= min(self._limit, self._until):
             if not session.out.has_room():
@@ -271,7 +279,7 @@ class Backpressure:
         manual = session.parts.get("manual_ack")
         if (
             session.pending > store.slots // 2
-            or inbound and inbound.room() <= len(inbound.ids())
+            or inbound and not self._all and inbound.room() <= len(inbound.ids())
             or manual and manual.holds()
         ):  # fmt: skip
             self._ready_at = None

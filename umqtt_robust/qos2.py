@@ -106,10 +106,15 @@ class Qos2:
 
         Raises ProtocolError and StoreError.
         """
-        if head == PUBREL:
-            self.handle_pubrel(packet_id)
-            return
         session = self._session
+        if head == PUBREL:
+            try:
+                self.handle_pubrel(packet_id)
+            except MemoryError:
+                if session.clean_session:
+                    raise
+                session.leave(PUBREL, packet_id)
+            return
         outbox = session.outbox
         slot = outbox.slot_of.get(packet_id)
         if slot is None or not outbox.flags[slot] & DUP:
@@ -220,7 +225,7 @@ class Qos2:
         return False
 
     def handle_pubrel(self, packet_id):
-        """Handles PUBREL: hands the message over and completes it."""
+        """Handles PUBREL: hands the message over and completes it. Raises MemoryError."""
         message = self._inbound.get(packet_id)
         session = self._session
         if message is None:  # PUBCOMP was lost

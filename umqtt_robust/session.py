@@ -33,6 +33,7 @@ from .packets import (
     QOS_2,
     RESERVE,
     RETAIN,
+    SKIPPING,
     STATE,
     SUBACK,
     UNSUBACK,
@@ -563,8 +564,22 @@ class Session:
             elif qos and self.state == UP and not self.manual_ack:
                 self.out.put_ack(PUBACK, packet_id)
         except MemoryError:
-            self.part("backpressure").refuse(head, packet_id, view[t:k])
+            self.leave(head, packet_id, view[t:k])
         return True
+
+    def leave(self, head, packet_id, topic=b""):
+        """Leaves a message, or a PUBREL, for which there is no memory to the next link. Raises MemoryError."""
+        try:
+            self.part("backpressure").refuse(head, packet_id, topic)
+        except MemoryError:
+            if self.clean_session or not head & QOS or "backpressure" in self.parts:
+                raise
+            # Not even for the flow control. All that follow are left too, while acknowledgements make room: see work().
+            if self.manual_ack:
+                self.part("manual_ack").let_go(packet_id)
+            self.handover_limit = SKIPPING
+            if self.pending > self.outbox.store.slots // 2:  # else nothing would have changed on the next link
+                self.retry_delay = 0
 
     def handle_puback(self, packet_id):
         """Handles PUBACK. Raises ProtocolError and StoreError."""
@@ -693,6 +708,7 @@ class Session:
                 failure = error
                 self.redelivered = True
                 if pending and isinstance(error, OutboxFull):
+                    self.discarded -= 1  # not dropped: the handler is called again
                     self.part("backpressure").block(self.pending - pending + 1)
                     return
                 print_exception(error)
@@ -739,6 +755,8 @@ class Session:
             return NEVER
         if self.broken:
             raise self.broken
+        if self.handover_limit == SKIPPING and self.pending <= self.outbox.store.slots // 2:
+            self.part("backpressure")  # it asks for what was left; without memory for it, the next link brings that
         if self._loaded or self.subscriptions.must_send or out.end or self.in_flight < self.pending:
             self._pump()
         now = self.now

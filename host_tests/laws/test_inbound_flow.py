@@ -168,7 +168,8 @@ def test_a_message_that_no_broker_sends_again_and_that_finds_no_memory_is_told()
 
 
 def test_a_handler_that_finds_the_outbox_full_gets_its_message_again():
-    # The program has filled the outbox itself. Planted: the message becomes a dead letter.
+    # The program has filled the outbox itself. Planted: the message becomes a dead letter; what is published at the
+    # second call counts as dropped.
     for qos in (0, 1, 2):
         world = World(store=MemoryStore(4))
         tries = []
@@ -193,7 +194,7 @@ def test_a_handler_that_finds_the_outbox_full_gets_its_message_again():
         finished(world)
         equal(tries[1:3], [(b"x", True), (b"y", tries[2][1])], repr(qos))
         equal([payload for topic, payload in world.taken() if topic == b"out"], [b"x", b"y"])
-        equal(world.client.dead_letters, 0)
+        equal((world.client.dead_letters, world.client.discarded), (0, 0))
 
 
 def test_cut_at_random_and_with_the_power_cut_nothing_is_lost():
@@ -325,23 +326,30 @@ def test_the_end_of_a_link_needs_no_memory_to_forget_what_comes_again():
 
 
 def test_where_there_is_no_memory_for_the_flow_control_no_message_is_lost_or_a_dead_letter():
-    # Planted: a handler that finished counts as failed; at QoS 2 its message counts as handed over.
+    # "never": no memory as long as there are messages in the outbox. Planted: a handler that finished counts as failed;
+    # at QoS 2 its message counts as handed over; each link ends at the first message, so nothing ever comes.
     for qos in (1, 2):
-        world = worlds(qos, 1, 1, False, 65)
-        part = world.client.part
-        calls = []
+        for publishes in (1, 3):
+            for manual in (False, True):
+                for tries in (1, 5, "never"):
+                    about = repr((qos, publishes, manual, tries))
+                    world = worlds(qos, publishes, 1, False, 65, manual_ack=manual)
+                    part = world.client.part
+                    calls = []
 
-        def poor(name, part=part, calls=calls):
-            if name == "backpressure":
-                calls.append(1)
-                if len(calls) < 6:
-                    raise MemoryError("planted")
-            return part(name)
+                    def poor(name, world=world, part=part, calls=calls, tries=tries):
+                        if name == "backpressure" and name not in world.client.parts:
+                            calls.append(1)
+                            if world.client.pending if tries == "never" else len(calls) <= tries:
+                                raise MemoryError("planted")
+                        return part(name)
 
-        world.client.part = poor
-        finished(world)
-        assert len(calls) > 6, qos
-        check(world, 1, 65, repr(qos))
+                    world.client.part = poor
+                    finished(world)
+                    assert len(calls) > (0 if tries == "never" else tries), about
+                    check(world, publishes, 65, about)
+                    equal(world.client.discarded, 0, about)
+                    assert len(world.wires) < 70, about
 
 
 def test_publish_without_memory_is_as_with_a_full_outbox():
@@ -361,7 +369,7 @@ def test_publish_without_memory_is_as_with_a_full_outbox():
     finished(world)
     check(world, 1, 65, "")
     assert len(calls) > 65
-    equal(world.client.outbox.slot_of, {})
+    equal((world.client.outbox.slot_of, world.client.discarded), ({}, 0))
 
 
 def test_in_a_session_that_the_broker_forgets_the_messages_at_qos_2_are_bounded():
