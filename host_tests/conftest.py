@@ -161,7 +161,8 @@ def builds_are_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 def rp2040_image() -> Path:
     """Return the image that UMQTT_RP2040_IMAGE names; skip if there is none or the emulator is not installed."""
     from rp2040 import emulator_command
-    from umqtt_kit.errors import KitError
+
+    from umqtt_cli.errors import KitError
 
     named = os.environ.get("UMQTT_RP2040_IMAGE")
     if not named:

@@ -19,10 +19,16 @@
 """
 
 
-class IngestError(Exception):
+from umqtt_cli.errors import KitError
+
+
+class IngestError(KitError):
     """The base class of all errors of the ingester."""
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, self.exit_code)
 
 
 class UsageError(IngestError):

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from umqtt_cli.escape import remark
+
 from .durable import replace_file
 from .errors import UsageError
-from .escape import remark
 
 _INTERVAL_S = 0.5
 

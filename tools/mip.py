@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 
-from umqtt_kit.errors import KitError
 from write_packages import INDEX_PACKAGES, ROOT, write_index
+
+from umqtt_cli.errors import KitError
 
 _INDEX = ROOT / "build" / "mip"
 _REMOVE = """

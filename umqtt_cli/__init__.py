@@ -1,5 +1,9 @@
-"""Code that the project's command lines share.
+"""The command `umqtt`, and what its commands share. It imports nothing of the project.
 
-``numbers`` has option types that refuse nan, infinity and unknown units of bytes. This package imports nothing of the
-project, so that both the kit and the ingester can use it.
+    entry, __main__   finds the command among the entry points; turns errors into one line and an exit code
+    allow, project    umqtt.toml: options that the commands of one folder share
+    errors, console, escape, groups    how a command fails, what it prints, and its help
+    numbers, properties, strict_json, toml_file    values from outside
+    durable, requirements, stop, limited_threads   files, what a command needs, signals, small servers
+    clouds, reason_codes                           what brokers need, and what they answer
 """

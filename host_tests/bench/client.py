@@ -21,8 +21,9 @@ from client_lab import Lab, LabError
 from client_links import BLACKHOLES, Blackholes, severed_rows
 from client_memory import allocation_rows, size_rows, smallest_heap_rows
 from client_plan import ALL_OURS, SCENARIOS, WINDOW, Scenario, has_goal, rate_rows
-from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing
+
+from umqtt_cli.errors import KitError
 
 _EXIT_USAGE = 2
 _EXIT_MISSING = 6

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from umqtt_kit import sizes
-from umqtt_kit.__main__ import run
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.deploy.build import build
 from umqtt_kit.deploy.filesets import HOST_MODULES, OPTIONAL
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 try:
     micropython_command()

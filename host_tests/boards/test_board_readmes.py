@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
-from umqtt_kit.__main__ import umqtt
 from umqtt_kit.firmware_settings import settings_module
+
+from umqtt_cli.__main__ import umqtt
 
 pytestmark = pytest.mark.tier(1)
 

@@ -11,8 +11,9 @@ import pytest
 from broker_peer import BrokerProcess, BrokerThread, Peer
 from umqtt_broker import BrokerConfig, StoreError
 from umqtt_broker.store import backup as backups
-from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import eventually
+
+from umqtt_cli.__main__ import run
 
 
 def fill(port: int, count: int) -> None:

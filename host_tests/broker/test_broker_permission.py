@@ -13,10 +13,10 @@ from umqtt_broker import Peer as BrokerPeer
 from umqtt_broker.access.blacklist import Blacklist
 from umqtt_broker.access.files import file_permission
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
+from umqtt_broker.cli.authority import Authority
 from umqtt_broker.conf import load
 from umqtt_broker.protocol.connect import Connect
 from umqtt_broker.transport.tls import make_context
-from umqtt_kit.certs import Authority
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBREC
 from umqtt_testkit.waiting import WAIT_LIMIT_S

@@ -16,8 +16,8 @@ from broker_peer import BrokerProcess, Peer, run_broker
 from configured_broker import ConfiguredBroker
 from damaged_stores import LOCK, WAL, History
 from umqtt_broker.__main__ import main
+from umqtt_broker.cli.broker import broker as broker_command
 from umqtt_broker.routing import router
-from umqtt_kit.commands.broker import broker as broker_command
 from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port
 
@@ -41,7 +41,7 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "broker.conf"
 
 
-@pytest.mark.parametrize("command", [("-m", "umqtt_broker"), ("-m", "umqtt_kit", "broker")])
+@pytest.mark.parametrize("command", [("-m", "umqtt_broker"), ("-m", "umqtt_cli", "broker")])
 def test_each_address_has_a_ready_line_and_serves(conf: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     text = f"{OPEN}listener 0 127.0.0.1\nprotocol websockets\nlistener 0 {tmp_path}/socket\n"
     with ConfiguredBroker(conf, text, 3, command) as broker:

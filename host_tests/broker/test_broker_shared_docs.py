@@ -19,7 +19,7 @@ def test_the_page_of_shared_subscriptions_shows_what_its_commands_print(tmp_path
         for part in block.split("$ umqtt ")[1:]:
             command, _, expected = part.partition("\n")
             done = subprocess.run(
-                [sys.executable, "-m", "umqtt_kit", *shlex.split(command), *at_broker],
+                [sys.executable, "-m", "umqtt_cli", *shlex.split(command), *at_broker],
                 capture_output=True,
                 text=True,
                 timeout=3 * WAIT_LIMIT_S,

@@ -23,9 +23,10 @@ from broker_peer import BrokerProcess, BrokerThread, Peer
 from damaged_stores import TOPIC, WAL, Found, History, payload_of
 from umqtt_broker import BrokerConfig, StoreError
 from umqtt_broker.store.check import check
-from umqtt_kit.__main__ import run
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, SUBACK
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

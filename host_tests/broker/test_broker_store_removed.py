@@ -14,7 +14,8 @@ from damaged_stores import LOCK, WAL, Found, History, payload_of
 from umqtt_broker import StoreError
 from umqtt_broker.store import backup
 from umqtt_broker.store.check import check, check_openable
-from umqtt_kit.__main__ import run
+
+from umqtt_cli.__main__ import run
 
 COMMITS = 5
 

@@ -24,7 +24,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
 
@@ -385,7 +385,7 @@ class Shards(Cluster):
         self._passwords = folder / "passwords"
         for user, password in PASSWORDS.items():
             command = ["passwd", str(self._passwords), user, "--stdin", "--iterations", "10"]
-            subprocess.run([sys.executable, "-m", "umqtt_kit", *command], input=f"{password}\n", text=True, check=True)
+            subprocess.run([sys.executable, "-m", "umqtt_cli", *command], input=f"{password}\n", text=True, check=True)
         # The broker of each shard, by the shard's name.
         self._by_name: dict[str, Node] = {}
         super().__init__(folder)

@@ -14,8 +14,9 @@ import click
 import pytest
 import yaml
 from engines import FILES
-from umqtt_kit.__main__ import umqtt
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import umqtt
 
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
 OBJECTS = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))

@@ -65,14 +65,14 @@ def _broker(page: Page, scratch: Path, picture: Path, traffic_ms: int) -> None:
     configuration.write_text("\n".join((*lines, "")))
     python = [sys.executable, "-m"]
     with subprocess.Popen(
-        [*python, "umqtt_kit", "broker", "-c", str(configuration)], cwd=scratch, stdout=subprocess.PIPE, text=True
+        [*python, "umqtt_cli", "broker", "-c", str(configuration)], cwd=scratch, stdout=subprocess.PIPE, text=True
     ) as broker:
         assert broker.stdout is not None
         url = "mqtt://127.0.0.1:" + broker.stdout.readline().rpartition(":")[2].strip()
         files = ("--ground-truth", str(scratch / "made"), "--status", str(scratch / "status.json"))
         clients = [
             ("umqtt_kit.fleet", "--devices", "25", "--interval-ms", "400", *files),
-            ("umqtt_kit", "sub", "fleet/+/telemetry"),
+            ("umqtt_cli", "sub", "fleet/+/telemetry"),
         ]
         running = [
             subprocess.Popen(

@@ -116,7 +116,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     programs.mkdir()
     runtime.mkdir(mode=0o700)
     umqtt = programs / "umqtt"
-    umqtt.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m umqtt_kit "$@"\n')
+    umqtt.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m umqtt_cli "$@"\n')
     umqtt.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UMQTT_")}
     own = {"XDG_RUNTIME_DIR": str(runtime), "XDG_STATE_HOME": str(tmp_path / "state")}
@@ -130,7 +130,7 @@ def network_with_a_board(environment: dict[str, str]) -> Iterator[list[str]]:
         pytest.skip("needs root and ip: apt install iproute2")
     computer, board = f"umqtt-computer-{os.getpid()}", f"umqtt-board-{os.getpid()}"
     umqtt = Path(environment["PATH"].partition(":")[0]) / "umqtt"
-    at_board = f'[ "$1" = board ] && exec ip netns exec {board} {shlex.quote(sys.executable)} -m umqtt_kit "$@"\n'
+    at_board = f'[ "$1" = board ] && exec ip netns exec {board} {shlex.quote(sys.executable)} -m umqtt_cli "$@"\n'
     umqtt.write_text(umqtt.read_text().replace("exec", f"{at_board}exec", 1))
 
     def ip(*words: str) -> bool:

@@ -15,9 +15,10 @@ from paho.mqtt import publish as paho
 from proof.needs import needs_java
 from spark_helpers import record
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
-from umqtt_kit.__main__ import umqtt
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+from umqtt_cli.__main__ import umqtt
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "systemd.md").read_text()
 UNITS = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)

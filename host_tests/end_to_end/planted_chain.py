@@ -24,8 +24,9 @@ sys.path += [str(_TESTS), str(_TESTS / "broker"), str(_TESTS / "spark")]
 import broker_mistakes  # noqa: E402
 from proof import mistakes  # noqa: E402
 from umqtt_kit import data  # noqa: E402
-from umqtt_kit.__main__ import run  # noqa: E402
 from umqtt_kit.processes import module_command  # noqa: E402
+
+from umqtt_cli.__main__ import run  # noqa: E402
 
 
 class OnBoard(NamedTuple):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from spark_ingest.durable import replace_file
 from spark_ingest.spool.messages import messages
 from spark_ingest.spool.view import Spools
+from umqtt_cli.durable import replace_file
 
 _EVERY_S = 0.1
 _TELEMETRY = "/telemetry"

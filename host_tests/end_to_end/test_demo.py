@@ -22,13 +22,14 @@ from types import SimpleNamespace
 import paho.mqtt.publish as publish
 import pytest
 from foreign_folder import Foreign
-from umqtt_kit.__main__ import run
 from umqtt_kit.demo.parts import Chain
 from umqtt_kit.demo.view import State
 from umqtt_kit.ground_truth import ground_truth_path
 from umqtt_kit.processes import Child
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 _TAKING = "devices publish, Spark stores"
 _DRAINING = "stopping the devices once their outboxes are empty"

@@ -23,7 +23,6 @@ from umqtt_kit.app_bundle import INIT, AppBundle
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.build import build
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.keys import Keys
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.mqtt import Access
@@ -33,6 +32,8 @@ from umqtt_kit.ota.web import Web
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 
 _ID = "pump-7"
 _OLD = "0.0.9"

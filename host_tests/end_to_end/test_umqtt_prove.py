@@ -7,8 +7,9 @@ import shutil
 import sys
 
 import pytest
-from umqtt_kit.__main__ import run
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+from umqtt_cli.__main__ import run
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless"),

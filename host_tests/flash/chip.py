@@ -44,7 +44,7 @@ _BAUD = "2400"
 def broker_at_line(uart: str) -> Iterator[int]:
     """Run the paired broker, and `umqtt serial` between it and the board's UART; yield the broker's port."""
     with paired_broker() as port:
-        command = [sys.executable, "-m", "umqtt_kit", "serial", uart, "--broker", f"mqtt://127.0.0.1:{port}"]
+        command = [sys.executable, "-m", "umqtt_cli", "serial", uart, "--broker", f"mqtt://127.0.0.1:{port}"]
         with subprocess.Popen([*command, "--baud", _BAUD], stderr=subprocess.DEVNULL) as gateway:
             try:
                 yield port

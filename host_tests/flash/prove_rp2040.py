@@ -22,7 +22,8 @@ import chip
 import chip_costs
 import chip_laws
 import proving
-from umqtt_kit.errors import KitError
+
+from umqtt_cli.errors import KitError
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 from broker_here import broker_here
-from umqtt_kit.__main__ import run
 from umqtt_kit.deploy.build import build
 from umqtt_kit.deploy.plan import RECORD, record_text
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.registry import registered
+
+from umqtt_cli.__main__ import run
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from cable import Cable
 from kit_command import Ended, Family, umqtt_command
-from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import eventually
+
+from umqtt_cli.__main__ import run
 
 _MARK = "UMQTT_TEST_FAMILY"
 
@@ -36,7 +37,7 @@ class Ended:
 
 
 def umqtt_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "umqtt_kit", *arguments]
+    return [sys.executable, "-m", "umqtt_cli", *arguments]
 
 
 def umqtt_here(folder: Path, *arguments: str, given: str = "") -> Ended:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import re
 import socket
@@ -17,16 +16,16 @@ from pathlib import Path
 import click
 import pytest
 from kit_command import umqtt_command
-from umqtt_kit import commands
-from umqtt_kit.__main__ import run
-from umqtt_kit.__main__ import umqtt as cli
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import registered, run
+from umqtt_cli.__main__ import umqtt as cli
 
 pytestmark = pytest.mark.tier(1)
 
 _ROOT = Path(__file__).resolve().parents[2]
-_COMMANDS = tuple(sorted(file.stem for file in Path(commands.__file__).parent.glob("[!_]*.py") if "_" not in file.stem))
+_COMMANDS = tuple(sorted(registered()))
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
@@ -86,7 +85,7 @@ def _members(command: click.Command) -> Iterator[click.Command]:
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_no_command_takes_nan_or_infinity_for_a_time(name):
-    command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
+    command = registered()[name].load()
     for member in _members(command):
         for option in member.params:
             if isinstance(option.type, click.types.FloatParamType) and name not in _INGESTION:
@@ -101,7 +100,7 @@ _WITHOUT_JSON = {"broker", "collect", "serial", "shell"}
 
 @pytest.mark.parametrize("name", sorted(set(_COMMANDS) - _WITHOUT_JSON))
 def test_every_command_with_a_result_can_give_it_as_json(name, capsys):
-    command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
+    command = registered()[name].load()
     # Of a group of commands, at least those that list or make something.
     members = command.commands.values() if isinstance(command, click.Group) else [command]
     assert any("--json" in option.opts for member in members for option in member.params)
@@ -109,7 +108,7 @@ def test_every_command_with_a_result_can_give_it_as_json(name, capsys):
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_no_password_can_be_given_on_the_command_line(name):
-    command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
+    command = registered()[name].load()
     members = command.commands.values() if isinstance(command, click.Group) else [command]
     options = {option for member in members for param in member.params for option in param.opts}
     assert not options & {"--password", "--passwd", "--token", "--secret", "--passphrase"}

@@ -21,10 +21,11 @@ from umqtt_kit.device import Board, DeviceError, open_serial
 from umqtt_kit.device import board as board_module
 from umqtt_kit.device.board import TEMPORARY
 from umqtt_kit.device.line import Late, Line, PortBusy, why_not_open
-from umqtt_kit.errors import KitError
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import KitError
 
 SEED = 20
 _CHUNK = 768

@@ -22,7 +22,7 @@ import pytest
 from cable import Cable, broker, deployed
 from kit_command import umqtt_here
 from live_logs import following
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.build import build as build_files
@@ -30,12 +30,13 @@ from umqtt_kit.deploy.filesets import library_modules, optional_modules
 from umqtt_kit.deploy.plan import RECORD, make_plan, read_record
 from umqtt_kit.device import Board
 from umqtt_kit.device import board as board_module
-from umqtt_kit.errors import KitError
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.ports import bound
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import KitError
 
 SEED = 21
 _PROMPT = ">>> "
@@ -183,7 +184,7 @@ def test_the_power_cut_at_any_moment_is_no_different(virtual: VirtualBoard, monk
 
 def test_a_killed_command_is_simply_run_again(cable: Cable):
     with cable.board("bench") as virtual:
-        command = [sys.executable, "-m", "umqtt_kit", "deploy", "--no-wait"]
+        command = [sys.executable, "-m", "umqtt_cli", "deploy", "--no-wait"]
         with subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             # Sending has begun when the board reports its raw REPL and executes the first write.
             virtual.wait_for("raw REPL", WAIT_LIMIT_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cable import Answer, Cable, broker, deployed
 from kit_command import umqtt_here
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.device import Board
 from umqtt_kit.doctor.checks import certificates

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 from cable import Cable
 from uf2_images import ABSOLUTE, RP2040, RP2350, SAMD21, uf2_image
-from umqtt_kit.errors import KitError
 from umqtt_kit.flash.images import read_image
 from umqtt_testkit.waiting import eventually
+
+from umqtt_cli.errors import KitError
 
 _CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9, "esp32c6": 13}
 

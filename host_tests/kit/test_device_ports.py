@@ -12,9 +12,10 @@ from cable import Cable
 from umqtt_kit.device import Info, Port, choose, find_ports
 from umqtt_kit.device.guess import candidates, guess_board
 from umqtt_kit.device.running import Running, State
-from umqtt_kit.errors import KitError
 from umqtt_testkit import registry
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import KitError
 
 PICO = SimpleNamespace(
     device="/dev/ttyACM0", vid=0x2E8A, pid=0x0005, serial_number="e6614c311b7b2a2f", description="Board in FS mode"

@@ -15,14 +15,15 @@ import pytest
 from cable import Cable
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_kit.device import Board, Configuration, find_ports
 from umqtt_kit.device.configuration import check, read_configuration
-from umqtt_kit.errors import KitError
 from umqtt_kit.provision.values import Change, read_certificate, target
 from umqtt_kit.provision.write import write
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import KitError
 
 # Each is unmistakable, so that it can be searched for in everything that was printed.
 WIFI_SECRET, MQTT_SECRET = "wifi-Geheim-1", "mqtt-Geheim-2"
@@ -376,7 +377,7 @@ def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cabl
 def _typed(answers: list[tuple[str, str | None]], *options: str) -> tuple[str, int]:
     """Run `umqtt provision` on a terminal; type each answer once its question is shown."""
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "umqtt_kit", "provision", *options]
+    command = [sys.executable, "-m", "umqtt_cli", "provision", *options]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
         os.close(slave)
         shown, searched = "", 0
@@ -404,7 +405,7 @@ def _typed(answers: list[tuple[str, str | None]], *options: str) -> tuple[str, i
 def test_without_a_terminal_nobody_is_asked(cable: Cable):
     with cable.board():
         done = subprocess.run(
-            [sys.executable, "-m", "umqtt_kit", "provision"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+            [sys.executable, "-m", "umqtt_cli", "provision"], stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
         assert done.returncode == 2
         assert "there is no terminal to ask on — use --from" in done.stderr

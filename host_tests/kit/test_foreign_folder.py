@@ -25,7 +25,7 @@ def foreign(tmp_path: Path) -> Foreign:
 
 def test_the_planted_files_would_be_imported(foreign: Foreign) -> None:
     """The check itself: Python in its usual mode imports them."""
-    subprocess.run([sys.executable, "-m", "umqtt_kit"], cwd=foreign.folder, capture_output=True, check=False)
+    subprocess.run([sys.executable, "-m", "umqtt_cli"], cwd=foreign.folder, capture_output=True, check=False)
     assert foreign.imported
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kit_command import umqtt_here
 from live_logs import following
-from umqtt_kit.lan import is_loopback, prepare
+from umqtt_broker.cli.lan import is_loopback, prepare
 from umqtt_testkit.ports import bound
 
 
@@ -44,7 +44,7 @@ def test_a_second_start_keeps_everything_and_follows_this_computers_address(
     def contents() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
-    monkeypatch.setattr("umqtt_kit.lan.own_address", lambda: "198.51.100.7")
+    monkeypatch.setattr("umqtt_broker.cli.lan.own_address", lambda: "198.51.100.7")
     prepare(8883)
     before = contents()
     prepare(8883)
@@ -52,7 +52,7 @@ def test_a_second_start_keeps_everything_and_follows_this_computers_address(
     secrets = [path for path in folder.rglob("*") if path.name in ("board.json", "password", "passwords", "key.pem")]
     assert len(secrets) == 4 and all(path.stat().st_mode & 0o077 == 0 for path in secrets)
 
-    monkeypatch.setattr("umqtt_kit.lan.own_address", lambda: "198.51.100.8")
+    monkeypatch.setattr("umqtt_broker.cli.lan.own_address", lambda: "198.51.100.8")
     prepare(8883)
     changed = {re.sub(".*/umqtt-lan/", "", path) for path, content in contents().items() if before[path] != content}
     assert changed == {"board.json", "certs/issued.jsonl", "certs/broker/cert.pem", "certs/broker/key.pem"}

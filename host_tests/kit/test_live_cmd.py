@@ -17,9 +17,10 @@ import pytest
 from cable import broker
 from kit_command import umqtt_command
 from live_device import PlayedDevice
-from umqtt_kit.__main__ import run
 from umqtt_kit.device_commands import MOST_BYTES
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.tier(1)
 

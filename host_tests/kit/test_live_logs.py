@@ -13,9 +13,10 @@ import paho.mqtt.publish as paho
 import pytest
 from cable import Cable, broker
 from live_logs import following
-from umqtt_kit.__main__ import run
 from umqtt_kit.logs.lines import Lines
 from umqtt_kit.logs.published import entry_of
+
+from umqtt_cli.__main__ import run
 
 SEED = 31
 # It counts even if nobody listens, so that lines missed while the port was closed can be noticed.

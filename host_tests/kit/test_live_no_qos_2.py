@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 from broker_here import broker_here
 from live_device import PlayedDevice
-from umqtt_kit.__main__ import run
 from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBSCRIBE, encode, split_packets
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.tier(1)
 

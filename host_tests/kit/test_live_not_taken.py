@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from umqtt_kit.__main__ import run
 from umqtt_testkit.encoder import publish
 from umqtt_testkit.peer import ScriptedPeer
 from umqtt_testkit.wire import Type
+
+from umqtt_cli.__main__ import run
 
 # RabbitMQ makes a level + of a *, which AMQP allows in a routing key.
 _ODD = {b"a/+": "wildcard in a topic", b"a/\xff": "topic is not UTF-8, or holds NUL", b"": "empty topic"}

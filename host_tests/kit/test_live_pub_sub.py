@@ -22,12 +22,13 @@ from cable import broker
 from guarded_broker import PASSWORD, guarded_broker
 from kit_command import umqtt_command
 from terminals import terminal
-from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, explain, make_access
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.tier(1)
 

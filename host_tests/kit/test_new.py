@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from cable import Cable, broker
-from umqtt_kit.__main__ import run
 from umqtt_kit.commands import deploy as deploy_command
 from umqtt_kit.data import board_folders
 from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.device import Board
 from umqtt_testkit.devices import Devices
+
+from umqtt_cli.__main__ import run
 
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from kit_command import Ended, umqtt_command, umqtt_here
 from umqtt_broker.access.passwords import PasswordFile
-from umqtt_kit.__main__ import run
 from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.tier(1)
 

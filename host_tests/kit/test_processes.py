@@ -11,9 +11,10 @@ import sys
 import textwrap
 
 import pytest
-from umqtt_kit.errors import KitError
 from umqtt_kit.processes import Child, Children
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import KitError
 
 pytestmark = pytest.mark.tier(1)
 

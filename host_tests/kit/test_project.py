@@ -11,9 +11,11 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from terminals import terminal
-from umqtt_kit import mqtt, project
-from umqtt_kit.__main__ import umqtt as cli
+from umqtt_kit import mqtt
 from umqtt_kit.keys import Keys
+
+from umqtt_cli import project
+from umqtt_cli.__main__ import umqtt as cli
 
 pytestmark = pytest.mark.tier(1)
 

@@ -8,8 +8,9 @@ import pytest
 from cable import Cable
 from test_device_provision import BROKER, on_board
 from umqtt_kit.device.ports import board_description
-from umqtt_kit.errors import KitError
 from umqtt_kit.provision.sensors import SensorCheck, drivers, line_of
+
+from umqtt_cli.errors import KitError
 
 _SHT = {"module": "sht3x", "scl": 22, "sda": 21, "address": "0x44", "name": "attic"}
 

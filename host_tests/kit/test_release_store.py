@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_here
-from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.ota.release import make_release
 from umqtt_kit.ota.store import Store, export
 from umqtt_kit.ota.web import Web
+
+from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
 _OLD = make_release("0.1.0", {"/app/a.mpy": b"a" * 1000, "/lib/b.mpy": b"b"})
 _NEW = make_release("0.2.0", {"/app/a.mpy": b"A" * 1000, "/lib/b.mpy": b"b"})

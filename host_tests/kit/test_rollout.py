@@ -15,11 +15,12 @@ from cable import broker
 from impatient import builds_impatient
 from live_device import PlayedDevice
 from terminals import terminal
-from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import Wanted, order_update, update
 from umqtt_kit.ota.rollout import Rollout, Row, find_devices, parse_stages
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import KitError
 
 
 @pytest.fixture(scope="module", autouse=True)

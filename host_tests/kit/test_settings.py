@@ -13,10 +13,11 @@ from umqtt_broker.routing.retained import RetainedMessages
 from umqtt_kit.deploy.build import build
 from umqtt_kit.desired import Group, desired_of, read_groups
 from umqtt_kit.device_commands import known_devices
-from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import eventually
+
+from umqtt_cli.errors import KitError
 
 
 def _file(folder: Path, text: str) -> Path:

@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 import paho.mqtt.publish as paho
 import pytest
 from cable import broker
-from umqtt_kit.__main__ import run
 from umqtt_kit.commands import brokers
 from umqtt_kit.device_commands import known_devices
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Link, make_access
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.tier(1)
 

@@ -13,12 +13,13 @@ from cable import broker
 from kit_command import umqtt_here
 from live_device import PlayedDevice
 from umqtt_kit.device_commands import Remote
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK
 from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.keys import Keys
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Access
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK
 
 _ID = "pump-7"
 signed = firmware_module("signed")

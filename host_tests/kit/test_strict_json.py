@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cable import Cable
 from umqtt_kit.logs.published import entry_of
-from umqtt_kit.strict_json import loads
+
+from umqtt_cli.strict_json import loads
 
 DEEP = "[" * 100_000 + "]" * 100_000
 

@@ -15,10 +15,11 @@ import pytest
 from cable import Cable
 from kit_command import umqtt_command
 from terminals import terminal
-from umqtt_kit.__main__ import run
 from umqtt_kit.device import Board
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+from umqtt_cli.__main__ import run
 
 
 def test_the_shell_is_the_boards_prompt_and_ctrl_bracket_leaves_it(cable: Cable):

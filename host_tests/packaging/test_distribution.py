@@ -153,7 +153,7 @@ def test_the_client_needs_nothing(installed: Path) -> None:
 )
 def test_what_is_missing_is_one_line_that_names_the_extra(with_extra, extra, arguments, missing, ways) -> None:
     """Planted: the names are not in quotes, so zsh refuses what is pasted."""
-    done = with_extra(extra, "from umqtt_kit.entry import main; main()", *arguments)
+    done = with_extra(extra, "from umqtt_cli.entry import main; main()", *arguments)
     assert done.returncode == 6, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"umqtt: the package {missing} is missing — pip install one of: ") and ways in line
@@ -168,7 +168,22 @@ def test_what_is_missing_is_one_line_that_names_the_extra(with_extra, extra, arg
     ],
 )
 def test_with_an_extra_its_commands_are_there(with_extra, extra: str, commands: list[str]) -> None:
-    program = "from umqtt_kit.__main__ import run, sys; sys.exit(any(run([each, '--help']) for each in sys.argv[1:]))"
+    program = "from umqtt_cli.__main__ import run, sys; sys.exit(any(run([each, '--help']) for each in sys.argv[1:]))"
     done = with_extra(extra, program, *commands)
     assert done.returncode == 0, done.stderr
     assert [command for command in commands if f"Usage: umqtt {command} " not in done.stdout] == []
+
+
+def test_the_help_says_how_to_install_what_is_missing(with_extra) -> None:
+    """Planted: the help imports each command, and ends at the first whose package is missing."""
+    program = "from umqtt_cli.__main__ import run; run(['--help'])"
+    missing = {
+        extra: [line for line in with_extra(extra, program).stdout.splitlines() if "after pip install" in line]
+        for extra in ("broker", "kit", "spark")
+    }
+    titles = ("Board on a cable", "Without a board", "Device over the air")
+    kit = [f"{title}, after pip install 'umqtt-robust[kit]':" for title in titles]
+    spark = ["Data, after pip install 'umqtt-robust[spark]':"]
+    assert missing == {
+        "broker": [*kit, *spark], "kit": spark, "spark": [*kit, "Broker, after pip install 'umqtt-robust[broker]':"]
+    }  # fmt: skip

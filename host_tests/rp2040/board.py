@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.flash.images import UF2, read_image
 from umqtt_testkit.board import BoardError, locked_flash
 from umqtt_testkit.console import Port
 from umqtt_testkit.switchboard import Switchboard
 
 from rp2040.package import emulator_command
+from umqtt_cli.errors import EXIT_USAGE, KitError
 
 FLASH_SIZE = 2 * 1024 * 1024
 _FLASH_START = 0x10000000

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from umqtt_kit.errors import EXIT_MISSING, KitError
+from umqtt_cli.errors import EXIT_MISSING, KitError
 
 #: The only version that works: board.mjs and chip.mjs use its internals.
 VERSION = "1.4.1"

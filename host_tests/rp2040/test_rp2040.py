@@ -18,15 +18,15 @@ from pathlib import Path
 
 import pytest
 from uf2_images import ABSOLUTE, RP2040, RP2350, SAMD21, uf2_image
-from umqtt_kit.__main__ import run
 from umqtt_kit.device import open_serial
-from umqtt_kit.errors import KitError
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 import rp2040
 from rp2040 import Cuts, ImageBoard
 from rp2040.board import FLASH_SIZE, image_blocks
 from rp2040.package import VERSION
+from umqtt_cli.__main__ import run
+from umqtt_cli.errors import KitError
 
 _MODULES = Path(rp2040.__file__).parent
 _NODE = shutil.which("node")

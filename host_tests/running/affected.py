@@ -40,7 +40,7 @@ USES = {
     "docs": (["docs", "README.md", "SECURITY.md", "CONTRIBUTING.md", "mkdocs.yml", "boards", "examples"], 1),
     "end_to_end": (["firmware", "tools/umqtt_kit", "umqtt_robust"], 3),
     "examples": (["examples"], 1),
-    "kit": (["tools/umqtt_kit", "firmware", "boards"], 3),
+    "kit": (["tools/umqtt_kit", "umqtt_cli", "firmware", "boards"], 3),
     "packaging": (["pyproject.toml", "CHANGELOG.md"], 3),
     "spark": (["spark_ingest"], 3),
     "laws": (["umqtt_robust", "firmware"], 2),

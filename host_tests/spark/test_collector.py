@@ -18,8 +18,9 @@ from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import connection as connection_module
 from spark_ingest.collector.collector import Collector, CollectorConfig
 from spark_ingest.collector.command import main
-from spark_ingest.durable import read_checked, replace_checked, sync_data
+from spark_ingest.durable import read_checked, replace_checked
 from spark_ingest.spool.writer import Spool
+from umqtt_cli.durable import sync_data
 
 CONNACK, CONNACK_PRESENT = b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"
 SUBACK = b"\x90\x03\x00\x01\x01"

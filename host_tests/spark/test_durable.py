@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
-from spark_ingest import durable
-from spark_ingest.durable import replace_file
+from umqtt_cli import durable
+from umqtt_cli.durable import replace_file
 
 
 def test_a_replaced_file_is_on_the_disk_before_it_is_visible_and_so_is_its_name(tmp_path, monkeypatch):

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 import pytest
-from umqtt_kit.__main__ import run, umqtt
 
 from spark_ingest.alerts.config import load as load_alerts
 from spark_ingest.collector.config import load as load_collectors
 from spark_ingest.decoders.rules import load as load_decoders
 from spark_ingest.errors import UsageError
 from spark_ingest.location import PathOption, TablesOption
+from umqtt_cli.__main__ import run, umqtt
 
 COLLECTOR = '[[collector]]\nname = "n"\nbroker = "mqtt://x"\nspool = "s"\n'
 DECODER = '[[decoder]]\ntopic = "a/{device}"\nformat = "json"\n'

@@ -7,11 +7,11 @@ from object_store import CLOSES, LOSES_COMMITS, SECRET_KEY, ObjectStore, use
 from own_session import run_pipeline, tasks_here
 from proof.needs import needs_java
 from spark_helpers import fill, record
-from umqtt_kit import __main__ as umqtt
 
 from spark_ingest.location import located
 from spark_ingest.pipeline.run import pipeline as pipeline_module
 from spark_ingest.tables import summary
+from umqtt_cli import __main__ as umqtt
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 

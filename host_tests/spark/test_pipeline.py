@@ -283,7 +283,7 @@ def test_two_options_for_one_folder_are_refused(tmp_path, usual, run, first, sec
 @pytest.mark.parametrize("conf", ["spark.sql.ansi.enabled=banana", "spark.driver.port=abc"])
 def test_a_setting_that_spark_refuses_is_named_in_the_last_line_and_the_exit_code_is_2(usual, conf):
     """Planted: the error of Spark's Java process is taken for a defect of umqtt."""
-    with Process([sys.executable, "-m", "umqtt_kit", "ingest", *usual, "--once", "--conf", conf]) as process:
+    with Process([sys.executable, "-m", "umqtt_cli", "ingest", *usual, "--once", "--conf", conf]) as process:
         code, _, err = process.finish(SPARK_LIMIT_S)
     name, _, value = conf.partition("=")
     assert code == 2

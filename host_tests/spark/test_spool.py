@@ -9,7 +9,6 @@ import pytest
 from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet
 
 from spark_ingest import durable as durable_module
-from spark_ingest.durable import sync_data
 from spark_ingest.errors import SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
 from spark_ingest.spool import writer
 from spark_ingest.spool.blocks import (
@@ -24,6 +23,7 @@ from spark_ingest.spool.blocks import (
 from spark_ingest.spool.messages import messages
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
+from umqtt_cli.durable import sync_data
 
 
 def payloads_in(folder: Path) -> list[bytes]:

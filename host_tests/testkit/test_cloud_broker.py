@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 from broker_here import broker_here
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_testkit import encoder
 from umqtt_testkit.cloud_broker import LOGINS, CloudBroker
 from umqtt_testkit.cloud_rules import CLOUDS, RULES, SOURCES, sas_token

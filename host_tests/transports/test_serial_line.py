@@ -14,9 +14,10 @@ from collections.abc import Iterator
 import paho.mqtt.client as paho
 import pytest
 from raw_terminal import open_raw_terminal
-from umqtt_kit.__main__ import run
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_cli.__main__ import run
 
 pytestmark = pytest.mark.tier(2)
 
@@ -70,7 +71,7 @@ def cable(request: pytest.FixtureRequest) -> Iterator[Cable]:
 
 
 def _gateway(cable: Cable, url: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "umqtt_kit", "serial", cable.gateway, "--broker", url]
+    command = [sys.executable, "-m", "umqtt_cli", "serial", cable.gateway, "--broker", url]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 

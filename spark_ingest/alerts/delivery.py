@@ -4,7 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ..escape import remark
+from umqtt_cli.escape import remark
+
 from .destinations import Destination
 from .journal import Event, Journal
 from .messages import packed, title_and_body

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from umqtt_cli.escape import remark
+
 from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged
-from ..escape import remark
 from ..location import Location
 from .rules import RuleSet
 

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ..escape import printable
+from umqtt_cli.escape import printable
+
 from .journal import Event, Opened
 
 _MARKUP = dict.fromkeys("<>&@[]`", "") | {"://": ":\\x2f/"}

@@ -22,11 +22,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
+from umqtt_cli.escape import remark
 from umqtt_robust.base_errors import MQTTError, ProtocolError
 from umqtt_robust.errors import Downgraded, Refused
 
 from ..errors import SpoolWriteFailed, UsageError
-from ..escape import remark
 from ..spool.writer import Spool
 from .access import parse_nodes
 from .cluster import check_cluster

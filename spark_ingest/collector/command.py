@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from umqtt_cli.clouds import CLOUDS
+from umqtt_cli.escape import remark
 from umqtt_cli.numbers import Bytes
 
 from ..address import Address
 from ..errors import IngestError, UsageError
-from ..escape import remark
 from ..location import PathOption
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 

@@ -8,7 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from ..durable import sync_data, write_all
+from umqtt_cli.durable import sync_data, write_all
+
 from ..spool.blocks import segment_numbers, segment_path
 
 # Collecting resumes only this far below the limits; otherwise every removed segment would cause a reconnect.

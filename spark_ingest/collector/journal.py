@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from ..escape import printable
+from umqtt_cli.escape import printable
 
 Status = Mapping[str, object]
 

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..escape import printable
+from umqtt_cli.escape import printable
+
 from .cbor import cbor_value
 from .json import json_value
 from .number import is_no_value, number_in

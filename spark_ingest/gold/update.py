@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from umqtt_cli.escape import remark
+
 from ..alerts.journal import Journal, Opened
 from ..alerts.rules import DEFAULT_RULES, RuleSet, rules_from_text
 from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged
-from ..escape import remark
 from ..location import Location, may_pass, remove_tree
 from ..tables.changes import NOWHERE, LogGone, files_at, newest, steps
 from ..tables.delta import WRITER, Delta

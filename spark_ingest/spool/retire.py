@@ -9,7 +9,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..durable import sync_directory
+from umqtt_cli.durable import sync_directory
+
 from ..errors import SpoolInUse, UsageError
 from .blocks import Position, retired_path, retired_places
 from .view import SpoolView

@@ -21,7 +21,9 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from ..durable import read_checked_json, replace_checked, sync_data, sync_directory, write_all
+from umqtt_cli.durable import sync_data, sync_directory, write_all
+
+from ..durable import read_checked_json, replace_checked
 from ..errors import FileDamaged, SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
 from .blocks import (
     FORMAT_VERSION,

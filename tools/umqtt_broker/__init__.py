@@ -16,7 +16,8 @@ The packages. Each imports only those above it, types included; host_tests/archi
     clients         network connections: the packet loop and its answers, backpressure, sessions by identifier
     observation     $SYS topics, metrics, HTTP API, web page
     reload, broker  new settings for a running broker; Broker: start, network connections, shutdown
-    process, start_check, __main__   `python -m umqtt_broker -c FILE`: signals, user, pid file; check of a start
+    process, start_check, cli, __main__   `python -m umqtt_broker -c FILE`: signals, user, pid file; check of a start;
+                    the commands of `umqtt`
 
 Use it inside a program:
 
@@ -24,29 +25,49 @@ Use it inside a program:
         print(broker.port)
 """
 
-from .access.files import FilePermission, PermissionHook
-from .access.permission import Peer, Permission, Rights
-from .broker import Broker
-from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreError
-from .observation.view import BrokerView
-from .settings.broker import BrokerConfig, Listener, Tls
-from .stats import Stats
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Broker",
-    "BrokerConfig",
-    "BrokerError",
-    "BrokerView",
-    "ConfigError",
-    "FilePermission",
-    "Listener",
-    "MalformedPacket",
-    "Peer",
-    "Permission",
-    "PermissionHook",
-    "PortInUse",
-    "Rights",
-    "Stats",
-    "StoreError",
-    "Tls",
-]
+if TYPE_CHECKING:
+    from .access.files import FilePermission as FilePermission
+    from .access.files import PermissionHook as PermissionHook
+    from .access.permission import Peer as Peer
+    from .access.permission import Permission as Permission
+    from .access.permission import Rights as Rights
+    from .broker import Broker as Broker
+    from .errors import BrokerError as BrokerError
+    from .errors import ConfigError as ConfigError
+    from .errors import MalformedPacket as MalformedPacket
+    from .errors import PortInUse as PortInUse
+    from .errors import StoreError as StoreError
+    from .observation.view import BrokerView as BrokerView
+    from .settings.broker import BrokerConfig as BrokerConfig
+    from .settings.broker import Listener as Listener
+    from .settings.broker import Tls as Tls
+    from .stats import Stats as Stats
+
+_HOME_OF = {
+    "Broker": ".broker",
+    "BrokerConfig": ".settings.broker",
+    "BrokerError": ".errors",
+    "BrokerView": ".observation.view",
+    "ConfigError": ".errors",
+    "FilePermission": ".access.files",
+    "Listener": ".settings.broker",
+    "MalformedPacket": ".errors",
+    "Peer": ".access.permission",
+    "Permission": ".access.permission",
+    "PermissionHook": ".access.files",
+    "PortInUse": ".errors",
+    "Rights": ".access.permission",
+    "Stats": ".stats",
+    "StoreError": ".errors",
+    "Tls": ".settings.broker",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Imported on first use, because the help of a command does not wait for the broker.
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

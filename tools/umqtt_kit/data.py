@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import umqtt_robust
-from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_MISSING, EXIT_USAGE, KitError
 
 _PACKAGE = Path(__file__).resolve().parent
 # Compiled by pip or an editor, or for type checkers only; never goes onto a board.

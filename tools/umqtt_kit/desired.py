@@ -20,14 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from spark_ingest.errors import UsageError
-from spark_ingest.toml_file import read_toml
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.strict_json import loads
+from umqtt_cli.toml_file import read_toml
 from umqtt_kit.device_commands import new_id, payload_of, refusal
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.keys import Keys
 from umqtt_kit.mqtt import Access, Link
-from umqtt_kit.strict_json import loads
 
 # After this long without a message, all retained messages are taken to have come.
 _QUIET_S = 0.5
@@ -67,7 +66,7 @@ def read_groups(file: Path) -> list[Group]:
     """Return the groups of a file, with settings checked as a device checks them. Raises KitError (exit code 2)."""
     try:
         values = read_toml(file)
-    except UsageError as error:
+    except ValueError as error:
         raise KitError(f"{error} — give a file that can be read", EXIT_USAGE) from error
     groups = values.pop("group", {})
     if values:

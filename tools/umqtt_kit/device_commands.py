@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.strict_json import loads
 from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.keys import ENVIRONMENT, Keys
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Access
-from umqtt_kit.strict_json import loads
 
 #: Largest payload of a command that a device accepts, in bytes: _MAX_COMMAND_BYTES of firmware/app/commands.py.
 MOST_BYTES = 900

@@ -7,8 +7,8 @@ import sys
 from functools import cache
 from types import ModuleType
 
+from umqtt_cli.errors import EXIT_MISSING, KitError
 from umqtt_kit.data import firmware_folder
-from umqtt_kit.errors import EXIT_MISSING, KitError
 
 
 def settings_module() -> ModuleType:

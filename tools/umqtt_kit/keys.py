@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spark_ingest.durable import replace_file
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.durable import replace_file
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.project import find_project
+from umqtt_cli.strict_json import loads
 from umqtt_kit.firmware_settings import firmware_module
-from umqtt_kit.project import find_project
-from umqtt_kit.strict_json import loads
 
 ENVIRONMENT = "UMQTT_KEYS"
 _DEFAULT = "keys.json"

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from umqtt_kit.console import say
-from umqtt_kit.errors import KitError
+from umqtt_cli.console import say
+from umqtt_cli.errors import KitError
+from umqtt_cli.properties import Properties
 from umqtt_kit.mqtt import Access, Link, QoS, wait_for
-from umqtt_kit.properties import Properties
 
 
 class Links:

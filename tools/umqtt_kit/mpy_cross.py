@@ -11,7 +11,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from umqtt_kit.errors import EXIT_MISSING, KitError
+from umqtt_cli.errors import EXIT_MISSING, KitError
 
 _TIMEOUT_S = 30.0
 

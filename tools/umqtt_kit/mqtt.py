@@ -31,13 +31,13 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from spark_ingest.escape import printable
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import say
-from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
-    from umqtt_kit.properties import Properties
+    from umqtt_cli.properties import Properties
     from umqtt_robust import Client
 
 QoS = Literal[0, 1, 2]

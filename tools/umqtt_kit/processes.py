@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, Interrupted, KitError
+from umqtt_cli.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, Interrupted, KitError
 
 _PR_SET_PDEATHSIG = 1
 # How long a child may take to end after SIGTERM, before it is killed.
@@ -236,11 +236,6 @@ def module_command(module: str, *arguments: str) -> list[str]:
     -P: without it, the module would import files of the current folder instead of the standard library's.
     """
     return [sys.executable, "-P", "-u", "-m", module, *arguments]
-
-
-def become(module: str, *arguments: str) -> int:
-    """Replace this process by a Python module; pid, streams and signals stay the same. Does not return."""
-    os.execv(sys.executable, module_command(module, *arguments))
 
 
 @contextlib.contextmanager

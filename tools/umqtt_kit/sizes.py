@@ -17,8 +17,8 @@ from typing import Any
 
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
+from umqtt_cli.errors import EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.bundle import INIT, PACKAGE, Bundle, library_folder, modules, with_imports
-from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import firmware_module, settings_module
 from umqtt_kit.mpy_cross import last_line
 

@@ -25,7 +25,7 @@ spark.authenticate true
 spark.authenticate.secret {SECRET}
 spark.network.crypto.enabled true
 """
-UMQTT = [sys.executable, "-m", "umqtt_kit"]
+UMQTT = [sys.executable, "-m", "umqtt_cli"]
 
 __all__ = ["java"]
 

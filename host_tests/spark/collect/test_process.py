@@ -20,7 +20,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process, alive, collector_process, record, status
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_testkit import encoder
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.proxy import FaultProxy
@@ -71,7 +71,7 @@ def test_one_process_collects_from_several_brokers_into_spools_of_their_own(mosq
         f'[[collector]]\nname = "north"\nbroker = "mqtt://127.0.0.1:{mosquitto}"\n'
         f'[[collector]]\nname = "south"\nbroker = "mqtt://127.0.0.1:{paired}"\ntopics = ["plant/#"]\n'
     )
-    command = [sys.executable, "-m", "umqtt_kit", "collect", "--config", config, "--status", state]
+    command = [sys.executable, "-m", "umqtt_cli", "collect", "--config", config, "--status", state]
     with Process(command) as one:
         for name in ("north", "south"):
             one.wait_for_line(f"subscribed {name}")

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from spark_helpers import fill
 from test_offsets import numbered, payloads
-from umqtt_kit.__main__ import run
 
 from spark_ingest.errors import DataLoss
 from spark_ingest.pipeline.process import READ_UP_TO
 from spark_ingest.source.offsets import Offset, SpoolTree
 from spark_ingest.spool import retire as retire_module
 from spark_ingest.spool.writer import Spool
+from umqtt_cli.__main__ import run
 
 
 def write_checkpoint(folder: Path, offset: Offset) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from spark_helpers import RECEIVED_MS, Process, fill, in_version_5, publish_packet
-from umqtt_kit.__main__ import run
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -18,6 +17,7 @@ from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.messages import messages, verify
 from spark_ingest.spool.view import Spools, SpoolView
 from spark_ingest.spool.writer import Spool
+from umqtt_cli.__main__ import run
 
 TOPICS = ["fleet/a/telemetry", "fleet/b/status", "fleet/a/status"]
 
@@ -130,7 +130,7 @@ def test_a_time_that_no_data_frame_has_is_shown_as_the_latest_one(tmp_path, caps
 
 
 def test_cat_follows_a_spool_that_is_written(tree, tmp_path):
-    command = [sys.executable, "-m", "umqtt_kit", "spool", "cat", tree / "north", "--follow", "--new"]
+    command = [sys.executable, "-m", "umqtt_cli", "spool", "cat", tree / "north", "--follow", "--new"]
     with Spool(tree / "north", segment_bytes=150) as spool, Process([*command, "-n", "3"]) as one:
         # Nothing signals that it has begun to watch: so write a message for each look, until it has seen three.
         for i in range(1000):
@@ -149,7 +149,7 @@ def test_cat_follows_a_spool_that_is_removed_and_made_anew(tree):
     """It reads the new spool from the beginning, although the old one had got further."""
     folder = tree / "north"
     *_, last = messages(SpoolView(folder))
-    with Process([sys.executable, "-m", "umqtt_kit", "spool", "cat", folder, "--follow", "-n", "20", "--json"]) as one:
+    with Process([sys.executable, "-m", "umqtt_cli", "spool", "cat", folder, "--follow", "-n", "20", "--json"]) as one:
         one.wait_for_line(f'{{"collector": "north", "segment": {last.segment}, "position": {last.position},')
         folder.rename(tree / "gone")
         fill(tree / "new", [[b"new"], [b"newer"]])
@@ -160,7 +160,7 @@ def test_cat_follows_a_spool_that_is_removed_and_made_anew(tree):
 
 
 def test_cat_into_head_ends_without_a_word(tree):
-    command = f"{sys.executable} -m umqtt_kit spool cat {tree} | head -1; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m umqtt_cli spool cat {tree} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

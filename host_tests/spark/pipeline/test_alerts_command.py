@@ -4,9 +4,9 @@ import json
 
 import pytest
 from alert_webhook import webhook
-from umqtt_kit.__main__ import run
 
 from spark_ingest.alerts.rules import duration_text, duration_us
+from umqtt_cli.__main__ import run
 
 RULES = """
 groups = "groups.csv"

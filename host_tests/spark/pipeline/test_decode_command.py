@@ -12,7 +12,6 @@ from sparkplug_payloads import BOOLEAN, tagged
 from test_decoders import rows
 from test_hostile import read_whole
 from test_systems import messages_of, payload_of
-from umqtt_kit.__main__ import run
 from umqtt_testkit.paired_broker import paired_broker
 from umqtt_testkit.waiting import eventually
 
@@ -21,6 +20,7 @@ from spark_ingest.decoders.sparkplug_payload import parse
 from spark_ingest.gold import Gold
 from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.spool.writer import Spool
+from umqtt_cli.__main__ import run
 
 STRANGE = [
     ("lab/a1/temp", b"21.5"),

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from gold_fleet import QUERY, SECOND, assert_law, table_of
 from google.protobuf import descriptor_pb2
 from spark_helpers import RECEIVED_MS, record
-from umqtt_kit.commands.tables import tables as tables_command
 
+from spark_ingest.cli.tables import tables as tables_command
 from spark_ingest.decoders.rules import Rules, _remembered, load
 from spark_ingest.errors import UsageError
 from spark_ingest.gold import Gold

@@ -24,7 +24,6 @@ from deltalake import DeltaTable
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, use
 from spark_helpers import Process
 from test_batch import BATCHES, QUERY, lost_and_duplicated, workload
-from umqtt_kit import __main__ as umqtt
 from umqtt_testkit.ports import reserved_port
 
 from spark_ingest import location
@@ -39,6 +38,7 @@ from spark_ingest.pipeline.write.batch import STAGES, BatchWriter
 from spark_ingest.tables import delta as delta_module
 from spark_ingest.tables import summary
 from spark_ingest.tables.schemas import SCHEMAS
+from umqtt_cli import __main__ as umqtt
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 

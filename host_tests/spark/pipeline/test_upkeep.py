@@ -18,12 +18,10 @@ import pytest
 from deltalake import DeltaTable
 from gold_fleet import QUERY, assert_law, fleet, rows_of, table_of, telemetry, written
 from spark_helpers import RECEIVED_MS
-from umqtt_kit import __main__ as umqtt
 
 from spark_ingest.decoders.rules import Rules
 from spark_ingest.durable import replace_checked
 from spark_ingest.errors import UsageError
-from spark_ingest.escape import remark
 from spark_ingest.gold import Gold
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.change.rebuild import rebuild
@@ -35,6 +33,8 @@ from spark_ingest.tables.changes import NOWHERE, LogGone, files_at, newest, posi
 from spark_ingest.tables.delta import Delta, transactions
 from spark_ingest.tables.schemas import SCHEMAS
 from spark_ingest.tables.upkeep import SmallFiles, compact, deleted, listed, retain, vacuum
+from umqtt_cli import __main__ as umqtt
+from umqtt_cli.escape import remark
 
 BELOW_GOLD = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 

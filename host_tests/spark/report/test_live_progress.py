@@ -156,7 +156,7 @@ def test_the_command_itself_on_a_terminal_shows_what_it_stored(tmp_path: Path) -
     groups = [[record("pump", "1-a", seq) for seq in range(50)] + [b"corrupt"], [record("pump", "1-a", 7)]]
     fill(tmp_path / "spool" / "north", groups)
     folders = [part for name in ("spool", "tables", "checkpoint") for part in (f"--{name}", tmp_path / name)]
-    written, screen, _ = on_a_terminal("-m", "umqtt_kit", "ingest", *folders, "--once", "--json")
+    written, screen, _ = on_a_terminal("-m", "umqtt_cli", "ingest", *folders, "--once", "--json")
     *_, said = screen.splitlines()
     assert json.loads(said)["rows_silver"] == 50
     words = " ".join(screen.replace("│", " ").split())

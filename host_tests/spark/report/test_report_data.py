@@ -43,7 +43,7 @@ def rows(tables: Path, name: str) -> list[dict]:
 
 
 def umqtt(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "umqtt_kit", "report", *map(str, arguments)]
+    command = [sys.executable, "-m", "umqtt_cli", "report", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=cwd)
 
 

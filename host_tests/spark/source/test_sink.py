@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
-from umqtt_kit.certs import Authority
+from umqtt_broker.cli.authority import Authority
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.peer import Link, ScriptedPeer
 from umqtt_testkit.waiting import eventually

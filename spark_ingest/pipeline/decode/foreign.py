@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from umqtt_cli.escape import printable
+
 from ...decoders.fast_decode import LONGEST_NAME, TS_END
 from ...decoders.fast_fields import FastReader
 from ...decoders.json import shown
@@ -24,7 +26,6 @@ from ...decoders.reading import UNMATCHED, BadRecord, Reading, Result, Results, 
 from ...decoders.record import Record, a_name, checked, extra_fields
 from ...decoders.rules import Match, Rules
 from ...decoders.sparkplug import Births, read_alone
-from ...escape import printable
 from ...tables.schemas import READING_SCHEMA, STATUS_SCHEMA
 from ...tables.table import places
 from .fast_readings import FastReadings

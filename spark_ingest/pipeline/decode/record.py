@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from umqtt_cli.escape import printable
+
 from ...decoders.fast_decode import SEQ_END, plain_records
 from ...decoders.json import shown
 from ...decoders.reading import BadRecord
 from ...decoders.record import Record, a_name, parse, record_fields, whole
-from ...escape import printable
 from ...tables.schemas import EXTRA, METRICS, PLACE_COLUMNS, QUARANTINE_SCHEMA, READING_SCHEMA, SILVER_SCHEMA, TIMESTAMP
 
 __all__ = [

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from ...escape import printable, remark
+from umqtt_cli.escape import printable, remark
 
 _MOST_WARNINGS = 100
 _MOST_OF_A_DEVICE = 10

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import click
 
+from umqtt_cli.escape import remark
 from umqtt_cli.numbers import Bytes, Finite
 
 from ...address import Address
 from ...errors import IngestError, MissingDependency, SparkEnded
-from ...escape import remark
 from ...location import PathOption, TablesOption
 
 _FOLDER = PathOption(file_okay=False)

@@ -49,9 +49,10 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from umqtt_cli.escape import remark
+
 from ...durable import replace_file
 from ...errors import IngestError, SparkEnded, StoreAway, UsageError
-from ...escape import remark
 from ...location import StorePath, may_pass
 from ...lock import FolderLock
 from ...spool.view import Spools

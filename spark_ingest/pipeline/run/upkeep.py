@@ -10,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from deltalake.exceptions import DeltaError
 
+from umqtt_cli.escape import remark
+
 from ...alerts.delivery import Delivery
 from ...errors import IngestError
-from ...escape import remark
 from ...gold import Gold
 from ...location import may_pass
 from ...tables.upkeep import SmallFiles, vacuum_hourly

@@ -23,10 +23,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
+from umqtt_cli.escape import remark
+
 from ...decoders.rules import NO_RULES, Rules
 from ...durable import read_checked, replace_checked
 from ...errors import FileDamaged, IngestError
-from ...escape import remark
 from ...location import Location
 from ...tables.delta import Delta, note_rules
 from ...tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS

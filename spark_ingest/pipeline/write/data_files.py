@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...durable import sync_data, sync_directory
+from umqtt_cli.durable import sync_data
+
+from ...durable import sync_directory
 from ...location import Location, StorePath
 from ...tables.table import DataFile
 

@@ -170,7 +170,7 @@ class MicroBatches:
                 # They differ, because Arrow's padding does, so Spark fails the job. The job can be repeated.
                 text = str(error)
                 if StoreAway.__name__ in text:
-                    raise StoreAway(own_error(text)) from error
+                    raise StoreAway(own_error(text) or text) from error
                 if _INDETERMINATE not in text or attempt == _ATTEMPTS - 1:
                     raise
 

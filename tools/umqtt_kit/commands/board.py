@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import print_result
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
+from umqtt_cli.console import print_result
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from umqtt_testkit.board import VirtualBoard
@@ -75,7 +75,7 @@ def board(
     from umqtt_testkit.interpreter import MicroPythonMissing, heap_bytes
     from umqtt_testkit.registry import RegistryError, registered
 
-    from umqtt_kit.stop import Stop
+    from umqtt_cli.stop import Stop
 
     try:
         enough = heap_bytes(heap) >= _LEAST_HEAP

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import print_table, say
-from umqtt_kit.errors import EXIT_NETWORK, KitError
+from umqtt_cli.console import print_table, say
+from umqtt_cli.errors import EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.escape import printable
+from umqtt_cli.console import print_result, say
+from umqtt_cli.errors import EXIT_DEVICE, KitError
+from umqtt_cli.escape import printable
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_result, say
-from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_cli.strict_json import NoNumber, loads
 from umqtt_kit.mqtt import broker_options
-from umqtt_kit.strict_json import NoNumber, loads
 
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from umqtt_cli.console import print_result, progress_bar, results, say
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_OK, EXIT_SENSORS, KitError
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_result, progress_bar, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_OK, EXIT_SENSORS, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.deploy.plan import Plan, Record

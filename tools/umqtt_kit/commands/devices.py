@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import print_table, say
+from umqtt_cli.console import print_table, say
+from umqtt_cli.errors import EXIT_NO_DEVICE, KitError
 from umqtt_kit.device.choose import interrupt_option
-from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.device import Info, Port

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.escape import printable
-from umqtt_kit.console import print_result, results, say
+from umqtt_cli.console import print_result, results, say
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options_if
 
 if TYPE_CHECKING:

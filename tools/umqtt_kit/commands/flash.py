@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import notes, results, say
+from umqtt_cli.console import notes, results, say
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.device.choose import AUTO, choose, device_option
-from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.device import Port

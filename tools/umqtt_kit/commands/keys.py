@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.escape import printable
+from umqtt_cli.console import print_result, print_table, say
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
+from umqtt_cli.groups import CommandGroup
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_result, print_table, say
 from umqtt_kit.device.choose import choose, device_option
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
-from umqtt_kit.groups import CommandGroup
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from umqtt_cli.console import emit, emit_json, results, say
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_NO_DEVICE, KitError
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import emit, emit_json, results, say
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_NO_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options_if
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def logs(
       umqtt logs --device ttyACM0 --device ttyUSB0
       umqtt logs --from-broker --broker mqtt://192.168.1.2
     """
+    from umqtt_cli.stop import Stop
     from umqtt_kit.logs.entries import Entry
-    from umqtt_kit.stop import Stop
 
     shown = 0
     with Stop(timeout) as stop:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from umqtt_kit.console import print_result, say
-from umqtt_kit.groups import CommandGroup
+from umqtt_cli.console import print_result, say
+from umqtt_cli.groups import CommandGroup
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from spark_ingest.address import Address
 from spark_ingest.location import TablesOption
+from umqtt_cli.console import live_display, print_result, progress_bar, results, say, table
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import live_display, print_result, progress_bar, results, say, table
 from umqtt_kit.mqtt import broker_options_if
 
 if TYPE_CHECKING:

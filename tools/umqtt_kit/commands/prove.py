@@ -12,11 +12,12 @@ from pathlib import Path
 
 import click
 
+from spark_ingest.java import require_java
+from umqtt_cli.console import live_display, say
+from umqtt_cli.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import live_display, say
-from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, KitError
+from umqtt_cli.requirements import require_module
 from umqtt_kit.processes import interruptible
-from umqtt_kit.requirements import require_java, require_module
 
 
 @click.command()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from spark_ingest.escape import printable
 from umqtt_cli.clouds import CLOUDS
-from umqtt_kit.console import print_result, print_table, say
+from umqtt_cli.console import print_result, print_table, say
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
-from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.device import Port

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import say
-from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.properties import NAMES, parse
 from umqtt_kit.mqtt import broker_options
-from umqtt_kit.properties import NAMES, parse
 
 if TYPE_CHECKING:
     from umqtt_kit.links import Links

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from umqtt_kit.console import say
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.device.line import open_serial
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.mqtt import check_address
 
 _TIMEOUT_S = 10.0
@@ -36,8 +36,8 @@ def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
     Example:
       umqtt serial /dev/ttyAMA0 --broker mqtts://broker.example --ca ca.pem
     """
+    from umqtt_cli.stop import Stop
     from umqtt_kit.serial_gateway import Gateway
-    from umqtt_kit.stop import Stop
 
     scheme, host, number = check_address(broker)
     try:

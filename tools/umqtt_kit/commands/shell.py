@@ -7,10 +7,10 @@ import sys
 
 import click
 
-from umqtt_kit.console import say
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
+from umqtt_cli.requirements import require_module
 from umqtt_kit.device.choose import choose, device_option
-from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
-from umqtt_kit.requirements import require_module
 
 
 @click.command()

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from umqtt_kit.console import print_table, results, say
-from umqtt_kit.errors import EXIT_LOST
+from umqtt_cli.console import print_table, results, say
+from umqtt_cli.errors import EXIT_LOST
 
 
 @click.command()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import print_result
-from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
-from umqtt_kit.groups import CommandGroup
+from umqtt_cli.console import print_result
+from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.groups import CommandGroup
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:

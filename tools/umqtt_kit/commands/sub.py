@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.escape import printable
+from umqtt_cli.console import emit, emit_json, say
+from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import emit, emit_json, say
-from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.properties import json_of
 from umqtt_kit.mqtt import broker_options
-from umqtt_kit.properties import json_of
 
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access, QoS
@@ -51,8 +51,8 @@ def sub(
       umqtt sub '#' --fields time,topic,retain,payload
       umqtt sub 'fleet/#' --json --count 10 --timeout 60
     """
+    from umqtt_cli.stop import Stop
     from umqtt_kit.links import Links
-    from umqtt_kit.stop import Stop
 
     if session is not None and qos == 2:
         # Between PUBREC and PUBREL only this process would have the message.

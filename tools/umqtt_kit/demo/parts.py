@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from umqtt_cli.errors import EXIT_LOST, KitError
 from umqtt_kit.demo.plan import RunFolder
-from umqtt_kit.errors import EXIT_LOST, KitError
 from umqtt_kit.processes import Child, Children, module_command
 
 _LISTENS_WITHIN_S = 20.0

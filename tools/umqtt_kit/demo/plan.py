@@ -8,9 +8,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.requirements import require_writable_folder
 from umqtt_kit.prove.faults import Fault
-from umqtt_kit.requirements import require_writable_folder
 
 _MARK = ".umqtt-demo"
 

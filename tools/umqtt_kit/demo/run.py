@@ -6,14 +6,14 @@ import json
 import time
 from collections.abc import Callable
 
-from umqtt_kit.console import say
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_LOST, KitError
 from umqtt_kit.demo.boards import board_ids, virtual_boards
 from umqtt_kit.demo.control import Control, Replies
 from umqtt_kit.demo.count import Count, count
 from umqtt_kit.demo.parts import Chain, read_status
 from umqtt_kit.demo.plan import Plan, RunFolder
 from umqtt_kit.demo.view import State
-from umqtt_kit.errors import EXIT_LOST, KitError
 from umqtt_kit.ground_truth import GroundTruthCounter, GroundTruthError
 from umqtt_kit.processes import Child, Children
 from umqtt_kit.prove.adversary import Adversary

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from umqtt_kit.console import results
+from umqtt_cli.console import results
 from umqtt_kit.demo.count import Count
 
 

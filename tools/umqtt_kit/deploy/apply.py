@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
 from umqtt_kit.deploy.plan import MAIN, OVER_THE_AIR, Plan, write_record
 from umqtt_kit.device import Board, DeviceError
-from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 # Clears the record of failed boots, because it is about the files that were there before.
 _FORGIVE = """

@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.app_bundle import INIT as APP_INIT
 from umqtt_kit.app_bundle import AppBundle
 from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
 from umqtt_kit.data import board_folders, firmware_folder
 from umqtt_kit.deploy.filesets import OF_APPLICATION, driver_modules, library_modules
 from umqtt_kit.device import Info
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.mpy_cross import compile_file, mpy_cross_command
 
 # MicroPython runs these by name, from source; it would not find compiled ones.

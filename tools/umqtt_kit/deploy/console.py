@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
 from umqtt_kit.device.trouble import HEAP_TOO_SMALL, last_line
-from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _KEPT = 16 * 1024

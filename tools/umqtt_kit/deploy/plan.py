@@ -15,10 +15,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
+from umqtt_cli.strict_json import loads
 from umqtt_kit.deploy.build import AS_SOURCE, Build
 from umqtt_kit.device import Board
-from umqtt_kit.errors import EXIT_DEVICE, KitError
-from umqtt_kit.strict_json import loads
 
 RECORD = "/deployed.json"
 MAIN = "/main.py"

@@ -6,9 +6,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.deploy.build import Build
 from umqtt_kit.deploy.plan import SENSORS
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.mpy_cross import compile_file
 
 _LINE_NUMBERS = 2

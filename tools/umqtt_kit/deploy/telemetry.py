@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from spark_ingest.escape import printable
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+from umqtt_cli.escape import printable
 from umqtt_kit.deploy.console import Console, FirmwareStopped
 from umqtt_kit.device import Board
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 
 _ASKED_EVERY_S = 0.1
 _ANSWERS_WITHIN_S = 2.0

@@ -29,12 +29,12 @@ import click
 from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
 from umqtt_kit.device import scripts
 from umqtt_kit.device.line import Late, Line, PortBusy, gone, open_serial
 from umqtt_kit.device.ports import Port
 from umqtt_kit.device.running import Running, State
 from umqtt_kit.device.trouble import DeviceError, no_prompt
-from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 BAUDRATE = 115200
 # Seconds of each attempt: a board that boots, or finishes a long operation, may miss the first Ctrl-C.

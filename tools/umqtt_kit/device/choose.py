@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
+from umqtt_cli.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.device.ports import Port, find_ports
-from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 
 AUTO = "auto"
 #: What to do if there is no board.

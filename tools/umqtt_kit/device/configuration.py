@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
+from umqtt_cli.strict_json import loads
 from umqtt_kit.device.board import Board
-from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.firmware_settings import settings_module
-from umqtt_kit.strict_json import loads
 
 SETTINGS = "/settings.json"
 SECRETS = "/secrets.json"

@@ -8,11 +8,12 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from umqtt_broker.cli.lan import is_loopback, own_address
+
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.data import board_folders
 from umqtt_kit.device.board import Info
 from umqtt_kit.device.ports import Port, board_description
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
-from umqtt_kit.lan import is_loopback, own_address
 
 
 def guess_board(info: Info, port: Port) -> str:

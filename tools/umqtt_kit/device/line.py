@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
+from umqtt_cli.errors import EXIT_NO_DEVICE, KitError
 
 if TYPE_CHECKING:
     import serial
@@ -207,10 +207,10 @@ def _program(command: list[bytes]) -> str:
     """Return what a person calls it: `mpremote` for `python -m mpremote …`, `umqtt logs` for `…/bin/umqtt logs`."""
     words = [os.fsdecode(word) for word in command if word]
     if words and Path(words[0]).name.startswith("python"):
-        words = [word for word in words[1:] if word == "umqtt_kit" or not word.startswith("-")]
+        words = [word for word in words[1:] if word == "umqtt_cli" or not word.startswith("-")]
     if not words:
         return "a program"
     name = Path(words[0]).name
-    if name in ("umqtt", "umqtt_kit"):
+    if name in ("umqtt", "umqtt_cli"):
         return " ".join(["umqtt", *words[1:2]])
     return name

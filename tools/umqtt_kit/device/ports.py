@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from umqtt_cli.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
+from umqtt_cli.strict_json import loads
 from umqtt_kit.data import board_folders
-from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
-from umqtt_kit.strict_json import loads
 
 
 @dataclass(frozen=True)

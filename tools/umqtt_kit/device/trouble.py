@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_cli.errors import EXIT_DEVICE, KitError
 
 #: Heap in bytes with which a board publishes without TLS.
 LEAST_HEAP = 96 * 1024

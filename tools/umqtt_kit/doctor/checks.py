@@ -15,7 +15,8 @@ from typing import Any, cast
 
 from cryptography import x509
 
-from spark_ingest.escape import printable
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+from umqtt_cli.escape import printable
 from umqtt_kit.data import board_folders
 from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
@@ -24,7 +25,6 @@ from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configur
 from umqtt_kit.device.guess import check_board, itself, missing_network
 from umqtt_kit.device.trouble import HEAP_TOO_SMALL, LEAST_HEAP
 from umqtt_kit.doctor import scripts
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.mqtt import Access, Link
 from umqtt_kit.provision.write import about_dot

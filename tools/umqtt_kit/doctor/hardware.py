@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
 from umqtt_kit.device import Board, Info, Port, read_configuration
 from umqtt_kit.device.board import Manner
 from umqtt_kit.device.guess import missing_network
 from umqtt_kit.doctor import scripts
 from umqtt_kit.doctor.checks import FAIL, OK, WARN, Finding, try_wifi
 from umqtt_kit.doctor.round_trip import try_update
-from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.keys import Keys
 from umqtt_kit.mqtt import Access
 from umqtt_robust.servers import parse_url

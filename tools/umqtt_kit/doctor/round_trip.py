@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from umqtt_cli.errors import KitError
 from umqtt_kit.device_commands import NoReply, Remote, new_id, result_of
 from umqtt_kit.doctor.checks import FAIL, OK, WARN, Finding
-from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import Wanted, ping, roll_back, update
 

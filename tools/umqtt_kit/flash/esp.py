@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.flash.images import Image
 
 # Where the ROM of a chip expects the image, if not at 0.

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_USAGE, KitError
 
 ESP, UF2 = "esp", "uf2"
 

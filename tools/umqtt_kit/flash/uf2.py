@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_NO_DEVICE, KitError
 from umqtt_kit.device import Board, Manner, Port
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NO_DEVICE, KitError
 from umqtt_kit.flash.images import Image
 
 #: Variable that names further folders to look into, separated by colons, for a drive mounted by hand.

@@ -12,7 +12,7 @@ import resource
 import sys
 from pathlib import Path
 
-from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE
+from umqtt_cli.errors import EXIT_LOST, EXIT_USAGE
 from umqtt_kit.fleet.device import Device, DeviceSettings
 from umqtt_kit.fleet.runner import Fleet, spread
 

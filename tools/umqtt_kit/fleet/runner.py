@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from spark_ingest.durable import replace_file
+from umqtt_cli.durable import replace_file
 from umqtt_kit.fleet.device import Device
 from umqtt_kit.fleet.status import fleet_counts
 

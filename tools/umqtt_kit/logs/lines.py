@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from spark_ingest.escape import printable
+from umqtt_cli.escape import printable
 from umqtt_kit.logs.entries import Entry
 
 # A prompt has no line end: what has stayed unfinished for this long is shown as it is.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_ingest.escape import printable
+from umqtt_cli.escape import printable
+from umqtt_cli.strict_json import loads
 from umqtt_kit.links import Links
 from umqtt_kit.logs.entries import Entry, now
 from umqtt_kit.mqtt import Access
-from umqtt_kit.strict_json import loads
 
 _LEVELS = ("debug", "info", "warning", "error")
 _EVERY = "+"

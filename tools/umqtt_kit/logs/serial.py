@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from umqtt_cli.errors import KitError
 from umqtt_kit.device import Port, find_ports, open_serial
 from umqtt_kit.device.line import PortBusy
-from umqtt_kit.errors import KitError
 from umqtt_kit.logs.entries import Entry, Event, now
 from umqtt_kit.logs.lines import Lines
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.data import board_folders
 from umqtt_kit.device.ports import board_description
-from umqtt_kit.errors import EXIT_USAGE, KitError
 
 _README = Path(__file__).resolve().parent / "templates" / "README.md.txt"
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")

@@ -6,8 +6,8 @@ import keyword
 from pathlib import Path
 from string import Template
 
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.data import firmware_folder
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"

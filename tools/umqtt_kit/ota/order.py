@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.device_commands import NoReply, result_of
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release, build_release
 from umqtt_kit.ota.store import Store

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.device_commands import known_devices
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import ASLEEP, Wanted, ping, roll_back, update
 

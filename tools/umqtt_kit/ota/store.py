@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from umqtt_kit.errors import EXIT_MISSING, EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_MISSING, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.ota.release import Release
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from umqtt_cli.errors import EXIT_NETWORK, KitError
 from umqtt_kit.device_commands import NoReply, Remote
-from umqtt_kit.errors import EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release
 

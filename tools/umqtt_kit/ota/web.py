@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_cli.limited_threads import LimitedThreads
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.ota.release import Release
 
 _RANGE = re.compile(r"bytes=(\d+)-$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from umqtt_kit.console import results
+from umqtt_cli.console import results
 from umqtt_kit.prove.check import Verdict
 from umqtt_kit.prove.faults import KINDS
 

@@ -7,9 +7,9 @@ import sys
 from base64 import b64decode
 
 from umqtt_cli.clouds import CLOUDS
-from umqtt_kit.console import say
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.device import Configuration, Info
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.provision import questions
 from umqtt_kit.provision.values import Change
 

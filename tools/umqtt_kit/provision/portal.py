@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from umqtt_cli.errors import EXIT_DEVICE, KitError
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.device import Board, Manner, Port
 from umqtt_kit.device.guess import check_board, check_network, guess_board
 from umqtt_kit.device.ports import board_description
-from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.firmware_settings import firmware_module
 
 PORTAL = "/portal.json"

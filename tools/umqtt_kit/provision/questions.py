@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from spark_ingest.escape import printable
-from umqtt_kit.console import say
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
 from umqtt_kit.device import Configuration, Info, Port
 from umqtt_kit.device.guess import itself
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.provision.sensors import SensorCheck, line_of
 from umqtt_kit.provision.values import Change, read_certificate

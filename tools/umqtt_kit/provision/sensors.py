@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from umqtt_cli.console import say
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.strict_json import loads
 from umqtt_kit import minify
-from umqtt_kit.console import say
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy.filesets import driver_modules
 from umqtt_kit.deploy.plan import SENSORS, read_record
@@ -19,8 +21,6 @@ from umqtt_kit.device import Board, DeviceError, Info, Port
 from umqtt_kit.device.guess import guess_board
 from umqtt_kit.device.ports import board_description
 from umqtt_kit.doctor import scripts
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.strict_json import loads
 
 _APP = firmware_folder() / "app"
 _PINS = frozenset({"clock", "data", "echo", "pin", "rx", "scl", "sda", "select", "trigger", "tx"})

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from umqtt_cli.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.device import Port, find_ports, look
-from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.provision.values import TLS_FILES, Change, read_certificate, read_private, set_from_arguments
 from umqtt_kit.provision.write import prepare

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.strict_json import loads
 from umqtt_kit.device import Configuration
 from umqtt_kit.device.configuration import check
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
-from umqtt_kit.strict_json import loads
 
 #: Paths of the certificates on a board, by their keys in secrets.json.
 TLS_FILES = {"ca": "/ca.pem", "cert": "/cert.pem", "key": "/key.pem"}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_kit.deploy.filesets import optional_modules
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.device import Board, Info, Manner, Port, read_configuration
 from umqtt_kit.device.configuration import SECRETS, SETTINGS
 from umqtt_kit.device.guess import check_network
-from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import firmware_module, settings_module
 from umqtt_kit.provision.sensors import SensorCheck, try_sensor
 from umqtt_kit.provision.values import Change, Target, target

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from umqtt_kit.console import print_result
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.project import FILE, read_project
+from umqtt_cli.console import print_result
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.project import FILE, read_project
 
 
 @click.command()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import click
 
-from umqtt_kit.processes import become
-from umqtt_kit.requirements import require_free_port
+from umqtt_cli.requirements import require_free_port
 
 _PORT = 1883
 _LAN_PORT = 8883
@@ -56,7 +58,7 @@ def broker(
     allow_anonymous: bool,
     max_inflight: int | None,
     accept_loss: bool,
-) -> int:
+) -> None:
     """Run the MQTT broker until Ctrl-C.
 
     Prints `listening on HOST:PORT` once it accepts connections. What it acknowledged to a persistent session
@@ -76,7 +78,7 @@ def broker(
     if lan:
         if any((config, lenient, test_config, host, store, http, allow_anonymous, max_inflight, accept_loss)):
             raise click.UsageError("--lan goes with --port alone; for more, -c with its umqtt-lan/broker.conf")
-        from umqtt_kit.lan import prepare
+        from umqtt_broker.cli.lan import prepare
 
         port = _LAN_PORT if port is None else port
         require_free_port("0.0.0.0", port)
@@ -103,4 +105,5 @@ def broker(
     ):
         if is_given:
             arguments.append(option)
-    return become("umqtt_broker", *arguments)
+    # The process becomes the broker: pid, streams and signals stay. -P: no file of this folder is taken for a module.
+    os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", "umqtt_broker", *arguments])

@@ -6,9 +6,9 @@ import json
 
 import click
 
-from umqtt_kit.console import print_result
-from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE, KitError
-from umqtt_kit.groups import CommandGroup
+from umqtt_cli.console import print_result
+from umqtt_cli.errors import EXIT_LOST, EXIT_USAGE, KitError
+from umqtt_cli.groups import CommandGroup
 
 _store_option = click.option(
     "--store",

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import os
-import pkgutil
 import re
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import click
 
-from spark_ingest.escape import printable
-from umqtt_kit import commands, project
-from umqtt_kit.console import buffer_output, check_output
-from umqtt_kit.entry import missing_package
-from umqtt_kit.errors import (
+from umqtt_cli import project
+from umqtt_cli.console import buffer_output, check_output
+from umqtt_cli.entry import DISTRIBUTION, missing_package
+from umqtt_cli.errors import (
     EXIT_DEFECT,
     EXIT_INTERRUPTED,
     EXIT_MISSING,
@@ -30,20 +30,17 @@ from umqtt_kit.errors import (
     KitError,
     ReaderGone,
 )
-from umqtt_kit.groups import CommandGroup
+from umqtt_cli.escape import printable
+from umqtt_cli.groups import CommandGroup
 
-# A command's module is imported only when that command runs, so that `umqtt broker` does not wait for the imports of
-# `umqtt demo`. A module with an underscore in its name is a helper, not a command.
-_COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
-
-# Each command is in one of these groups; test_cli.py checks this.
+# Each command is an entry point, in one of these groups of pyproject.toml: the group's title, the extra that its
+# commands need, and a module that only this extra brings.
 _GROUPS = {
-    "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "outbox", "shell",
-                         "serial"),
-    "Without a board": ("allow", "board", "demo", "new", "prove", "size"),
-    "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
-    "Broker": ("broker", "brokers", "certs", "passwd", "store"),
-    "Data": ("collect", "spool", "decoders", "decode", "sparkplug", "ingest", "alerts", "tables", "report"),
+    "umqtt.cable": ("Board on a cable", "kit", "serial"),
+    "umqtt.desk": ("Without a board", "kit", "serial"),
+    "umqtt.air": ("Device over the air", "kit", "serial"),
+    "umqtt.broker": ("Broker", "broker", "aiohttp"),
+    "umqtt.data": ("Data", "spark", "pyspark"),
 }
 _TRACEBACK = "UMQTT_TRACEBACK"
 _ENVIRONMENT = {
@@ -58,15 +55,25 @@ _ENVIRONMENT = {
     "UMQTT_MICROPYTHON": "command that runs virtual boards' MicroPython",
     _TRACEBACK: "1 also prints where in umqtt a defect is",
 }
-_NAME_WIDTH = max(map(len, _COMMANDS))
 _MOST_SHOWN = 200
 # click names the type of a number: "'abc' is not a valid integer range".
 _KIND_OF_NUMBER = re.compile(r"not a valid (integer|float)(?: range)?\b")
 _NUMBERS = {"integer": "a whole number", "float": "a number"}
 
 
+@cache
+def registered() -> dict[str, EntryPoint]:
+    """Return the entry point of every command, by the command's name. Raises KitError."""
+    try:
+        found = distribution(DISTRIBUTION).entry_points
+    except PackageNotFoundError:
+        line = f"{DISTRIBUTION} is not installed here — in a checkout of the project: make setup"
+        raise KitError(line, EXIT_MISSING) from None
+    return {one.name: one for one in sorted(found) if one.group in _GROUPS}
+
+
 class _Commands(CommandGroup):
-    """The click group of the modules in the package `commands`; each module has a command of its own name."""
+    """The click group of the registered commands. A command's module is imported only when it runs."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         try:
@@ -92,21 +99,26 @@ class _Commands(CommandGroup):
             check_output()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(registered())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in registered():
             return None
-        command = getattr(importlib.import_module(f"umqtt_kit.commands.{cmd_name}"), cmd_name)
+        command = registered()[cmd_name].load()
         if ctx.obj and ctx.obj.values:
             defaults = project.defaults_of(command, ctx.obj.values, ctx.obj.require_allowed)
             ctx.default_map = {cmd_name: defaults}
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by group, each with its whole first sentence."""
-        for title, names in _GROUPS.items():
-            self.write_commands(ctx, formatter, title, names, _NAME_WIDTH)
+        """Write the commands by group, each with its whole first sentence, and how to install what is missing."""
+        for group, (title, extra, module) in _GROUPS.items():
+            names = [one.name for one in registered().values() if one.group == group]
+            if importlib.util.find_spec(module) is None:  # their modules may need what is missing
+                with formatter.section(f"{title}, after pip install '{DISTRIBUTION}[{extra}]'"):
+                    formatter.write_text(", ".join(names))
+            else:
+                self.write_commands(ctx, formatter, title, names, max(map(len, registered())))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Environment"):

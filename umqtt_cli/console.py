@@ -19,8 +19,8 @@ import click
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from spark_ingest.escape import printable
-from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
+from umqtt_cli.errors import EXIT_USAGE, KitError, ReaderGone
+from umqtt_cli.escape import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

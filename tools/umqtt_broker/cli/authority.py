@@ -31,9 +31,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from spark_ingest.durable import replace_file
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.strict_json import loads
+from umqtt_cli.durable import replace_file
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.strict_json import loads
 
 BROKER = "broker"
 DEVICE = "device"

@@ -7,18 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
-
-
-def require_java() -> None:
-    """Raise KitError unless the Java that Spark would start is new enough."""
-    from spark_ingest.errors import IngestError
-    from spark_ingest.java import require_java
-
-    try:
-        require_java()
-    except IngestError as error:
-        raise KitError(str(error), EXIT_MISSING) from error
+from umqtt_cli.errors import EXIT_USAGE, KitError
 
 
 def require_module(name: str) -> None:

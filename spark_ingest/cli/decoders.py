@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.groups import CommandGroup
-from umqtt_kit.spools import read, views_of
+from spark_ingest.cli.spools import read, views_of
+from umqtt_cli.groups import CommandGroup
 
 if TYPE_CHECKING:
     from spark_ingest.spool.view import SpoolView

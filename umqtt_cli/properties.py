@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_USAGE, KitError
 
 _TEXTS = ("content-type", "response-topic", "correlation-data")
 # Name to highest value.

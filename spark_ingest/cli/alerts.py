@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.escape import printable
 from spark_ingest.location import PathOption
-from umqtt_kit.console import notes, print_table, say
-from umqtt_kit.errors import EXIT_NETWORK, KitError
+from umqtt_cli.console import notes, print_table, say
+from umqtt_cli.errors import EXIT_NETWORK, KitError
+from umqtt_cli.escape import printable
 
 if TYPE_CHECKING:
     from spark_ingest.alerts.config import AlertConfig
@@ -37,12 +37,8 @@ def alerts(file: Path, send: bool, as_json: bool) -> None:
       umqtt alerts alerts.toml --send
     """
     from spark_ingest.alerts.config import load
-    from spark_ingest.errors import IngestError
 
-    try:
-        config = load(file)
-    except IngestError as error:
-        raise KitError(str(error), error.exit_code) from error
+    config = load(file)
     said = _said(config)
     failed = _send(config) if send else {}
     if send:

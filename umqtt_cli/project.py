@@ -27,10 +27,9 @@ from typing import Any
 
 import click
 
-from spark_ingest.errors import UsageError
-from spark_ingest.escape import printable
-from spark_ingest.toml_file import read_toml
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
+from umqtt_cli.toml_file import read_toml
 
 FILE = "umqtt.toml"
 _FILES = ("password_file", "ca", "cert", "key", "sensors")
@@ -81,7 +80,7 @@ class Project:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise KitError(f"{shown} is new, or was changed — read it, then: umqtt allow", EXIT_USAGE)
         # Imported here: most commands ask nothing.
-        from umqtt_kit.console import say
+        from umqtt_cli.console import say
 
         for line in [f"{self.file} is new, or was changed. It says:", *self.lines()]:
             say(line)
@@ -116,7 +115,7 @@ def read_project(start: Path) -> Project:
             # In a folder that others may write to, their file could send this user's password to their broker.
             raise KitError(f"{file} belongs to another user — take it over with chown, or work elsewhere", EXIT_USAGE)
         values = read_toml(file)
-    except (OSError, UsageError) as error:
+    except (OSError, ValueError) as error:
         raise KitError(f"{error} — correct it", EXIT_USAGE) from error
     for key, value in values.items():
         if key == "password":

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.escape import printable
+from spark_ingest.cli.spools import EXIT_DAMAGED, read, views_of
 from spark_ingest.location import PathOption
-from umqtt_kit.console import print_result, print_table
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.groups import CommandGroup
-from umqtt_kit.properties import json_of
-from umqtt_kit.spools import EXIT_DAMAGED, read, views_of
+from umqtt_cli.console import print_result, print_table
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
+from umqtt_cli.groups import CommandGroup
+from umqtt_cli.properties import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_ingest.spool.blocks import Position
     from spark_ingest.spool.messages import Message
     from spark_ingest.spool.view import SpoolView
-    from umqtt_kit.stop import Stop
+    from umqtt_cli.stop import Stop
 
 _LOOK_EVERY_S = 0.2
 
@@ -97,7 +97,7 @@ def cat(
       umqtt spool cat spool --topic fleet/+/status
       umqtt spool cat spool --json --follow | jq .payload
     """
-    from umqtt_kit.stop import Stop
+    from umqtt_cli.stop import Stop
     from umqtt_robust.errors import InvalidArgument
     from umqtt_robust.topics import check_topic_filter
 

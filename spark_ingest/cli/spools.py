@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_cli.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from spark_ingest.spool.view import Spools, SpoolView
@@ -38,7 +38,7 @@ def read(ask: Any, *, damage: bool = True) -> Any:
 
     Damage has an exit code of its own. With damage=False, SpoolDamaged is raised as it is.
     """
-    from spark_ingest.errors import IngestError, SpoolDamaged
+    from spark_ingest.errors import SpoolDamaged
 
     try:
         return ask()
@@ -46,8 +46,6 @@ def read(ask: Any, *, damage: bool = True) -> Any:
         if not damage:
             raise
         raise KitError(str(error), EXIT_DAMAGED) from error
-    except IngestError as error:
-        raise KitError(str(error), error.exit_code) from error
     except OSError as error:
         raise KitError(
             f"cannot read {error.filename}: {error.strerror} — give the --spool folder of a collector", EXIT_USAGE

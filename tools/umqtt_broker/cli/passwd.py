@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import print_result, say
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.console import print_result, say
+from umqtt_cli.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from umqtt_broker.access.passwords import PasswordFile, PasswordHash

@@ -16,9 +16,9 @@ import json
 import socket
 from pathlib import Path
 
-from spark_ingest.durable import replace_file
-from umqtt_kit.console import say
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_cli.console import say
+from umqtt_cli.durable import replace_file
+from umqtt_cli.errors import EXIT_USAGE, KitError
 
 _FOLDER = "umqtt-lan"
 _USER = "bench"
@@ -58,9 +58,8 @@ def prepare(port: int) -> Path:
 
 def _prepare(port: int) -> Path:
     from umqtt_broker.access.passwords import ITERATIONS_RANDOM, PasswordFile, PasswordHash, generate_password
-
-    from umqtt_kit.certs import Authority
-    from umqtt_kit.project import FILE, find_project, read_project
+    from umqtt_broker.cli.authority import Authority
+    from umqtt_cli.project import FILE, find_project, read_project
 
     folder = Path.cwd() / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from spark_ingest.escape import printable
 from spark_ingest.location import Location, PathOption, TablesOption, reason
+from umqtt_cli.console import print_result, say
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
+from umqtt_cli.groups import CommandGroup
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import print_result, say
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.groups import CommandGroup
-from umqtt_kit.requirements import require_module
+from umqtt_cli.requirements import require_module
 
 _config = click.option(
     "--config",
@@ -52,12 +52,8 @@ def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callabl
         from deltalake.exceptions import DeltaError
         from pyarrow import ArrowException
 
-        from spark_ingest.errors import IngestError
-
         try:
             found = command(**given)
-        except IngestError as error:
-            raise KitError(str(error), error.exit_code) from error
         except (OSError, DeltaError, ArrowException) as error:
             raise KitError(f"{given['folder']}: {reason(error)} — mend that and run it again", 1) from error
         if as_json:

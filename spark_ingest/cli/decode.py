@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.escape import printable
+from spark_ingest.cli.spools import read, views_of
 from spark_ingest.location import PathOption
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.spools import read, views_of
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.escape import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

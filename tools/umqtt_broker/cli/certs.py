@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from umqtt_kit.console import print_table, say
-from umqtt_kit.errors import EXIT_USAGE, KitError
-from umqtt_kit.groups import CommandGroup
+from umqtt_cli.console import print_table, say
+from umqtt_cli.errors import EXIT_USAGE, KitError
+from umqtt_cli.groups import CommandGroup
 
 if TYPE_CHECKING:
-    from umqtt_kit.certs import Authority
+    from umqtt_broker.cli.authority import Authority
 
 _dir = click.option(
     "--dir",
@@ -181,7 +181,7 @@ def _given(days: int | None) -> dict[str, int]:
 
 
 def _authority(folder: Path) -> Authority:
-    from umqtt_kit.certs import Authority
+    from umqtt_broker.cli.authority import Authority
 
     if folder.exists() and not folder.is_dir():
         raise KitError(f"{folder} is not a folder — choose another with --dir", EXIT_USAGE)

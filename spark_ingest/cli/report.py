@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 
 from spark_ingest.location import Location, PathOption, TablesOption
+from umqtt_cli.console import results, say
 from umqtt_cli.numbers import Finite
-from umqtt_kit.console import results, say
-from umqtt_kit.errors import KitError
-from umqtt_kit.requirements import require_module
+from umqtt_cli.requirements import require_module
 
 
 @click.command()
@@ -50,13 +49,9 @@ def report(tables: Location, out: Path, days: float, as_json: bool) -> None:
       umqtt report --tables tables --out report.html --days 30
     """
     require_module("deltalake")
-    from spark_ingest.errors import IngestError
     from spark_ingest.report import write_report
 
-    try:
-        written = write_report(tables, out, days=days)
-    except IngestError as error:
-        raise KitError(str(error), error.exit_code) from error
+    written = write_report(tables, out, days=days)
     if written.absent:
         say(f"not there, so empty in the report: {', '.join(f'gold/{name}' for name in written.absent)}")
     if as_json:
