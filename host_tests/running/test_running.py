@@ -144,15 +144,13 @@ def pytest_collection_modifyitems(items):
     assert collected(f"test_it.py::test_a[{missing}]") == [f"test_it.py::test_a[{missing}]"]
 
 
-def test_files_that_share_spark_are_one_workers_and_all_that_use_it_are_named() -> None:
-    """Planted: a file that uses the session `spark` and is in no group, in a test whose arguments take two lines."""
-    grouped = {sharing.HOST_TESTS / each for files in sharing.TOGETHER for each in files}
-    assert all(path.is_file() for path in grouped)
-    assert {sharing.first_of(sharing.HOST_TESTS / each) for each in sharing.TOGETHER[0]} == {
-        sharing.HOST_TESTS / sharing.TOGETHER[0][0]
-    }
+def test_all_files_that_use_spark_are_named_and_are_one_workers() -> None:
+    """Planted: a file that uses the session `spark` and is not named, in a test whose arguments take two lines."""
+    named = {sharing.HOST_TESTS / each for each in sharing.SPARK_FILES}
+    assert all(path.is_file() for path in named)
+    assert {sharing.first_of(path) for path in named} == {sharing.HOST_TESTS / sharing.SPARK_FILES[0]}
     uses = re.compile(r"^def test[^)]*[(, ]spark[,\n)]|getfixturevalue\(\"spark\"\)", re.MULTILINE)
-    alone = [path for path in (sharing.HOST_TESTS / "spark").rglob("test_*.py") if path not in grouped]
+    alone = [path for path in (sharing.HOST_TESTS / "spark").rglob("test_*.py") if path not in named]
     assert [path for path in alone if uses.search(path.read_text())] == []
 
 
