@@ -14,6 +14,7 @@ import pytest
 from umqtt_testkit.board import board_environment
 from umqtt_testkit.interpreter import DEVICE_FILES, MicroPythonMissing, micropython_command
 from umqtt_testkit.models import MODELS
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _START = f"""
 import json, sys
@@ -53,7 +54,7 @@ def answers(program: str, board: str = "UNIX", **hooks: object) -> list[Any]:
             [*command, "-c", _START + program],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=2 * WAIT_LIMIT_S,
             env=environment,
             check=False,
         )

@@ -110,9 +110,11 @@ def _drain(board: VirtualBoard, peer: ScriptedPeer, count: int) -> tuple[list[in
     found: list[int] = []
     dropped: list[int] = []
     link: Link | None = None
-    deadline = time.monotonic() + WAIT_LIMIT_S
     fresh = 0
+    deadline, arrived = 0.0, -1
     while len(found) + len(dropped) < count or not fresh:
+        if arrived != len(found) + len(dropped):  # the limit is that of the next reading, not of all
+            arrived, deadline = len(found) + len(dropped), time.monotonic() + WAIT_LIMIT_S
         assert time.monotonic() < deadline, f"{len(found)} of {count} readings, {fresh} new ones\n{board.output}"
         assert "Traceback" not in board.output, board.output
         try:

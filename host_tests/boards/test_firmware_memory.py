@@ -18,6 +18,7 @@ from umqtt_kit.deploy.build import build
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.models import MODELS
 from umqtt_testkit.peer import ScriptedPeer
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from umqtt_testkit.wire import Type
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +98,7 @@ def test_without_a_32_bit_micropython_the_command_says_so_and_is_no_failure():
     environment = {key: value for key, value in os.environ.items() if key != board_memory.INTERPRETER}
     done = subprocess.run(
         [sys.executable, str(ROOT / "host_tests/bench/board_memory.py"), "--json"],
-        capture_output=True, text=True, timeout=60, check=False, env=environment,
+        capture_output=True, text=True, timeout=2 * WAIT_LIMIT_S, check=False, env=environment,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "")
     assert "skipped: no 32-bit MicroPython" in done.stderr and "get_micropython32.sh" in done.stderr

@@ -12,6 +12,7 @@ import pytest
 from umqtt_kit.device import Board
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 12
 MAIN = b"""
@@ -35,7 +36,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualBoard]:
 
 def mpremote(port: str, *arguments: str, expect: int = 0) -> str:
     command = [sys.executable, "-m", "mpremote", "connect", port, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * WAIT_LIMIT_S)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -133,7 +134,7 @@ def test_the_command_line_board_is_reached_by_its_link(tmp_path: Path):
         assert process.stdout.readline() == f"board at {link}\n"
         assert mpremote(str(link), "exec", "print(6 * 7)") == "42\n"
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(WAIT_LIMIT_S) == 0
     assert not link.is_symlink()
 
 

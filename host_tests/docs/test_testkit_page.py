@@ -25,7 +25,7 @@ def passed(project: Path, *paths: str) -> str:
     """Run pytest; return its last line."""
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp=tmp")
     command = [sys.executable, "-m", "pytest", *options, *paths]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_S)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=3 * WAIT_LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
 

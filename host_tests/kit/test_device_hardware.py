@@ -198,7 +198,6 @@ def test_a_listener_that_says_nothing_outlasts_the_watchdog_and_is_a_finding(
 ):
     """Planted: the handshake blocks, so the watchdog is not fed and resets the board."""
     monkeypatch.setattr(hardware, "_HANDSHAKE_WITHIN_S", 2.5)
-    monkeypatch.setattr(hardware, "_TLS_BESIDES_S", 5.0)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

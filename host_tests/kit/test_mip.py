@@ -17,6 +17,7 @@ import pytest
 from cable import Cable, broker
 from umqtt_kit.device import Board
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
@@ -80,7 +81,7 @@ def mip_install(port: str, *arguments: str) -> str:
 def mpremote(port: str, *arguments: str) -> str:
     """Run mpremote, which begins with a soft reset and so with an empty heap; return what it prints."""
     command = [sys.executable, "-m", "mpremote", "connect", port, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * WAIT_LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -130,11 +131,12 @@ def test_one_command_puts_mpy_files_in_the_place_of_older_modules(cable: Cable, 
     with broker(tmp_path) as port, cable.board(heap="128K", files=old) as virtual:
         command = [sys.executable, str(_ROOT / "tools" / "mip.py"), "umqtt-robust", virtual.port]
         for _ in range(2):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=3 * WAIT_LIMIT_S, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
         assert "Installing:" not in done.stdout
         assert mpremote(virtual.port, "exec", _PUBLISH.format(port=port)).splitlines() == ["pending 0"]
-        wrong = subprocess.run([*command[:2], "umqtt"], capture_output=True, text=True, timeout=200, check=False)
+        command[2:] = ["umqtt"]
+        wrong = subprocess.run(command, capture_output=True, text=True, timeout=3 * WAIT_LIMIT_S, check=False)
         assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "umqtt-robust-full" in wrong.stderr
 
 
@@ -153,7 +155,7 @@ def test_the_mpy_of_an_index_imports_in_64_kb_and_the_readable_modules_do_not(
     program = "from umqtt_robust import Client; Client('pump-7', 'mqtt://127.0.0.1').publish('t', b'21', qos=1)"
     done = subprocess.run(
         [*command, "-c", program], cwd=tmp_path, env={"MICROPYPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=3 * WAIT_LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode == 0) is fits, done.stdout + done.stderr
     assert fits or "MemoryError" in done.stdout + done.stderr

@@ -16,8 +16,10 @@ from impatient import builds_impatient
 from live_device import PlayedDevice
 from terminals import terminal
 from umqtt_kit.mqtt import Access
+from umqtt_kit.ota import order
 from umqtt_kit.ota.order import Wanted, order_update, update
 from umqtt_kit.ota.rollout import Rollout, Row, find_devices, parse_stages
+from umqtt_kit.ota.updater import Updater
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from umqtt_cli.errors import KitError
@@ -103,6 +105,7 @@ class Played:
         self.under_way = dict.fromkeys(self.ids, 0)
         self.places = dict.fromkeys(self.ids, 1)
         self.asked: list[str] = []
+        self.away: set[str] = set()
         self._devices = [PlayedDevice(port, one, self._answers(one)) for one in self.ids]
 
     def close(self) -> None:
@@ -110,6 +113,7 @@ class Played:
             device.sleep()
 
     def sleep(self, device: str) -> None:
+        self.away.add(device)
         self._device(device).say("status", {"online": False, "reason": "sleeping"}, retain=True)
         self._device(device).sleep()
 
@@ -117,6 +121,7 @@ class Played:
         self._device(device).say("status", {"online": True}, retain=True)
 
     def wake(self, device: str) -> None:
+        self.away.discard(device)
         self._device(device).wake()
 
     def _device(self, device: str) -> PlayedDevice:
@@ -314,13 +319,26 @@ def test_a_status_without_trial_after_another_one_ends_the_wait(monkeypatch):
     assert asked(monkeypatch, 600, 56, statuses) == [0, 58]
 
 
+def given_up_soon(patch: pytest.MonkeyPatch, away: set[str]) -> None:
+    """Wait briefly for the answer of a device that is away now, and as long as ever for that of another."""
+    answer = order._answer
+
+    def answered(updater: Updater, *rest: Any) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as brief:
+            if updater.device_id in away:
+                brief.setattr(order, "_ANSWER_S", 0.2)
+            return answer(updater, *rest)
+
+    patch.setattr(order, "_answer", answered)
+
+
 def test_a_device_that_sleeps_is_waited_for_until_its_next_wake(tmp_path: Path, monkeypatch):
     """Planted: a device that sleeps fails like one that is away, before its update, and at the end of the watch; one
     that boots at each wake is not healthy."""
-    monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.5)
     clock = Watched(monkeypatch)
     seen: list[tuple[str, str]] = []
     with played(tmp_path, 1) as (access, fleet):
+        given_up_soon(monkeypatch, fleet.away)
 
         def wake(row: Row) -> None:
             if "sleeps" in row.text:
@@ -335,7 +353,7 @@ def test_a_device_that_sleeps_is_waited_for_until_its_next_wake(tmp_path: Path, 
 
 
 def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.2)
+    given_up_soon(monkeypatch, {"gone"})
     with played(tmp_path, 2) as (access, fleet):
         fleet.ids = ["gone", *fleet.ids]
         rollout = roll_out(access, fleet, "1,2", stop_on_failure=False)

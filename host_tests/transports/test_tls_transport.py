@@ -127,11 +127,11 @@ def test_a_handshake_that_is_never_answered_ends_at_connect_timeout(program, cer
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         tls = {"ca": str(certificates / "ca.pem")}
-        *errors, end = program("talk.py", url=url(port), tls=tls, connect_timeout=1000, errors=2, poll_ms=50).finish()
-    assert len(errors) == 2 and end["polls"] < 100, "it must wait for the broker, not spin"
+        *errors, end = program("talk.py", url=url(port), tls=tls, connect_timeout=2000, errors=2, poll_ms=50).finish()
+    assert len(errors) == 2 and end["polls"] < 200, "it must wait for the broker, not spin"
     for error in errors:
         assert error["type"] == "LinkLost" and "connect_timeout" in error["text"]
-        assert error["seconds"] >= 0.9
+        assert error["seconds"] >= 1.9
     # A tick that blocked for the broker would take the whole timeout, so there would be only two or three.
     assert max(error["polls"] for error in errors) > 5
 
