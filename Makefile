@@ -83,7 +83,7 @@ bench-ingest: setup ## The ingestion against its figures and its peers (ARGS="--
 	@$(PY) host_tests/bench/ingest.py $(ARGS)
 
 prove-client: setup ## Every law of the client in full: every cut, split and order
-	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz host_tests/bundle \
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/bundle \
 	    host_tests/transports/test_waiting_messages.py host_tests/transports/test_network_faults.py $(ARGS)
 
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")

@@ -14,7 +14,9 @@ from umqtt_testkit.encoder import (
     acknowledgement,
     encode,
     parse_publish,
+    publish,
     split_packets,
+    string,
 )
 from umqtt_testkit.portable import Rng, equal
 from world import FULL, SHARE, version, with_mqtt5
@@ -84,6 +86,31 @@ def test_truncated_at_every_byte_then_the_end():
             except BaseException:
                 print("seed", seed, "at", at, stream[:at])
                 raise
+
+
+def test_after_any_stream_the_next_link_is_clean():
+    # Planted: half a packet of the last link is joined with the first one of the next.
+    clean = connack() + publish(b"t", b"after", 1, 7)
+    for seed in range(rounds() // 10):
+        rng = Rng(seed, quiet=True)
+        eater = Eater()
+        for _ in range(2 + rng.below(3)):
+            eater.eat([connack() + make_stream(rng)])
+        try:
+            assert eater.eat([clean]) or eater.eat([clean])
+            assert (b"t", b"after") in eater.messages
+        except BaseException:
+            print("seed", seed)
+            raise
+
+
+def test_the_second_opinion_knows_good_from_bad():
+    # Planted: a verdict that accepts a PUBLISH whose topic name is longer than the packet.
+    messages, _, state = verdict(publish(b"t", b"x"))
+    equal((messages, state), ([(b"t", b"x")], OK))
+    # Wildcards in a topic name do not disturb the stream.
+    assert verdict(encode(0x30, string(b"a/#")))[2] == OK
+    assert verdict(encode(0x30, string(b"a/b")[:-1]))[2] == BAD
 
 
 def test_anything_instead_of_connack():

@@ -113,14 +113,6 @@ def test_keep_alive_0_never_pings_and_never_gives_up():
     assert world.client.connected and not pings(world)
 
 
-def test_fin_is_noticed_at_the_next_tick():
-    # Planted: the end of the stream counts as nothing to read.
-    world = up(0)
-    world.wire.fin = True
-    world.client.tick()
-    assert not world.client.connected
-
-
 def test_ping_leaves_when_only_the_other_side_is_quiet():
     # Planted: PINGREQ is due only when nothing arrived.
     for start in STARTS:

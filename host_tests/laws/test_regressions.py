@@ -1,6 +1,6 @@
 """One test for each failure once seen in other clients or in this one; its name says which."""
 
-from timing import run_until, up
+from timing import run_until
 from umqtt_testkit.portable import equal, raises
 from world import Broker, Flash, World, publish
 
@@ -23,34 +23,6 @@ def comes_back(world):
     assert world.run(lambda: world.client.connected and world.client.subscribed and not world.client.pending)
     world.settle()
     equal(world.faults(), [])
-
-
-def test_fin_instead_of_puback():
-    # Planted: messages in flight on the old link are not sent again on the new one.
-    world = connected()
-    broker = world.brokers[0]
-    broker.acknowledge = False
-    world.client.publish(b"t", b"x", 1)
-    world.wire.fin = True
-    world.client.tick()
-    assert not world.client.connected
-    broker.acknowledge = True
-    comes_back(world)
-    equal(broker.taken, [(b"t", b"x")] * 2)
-
-
-def test_truncated_payload_then_fin_is_never_delivered():
-    # Planted: a packet is taken for complete where the bytes end.
-    for qos in (0, 1, 2):
-        whole = publish(b"down/x", b"whole payload", qos, 9 if qos else 0)
-        for at in range(1, len(whole)):
-            world = connected()
-            world.wire.send(whole[:at])
-            world.wire.fin = True
-            world.settle(1)
-            equal(world.messages, [], at)
-            assert world.of_kind("disconnect"), at
-            assert not [1 for head, _ in world.brokers[0].seen if head in (0x40, 0x50)], "acknowledged"
 
 
 def test_packet_id_0_at_the_wrap():
@@ -185,83 +157,6 @@ def test_non_ascii_str_payload():
         world.client.publish("t\xf6pic", "\xb0C \u20ac \U0001f321", qos)
     comes_back(world)
     equal(world.brokers[0].taken, [("t\xf6pic".encode(), "\xb0C \u20ac \U0001f321".encode())] * 3)
-
-
-def test_blackhole_while_idle():
-    # Planted: PINGREQ may stay unanswered for a whole keep-alive.
-    world = up(0)
-    world.wire.mute = True
-    equal(run_until(world, lambda: not world.client.connected, 20000), 10000)
-
-
-def test_blackhole_while_publishing():
-    # Planted: PINGREQ is due only when nothing was sent.
-    for qos in (0, 1, 2):
-        for mute in (True, False):
-            world = up(0)
-            world.wire.mute = mute
-            world.wire.full = not mute
-            waited = 0
-            while world.client.connected:
-                if world.client.pending < 20:
-                    world.client.publish(b"t", b"x" * 100, qos)
-                world.client.tick()
-                world.clock.advance(100)
-                waited += 100
-                assert waited <= 10100, (qos, mute)
-            world.wire.full = False
-            comes_back(world)
-
-
-def test_lost_puback_on_a_live_link():
-    # Planted: messages in flight have no deadline.
-    world = up(0)
-    world.brokers[0].acknowledge = False
-    world.client.publish(b"t", b"x", 1)
-    equal(run_until(world, lambda: not world.client.connected, 40000), 30000)
-    assert "ack_timeout" in str(world.of_kind("disconnect")[0])
-    equal(len(world.brokers[0].taken), 1)
-    world.brokers[0].acknowledge = True
-    comes_back(world)
-    equal(len(world.brokers[0].taken), 2)
-
-
-def test_taken_over_client_id():
-    # Planted: short links are not counted.
-    world = connected()
-    for _ in range(3):
-        world.settle(100)
-        world.wire.break_now()
-        world.client.publish(b"t", b"x", 1)
-        comes_back(world)
-    assert [1 for error in world.of_kind("error") if "in use elsewhere" in str(error)]
-    assert world.clock.ticks_ms() >= 4000, "it came back without any wait"
-
-
-def test_failover_to_a_second_broker_with_qos_2_in_flight_both_ways():
-    # Planted: messages of the last session continue in the next one.
-    for late in (False, True):
-        first, second = Broker("a", late=late), Broker("b", late=late)
-        world = World([first, second])
-        world.client.subscribe(b"down/#", 2)
-        world.run(lambda world=world: world.client.connected and world.client.subscribed)
-        first.hold_recs = 99
-        first.send(b"c", b"down/x", b"of the first", 2)
-        first.session.queue[0].released = False
-        for i in range(3):
-            world.client.publish(b"t", b"%d" % i, 2)
-        world.client.tick()
-        first.hold_recs = 0
-        first._held = [2, 3]
-        first.down = True
-        world.wire.break_now()
-        comes_back(world)
-        equal(second.taken, [(b"t", b"0"), (b"t", b"1"), (b"t", b"2")])
-        heard = len(world.messages)
-        assert second.send(b"c", b"down/x", b"of the second", 2)
-        world.settle()
-        equal(world.messages[heard:], [(b"down/x", b"of the second")])
-        equal(world.redelivered[-1], False)
 
 
 def test_erased_store_against_a_broker_that_remembers():
