@@ -45,6 +45,8 @@ check: setup lint ## Lint, types and the tests that matter most for what changed
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 
 test: setup lint ## Lint, types and every test
+# Without its archive of classes each start of Spark takes twice the CPU. Setup makes it, but .venv may outlive the cache.
+	@$(VENV)/bin/umqtt ingest --prepare >/dev/null || true
 	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS)
 
 test-costs: setup ## Run every test and write what each file costs into host_tests/running/costs.tsv
