@@ -52,21 +52,3 @@ def test_every_range_is_the_one_that_is_checked(settings, rows):
             with pytest.raises(settings.SettingsError, match=key):
                 settings.check_settings({**others, key: value})
     assert checked == 8
-
-
-def test_each_assumption_about_hardware_names_a_stub_or_a_test_that_is_there():
-    tests = _PAGE.parents[1] / "host_tests"
-    page = (_PAGE.parent / "hardware.md").read_text()
-    tables = re.findall(r"^\| assumed \| file \| simulated by \|\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
-    rows = [row.strip("|").split(" | ") for table in tables for row in table.splitlines()]
-    named = {name for _, _, simulated in rows for name in re.findall(r"`([\w/]+\.py)`", simulated)}
-    assert len(rows) > 20 and len(named) > 6
-    sources = ("`", "sheet", "littlefs", "measured", "the same")
-    assert not [assumed for assumed, source, _ in rows if not any(word in source for word in sources)]
-    there = {file.relative_to(tests).as_posix() for file in tests.rglob("*.py")}
-    missing = [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in there)]
-    assert not missing
-
-
-def test_the_front_page_says_that_nothing_has_run_on_hardware():
-    assert "**None of it has run on real hardware yet.**" in (_PAGE.parents[1] / "README.md").read_text()
