@@ -13,12 +13,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench_rows import Row, print_rows
 from client_lab import Lab, LabError
-from client_links import BLACKHOLES, Blackholes, severed_rows
 from client_memory import allocation_rows, size_rows, smallest_heap_rows
 from client_plan import ALL_OURS, SCENARIOS, WINDOW, Scenario, has_goal, rate_rows
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -27,29 +25,21 @@ from umqtt_cli.errors import KitError
 
 _EXIT_USAGE = 2
 _EXIT_MISSING = 6
-_SIZES, _ALLOCATION, _SEVERED = "sizes and heap", "bytes allocated", "FIN and RST noticed"
-_GROUPS = (_SIZES, _ALLOCATION, _SEVERED, BLACKHOLES, *(scenario.name for scenario in SCENARIOS))
+_SIZES, _ALLOCATION = "sizes and heap", "bytes allocated"
+_GROUPS = (_SIZES, _ALLOCATION, *(scenario.name for scenario in SCENARIOS))
 
 
 def rows(lab: Lab, *, quick: bool, only: str = "") -> Iterator[Row]:
     """Yield every row of a group whose name contains `only`, as soon as it is known."""
-    with ThreadPoolExecutor() as pool, tempfile.TemporaryDirectory(prefix="umqtt-bench-") as name:
-        folder = Path(name)
-        # These runs take as long as the clients take to notice, with hardly any CPU: the memory is measured
-        # meanwhile.
-        waiting = Blackholes(lab, pool, with_peers=not quick) if only in BLACKHOLES else None
-        if only in _SIZES:
-            yield from size_rows(lab, folder)
-            yield from smallest_heap_rows(lab, folder, quick=quick)
-        if only in _ALLOCATION:
-            yield from allocation_rows(lab)
-        if only in _SEVERED:
-            yield from severed_rows(lab)
-        if waiting:
-            yield from waiting.rows()
-        for scenario in SCENARIOS:
-            if only in scenario.name:
-                yield from _rates(lab, scenario, quick=quick)
+    if only in _SIZES:
+        with tempfile.TemporaryDirectory(prefix="umqtt-bench-") as folder:
+            yield from size_rows(lab, Path(folder))
+            yield from smallest_heap_rows(lab, Path(folder), quick=quick)
+    if only in _ALLOCATION:
+        yield from allocation_rows(lab)
+    for scenario in SCENARIOS:
+        if only in scenario.name:
+            yield from _rates(lab, scenario, quick=quick)
 
 
 def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:

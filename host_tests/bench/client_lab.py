@@ -1,4 +1,4 @@
-"""Where the client's bench runs: mosquitto with set_tcp_nodelay, the source, faulty links, programs of device/."""
+"""Where the client's bench runs: mosquitto with set_tcp_nodelay, the source, a slow link, programs of device/."""
 
 from __future__ import annotations
 
@@ -106,15 +106,11 @@ class Lab:
         file = self._peers / name if self._peers else None
         return file if file and file.is_file() else None
 
-    def link(self) -> FaultProxy:
-        """Return a new link to mosquitto that can be broken; closed with the lab."""
-        return self._stack.enter_context(FaultProxy(("127.0.0.1", self.broker_port)))
-
     @property
     def slow_port(self) -> int:
         """Return the port of a link to mosquitto with a round trip of ROUND_TRIP_MS."""
         if self._slow is None:
-            self._slow = self.link()
+            self._slow = self._stack.enter_context(FaultProxy(("127.0.0.1", self.broker_port)))
             self._slow.delay(ROUND_TRIP_MS)
         return self._slow.port
 

@@ -22,13 +22,11 @@ def count(topic, message, retained):
     got += 1
 
 
-async def connected(**options):
+async def connected():
     config["server"] = "127.0.0.1"
     config["port"] = given["port"]
     config["client_id"] = b"bench-as-%d" % (ticks_us() % 1000000)
     config["subs_cb"] = count
-    for name in options:
-        config[name] = options[name]
     client = MQTTClient(config)
     await client.connect(quick=True)
     return client
@@ -65,27 +63,6 @@ async def receive():
     begin = ticks_us()
     await asyncio.sleep(given["seconds"])
     say(rate=got * 1e6 / ticks_diff(ticks_us(), begin))
-
-
-async def blackhole():
-    down = asyncio.Event()
-
-    async def wifi(up):
-        if not up:
-            down.set()
-
-    client = await connected(keepalive=given["keep_alive"], wifi_coro=wifi)
-
-    async def keep_publishing():
-        while True:
-            await client.publish(TOPIC, b"x")
-            await asyncio.sleep_ms(100)
-
-    if given["publishing"]:
-        task = asyncio.create_task(keep_publishing())  # noqa: F841, RUF006 - runs to the end of the program
-    say(ready=True)
-    await down.wait()
-    say(lost="down")
 
 
 async def cost(operation, times=50):

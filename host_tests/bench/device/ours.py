@@ -5,7 +5,6 @@ Prints lines of JSON.
 
 import gc
 import json
-import select
 import sys
 import time
 
@@ -98,36 +97,6 @@ def receive():
     while ticks_diff(ticks_us(), begin) < limit:
         client.poll(1000)
     say(rate=got * 1e6 / ticks_diff(ticks_us(), begin))
-
-
-def blackhole():
-    """Report when the client notices that its link is dead.
-
-    given["publishing"]: publish a message at QoS 0 every 100 ms meanwhile.
-    """
-    ended = []
-    client = connected(keep_alive=given["keep_alive"])
-    client.on_disconnect = ended.append
-    say(ready=True)
-    while not ended:
-        if given["publishing"]:
-            client.publish(TOPIC, b"x")
-        client.poll(100 if given["publishing"] else 1000)
-    say(lost=str(ended[0]))
-
-
-def severed():
-    """Report the number of ticks from the arrival of a FIN or RST until the client notices."""
-    client = connected()
-    poller = select.poll()
-    poller.register(client.socket, select.POLLIN)
-    say(ready=True)
-    poller.poll(10000)
-    ticks = 0
-    while client.connected:
-        client.tick()
-        ticks += 1
-    say(ticks=ticks)
 
 
 def allocation():

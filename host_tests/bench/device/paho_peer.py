@@ -17,14 +17,14 @@ def say(**values):
     print(json.dumps(values), flush=True)
 
 
-def connected(keep_alive=60):
+def connected():
     client = Client(CallbackAPIVersion.VERSION2, client_id=f"bench-paho-{os.getpid()}")
     client.max_inflight_messages_set(given.get("window", 20))
     if given.get("nodelay"):
         client.on_socket_open = lambda _client, _data, sock: sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     up = threading.Event()
     client.on_connect = lambda *_: up.set()
-    client.connect("127.0.0.1", given["port"], keep_alive)
+    client.connect("127.0.0.1", given["port"])
     client.loop_start()
     up.wait(10)
     return client
@@ -68,17 +68,6 @@ def receive():
     time.sleep(given["seconds"])
     say(rate=(got - before) / (time.perf_counter() - begin))
     os._exit(0)  # its thread would go on reading
-
-
-def blackhole():
-    down = threading.Event()
-    client = connected(given["keep_alive"])
-    client.on_disconnect = lambda *_: down.set()
-    say(ready=True)
-    while not down.wait(0.1):
-        if given["publishing"]:
-            client.publish(TOPIC, b"x")
-    say(lost="down")
 
 
 globals()[sys.argv[2]]()
