@@ -324,9 +324,21 @@ def test_it_fits_phones_and_a_desk_with_text_that_can_be_read(
     assert (tmp_path / f"{scheme}.png").stat().st_size > 50_000, "a page that was not painted compresses to nothing"
 
 
-def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
-    open_page: OpenPage, tmp_path: Path
-) -> None:
+def test_a_thousand_devices_fit_into_two_megabytes(open_page: OpenPage, tmp_path: Path) -> None:
+    page = _page_of_a_thousand(open_page, tmp_path)
+    page.fill("#search", "pump-99")
+    expect(page.locator("#device-rows tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="pump-99", exact=True).first.click()
+    expect(page.locator("figure[data-metric=mem_free] path.line.b")).to_have_count(1)
+
+
+@pytest.mark.tier(3)
+def test_a_thousand_devices_open_within_two_seconds(open_page: OpenPage, tmp_path: Path) -> None:
+    page = _page_of_a_thousand(open_page, tmp_path)
+    assert any(_processor_seconds_of_opening(page) < 2 for _ in range(3))
+
+
+def _page_of_a_thousand(open_page: OpenPage, tmp_path: Path) -> "playwright.Page":
     # With the boots an hour before: the longest time of the finest steps, so the longest lines.
     fleet(tmp_path, devices=1000, days=6.8 / 24)
     written = write_report(tmp_path, tmp_path / "report.html")
@@ -334,12 +346,7 @@ def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
     assert all(len(metric["lines"]) == metric["devices"] >= 790 for metric in metrics) and metrics[0]["count"] > 90
     print(f"{written.bytes:,} bytes")
     assert written.bytes < 2_000_000
-    page = open_page(tmp_path / "report.html")
-    assert any(_processor_seconds_of_opening(page) < 2 for _ in range(3))
-    page.fill("#search", "pump-99")
-    expect(page.locator("#device-rows tbody tr")).to_have_count(1)
-    page.get_by_role("button", name="pump-99", exact=True).first.click()
-    expect(page.locator("figure[data-metric=mem_free] path.line.b")).to_have_count(1)
+    return open_page(tmp_path / "report.html")
 
 
 def _processor_seconds_of_opening(page: "playwright.Page") -> float:
