@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from cable import Cable
-from kit_command import Ended, Family, umqtt_command
-from umqtt_testkit.waiting import WAIT_LIMIT_S
+from kit_command import Ended, Family
 
 from umqtt_cli.__main__ import run
 
@@ -39,25 +37,6 @@ def umqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
             return Ended(code, *capsys.readouterr())
 
     return run_here
-
-
-@pytest.fixture
-def umqtt_process(tmp_path: Path) -> Callable[..., Ended]:
-    """Provide the same as `umqtt`, in a separate process."""
-
-    def run_apart(*arguments: str, env: Mapping[str, str] | None = None) -> Ended:
-        ended = subprocess.run(
-            umqtt_command(*arguments),
-            capture_output=True,
-            text=True,
-            timeout=WAIT_LIMIT_S,
-            cwd=tmp_path,
-            env={**os.environ, **(env or {})},
-            check=False,
-        )
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
-
-    return run_apart
 
 
 @pytest.fixture
