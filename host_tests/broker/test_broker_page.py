@@ -72,7 +72,6 @@ def expect(target: "playwright.Locator") -> "playwright.LocatorAssertions":
     return playwright.expect(target)
 
 
-@pytest.mark.smoke
 def test_a_client_its_rate_and_the_totals_are_shown_and_follow(open_page: OpenPage, broker: ObservedBroker) -> None:
     page = open_page()
     expect(page.locator("body")).to_have_attribute("data-state", "live")

@@ -110,7 +110,6 @@ def figure(page: "playwright.Page", title: str) -> "playwright.Locator":
     return page.locator("figure").filter(has=page.get_by_role("heading", name=re.compile(f"^{title}")))
 
 
-@pytest.mark.smoke
 def test_the_tiles_and_the_tables_show_what_the_tables_hold(open_page: OpenPage, tables: Path, page_file: Path) -> None:
     data = collect(Tables(tables), 7)
     page = open_page(page_file)
