@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = costs.by_file()
     seconds: dict[Path, float] = defaultdict(float)
     for path in {item.path for item in items}:
-        seconds[sharing.first_of(path)] += costs.worker_seconds(path, kept)
+        seconds[sharing.first_of(path)] += costs.worker_seconds(path, kept, costs.LONG_S)
 
     def place(item: pytest.Item) -> tuple[float, Path, Path]:
         first = sharing.first_of(item.path)
