@@ -1,7 +1,5 @@
 """What quarantine.py sets aside goes together with a FlashStore that holds more messages than its index."""
 
-import os
-
 from picky_broker import WAYS, PickyBroker
 from umqtt_testkit.encoder import parse_publish
 from umqtt_testkit.portable import FULL, Rng, equal, new_path
@@ -11,15 +9,6 @@ from umqtt_robust.flash import FlashStore
 
 HEAP = "4M"
 COUNT = 24
-
-
-def remove(path):
-    for name in os.listdir(path):
-        try:
-            os.remove(path + "/" + name)
-        except OSError:
-            remove(path + "/" + name)
-    os.rmdir(path)
 
 
 class Folder:
@@ -147,18 +136,13 @@ def test_others_arrive_and_what_is_set_aside_stays_so_whatever_waits_outside_the
         except BaseException:
             print(arguments)
             raise
-        finally:
-            remove(story.folder.path)
 
 
 def test_damage_outside_the_index_is_not_counted_as_pending_beside_what_is_set_aside():
     """Planted: `pending` counts what is set aside once the store has found damage."""
     story = Story("close", (1,), 4, 2, 0, Rng(1))
-    try:
-        with open(story.folder.path + "/7/15", "wb") as file:
-            file.write(b"torn by somebody")
-        story.sent.remove((b"up/1", b"15"))
-        story.run()
-        story.reboot()
-    finally:
-        remove(story.folder.path)
+    with open(story.folder.path + "/7/15", "wb") as file:
+        file.write(b"torn by somebody")
+    story.sent.remove((b"up/1", b"15"))
+    story.run()
+    story.reboot()

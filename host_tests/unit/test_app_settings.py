@@ -17,7 +17,7 @@ def _with(**changes):
 
 
 class _Folder:
-    """A new folder with these files, given as text; it is removed at the end."""
+    """A new folder with these files, given as text."""
 
     def __init__(self, **files):
         self.path = new_path("settings")
@@ -37,9 +37,7 @@ class _Folder:
         return self
 
     def __exit__(self, *_):
-        for name in os.listdir(self.path):
-            os.remove(self.path + "/" + name)
-        os.rmdir(self.path)
+        pass
 
 
 def test_a_list_of_brokers_is_enough_and_all_else_has_its_default():

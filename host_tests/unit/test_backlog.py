@@ -17,22 +17,10 @@ HEAP = "1M"
 WINDOW = 3
 
 
-def remove(path):
-    for name in os.listdir(path):
-        try:
-            os.remove(path + "/" + name)
-        except OSError:
-            remove(path + "/" + name)
-    os.rmdir(path)
-
-
-def in_folder(test, *arguments):
+def made_folder():
     path = new_path("backlog")
     os.mkdir(path)
-    try:
-        test(path, *arguments)
-    finally:
-        remove(path)
+    return path
 
 
 def payload_of(number):
@@ -108,36 +96,33 @@ class Device:
 def test_random_use_agrees_with_a_list_over_restarts_with_other_settings():
     """Planted: a message that more() returned is returned again; new ones do not wait behind the older ones."""
     for seed in range(12):
-
-        def test(path, seed=seed):
-            rng = Rng(seed)
-            rng.seed = seed
-            device = Device(path, rng)
-            for _ in range(250):
-                chance = rng.below(100)
-                if chance < 50:
-                    device.put()
-                elif chance < 70:
-                    if len(device.sent) < WINDOW:
-                        device.send()
-                elif chance < 90:
-                    if device.sent:
-                        device.acknowledge(rng.below(len(device.sent)))
-                elif chance < 97:
-                    device.lose_link()
-                else:
-                    device.restart()
-                device.check()
-            # Everything goes out, in order.
-            device.lose_link()
-            while device.model:
-                while len(device.sent) < WINDOW and device.send():
-                    pass
-                device.acknowledge(0)
-            equal(device.held(), 0)
-            equal(list(FlashStore(path, 40, 60).restore()), [])
-
-        in_folder(test)
+        rng = Rng(seed)
+        rng.seed = seed
+        path = made_folder()
+        device = Device(path, rng)
+        for _ in range(250):
+            chance = rng.below(100)
+            if chance < 50:
+                device.put()
+            elif chance < 70:
+                if len(device.sent) < WINDOW:
+                    device.send()
+            elif chance < 90:
+                if device.sent:
+                    device.acknowledge(rng.below(len(device.sent)))
+            elif chance < 97:
+                device.lose_link()
+            else:
+                device.restart()
+            device.check()
+        # Everything goes out, in order.
+        device.lose_link()
+        while device.model:
+            while len(device.sent) < WINDOW and device.send():
+                pass
+            device.acknowledge(0)
+        equal(device.held(), 0)
+        equal(list(FlashStore(path, 40, 60).restore()), [])
 
 
 def test_the_oldest_are_found_in_order_whatever_comes_first():
@@ -173,24 +158,22 @@ def fill(path, count, slots=64, index=None):
 def test_fewer_slots_than_messages_lose_nothing_and_count_again_once_the_rest_is_gone():
     """Planted: `slots` stays at the larger number; the messages in places above `slots` are refused."""
 
-    def test(path):
-        fill(path, 30)
-        store = FlashStore(path, 4, 60, 4)
-        outbox = Outbox(store, WINDOW)
-        equal((store.slots, len(outbox.slot_of), outbox.more), (34, 4, 26))
-        for number in range(30, 34):
-            outbox.put(100 + number, 2, b"t", payload_of(number))
-        raises(OutboxFull, outbox.put, 999, 2, b"t", b"")
-        for number in range(34):
-            packet_id = outbox.next_unsent()
-            equal(outbox.store.load(outbox.slot_of[packet_id])[1], payload_of(number))
-            equal(store.slots, 34 if number < 30 else 4)
-            outbox.remove(packet_id)
-        for number in range(4):
-            outbox.put(number + 1, 2, b"t", b"")
-        raises(OutboxFull, outbox.put, 999, 2, b"t", b"")
-
-    in_folder(test)
+    path = made_folder()
+    fill(path, 30)
+    store = FlashStore(path, 4, 60, 4)
+    outbox = Outbox(store, WINDOW)
+    equal((store.slots, len(outbox.slot_of), outbox.more), (34, 4, 26))
+    for number in range(30, 34):
+        outbox.put(100 + number, 2, b"t", payload_of(number))
+    raises(OutboxFull, outbox.put, 999, 2, b"t", b"")
+    for number in range(34):
+        packet_id = outbox.next_unsent()
+        equal(outbox.store.load(outbox.slot_of[packet_id])[1], payload_of(number))
+        equal(store.slots, 34 if number < 30 else 4)
+        outbox.remove(packet_id)
+    for number in range(4):
+        outbox.put(number + 1, 2, b"t", b"")
+    raises(OutboxFull, outbox.put, 999, 2, b"t", b"")
 
 
 def unreachable(host, port, path):
@@ -210,73 +193,65 @@ def client_of(path, slots, index, **options):
 def test_the_client_drops_the_oldest_of_all_and_counts_all_as_pending():
     """Planted: only the messages of the index count for the limit."""
 
-    def test(path):
-        client = client_of(path, 20, 6, policy=DROP_OLDEST)
-        for number in range(20):
-            client.publish("t", payload_of(number), 1)
-            equal(client.pending, number + 1)
-        for number in range(20, 50):
-            packet_id = client.publish("t", payload_of(number), 1)
-            assert client.is_pending(packet_id)
-            equal((client.pending, client.dropped[-1]), (20, number - 20))
-        again = client_of(path, 20, 6, policy=DROP_OLDEST)
-        equal(again.pending, 20)
-        again.publish("t", b"50", 1)
-        equal((again.pending, again.dropped), (20, [31]))  # the first one may have been sent
-        # Fewer slots: what is stored stays, besides five new ones.
-        fewer = client_of(path, 5, None, policy=DROP_OLDEST)
-        for number in range(51, 56):
-            fewer.publish("t", b"%d" % number, 1)
-        equal((fewer.pending, fewer.dropped), (25, []))
-        for number in range(56, 65):
-            fewer.publish("t", b"%d" % number, 1)
-            equal((fewer.pending, fewer.dropped[-1]), (25, number - 24))
-
-    in_folder(test)
+    path = made_folder()
+    client = client_of(path, 20, 6, policy=DROP_OLDEST)
+    for number in range(20):
+        client.publish("t", payload_of(number), 1)
+        equal(client.pending, number + 1)
+    for number in range(20, 50):
+        packet_id = client.publish("t", payload_of(number), 1)
+        assert client.is_pending(packet_id)
+        equal((client.pending, client.dropped[-1]), (20, number - 20))
+    again = client_of(path, 20, 6, policy=DROP_OLDEST)
+    equal(again.pending, 20)
+    again.publish("t", b"50", 1)
+    equal((again.pending, again.dropped), (20, [31]))  # the first one may have been sent
+    # Fewer slots: what is stored stays, besides five new ones.
+    fewer = client_of(path, 5, None, policy=DROP_OLDEST)
+    for number in range(51, 56):
+        fewer.publish("t", b"%d" % number, 1)
+    equal((fewer.pending, fewer.dropped), (25, []))
+    for number in range(56, 65):
+        fewer.publish("t", b"%d" % number, 1)
+        equal((fewer.pending, fewer.dropped[-1]), (25, number - 24))
 
 
 def test_a_message_that_is_damaged_while_it_waits_outside_the_index_is_counted_and_holds_up_none():
     """Planted: `pending` still counts it, so that disconnect() never ends."""
 
-    def test(path):
-        outbox = fill(path, 12, index=4)
-        with open(path + "/7/7", "wb") as file:
-            file.write(b"torn by somebody")
-        sent = []
-        while True:
-            packet_id = outbox.next_unsent()
-            if not packet_id:
-                break
-            sent.append(int(outbox.store.load(outbox.slot_of[packet_id])[1].split()[0]))
-            outbox.remove(packet_id)
-        equal(sent, [number for number in range(12) if number != 7])
-        equal((outbox.store.torn, outbox.more), (1, 0))
-
-    in_folder(test)
+    path = made_folder()
+    outbox = fill(path, 12, index=4)
+    with open(path + "/7/7", "wb") as file:
+        file.write(b"torn by somebody")
+    sent = []
+    while True:
+        packet_id = outbox.next_unsent()
+        if not packet_id:
+            break
+        sent.append(int(outbox.store.load(outbox.slot_of[packet_id])[1].split()[0]))
+        outbox.remove(packet_id)
+    equal(sent, [number for number in range(12) if number != 7])
+    equal((outbox.store.torn, outbox.more), (1, 0))
 
 
 def test_messages_that_wait_expire_after_their_lifetime_in_the_index():
-    def test(path):
-        client = client_of(path, 20, 4)
-        for number in range(8):
-            client.publish("t", payload_of(number), 1, expires_in=5000)
-        client.clock.advance(7000)
-        client.tick()
-        equal(client.dropped, [0, 1, 2, 3])
-        again = client_of(path, 20, 4)
-        again.tick()
-        again.clock.advance(7000)
-        again.tick()
-        equal(sorted(again.dropped), [5, 6, 7])  # the first one may have been sent
-
-    in_folder(test)
+    path = made_folder()
+    client = client_of(path, 20, 4)
+    for number in range(8):
+        client.publish("t", payload_of(number), 1, expires_in=5000)
+    client.clock.advance(7000)
+    client.tick()
+    equal(client.dropped, [0, 1, 2, 3])
+    again = client_of(path, 20, 4)
+    again.tick()
+    again.clock.advance(7000)
+    again.tick()
+    equal(sorted(again.dropped), [5, 6, 7])  # the first one may have been sent
 
 
 def test_an_unreadable_folder_raises_and_is_named():
-    def test(path):
-        with open(path + "/3", "wb") as file:
-            file.write(b"a file, where a folder belongs")
-        error = raises(StoreError, FlashStore(path, 4, 60).restore)
-        assert path in str(error), error
-
-    in_folder(test)
+    path = made_folder()
+    with open(path + "/3", "wb") as file:
+        file.write(b"a file, where a folder belongs")
+    error = raises(StoreError, FlashStore(path, 4, 60).restore)
+    assert path in str(error), error

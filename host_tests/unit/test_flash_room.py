@@ -64,14 +64,6 @@ def files(path):
     return found
 
 
-def remove(path):
-    for name, _ in files(path):
-        os.remove(name)
-    for name in os.listdir(path):
-        os.rmdir(path + "/" + name)
-    os.rmdir(path)
-
-
 def fill(store):
     for slot in range(SLOTS):
         store.put(slot, slot + 1, 2, b"t", bytes(SIZE if slot % 2 else 300))
@@ -100,14 +92,12 @@ def test_all_of_it_is_free_when_everything_is_acknowledged():
     store = Cut(path)
     work(store)
     check(path, "acknowledged")
-    remove(path)
 
 
 def test_whatever_operation_the_power_is_cut_at():
     # Planted: restore() does not look for chunks whose slot is free.
     path = folder()
     operations = work(Cut(path))
-    remove(path)
     assert operations > 20
     for at in range(operations):
         path = folder()
@@ -126,7 +116,6 @@ def test_whatever_operation_the_power_is_cut_at():
         for packet_id in store.inbound.ids():
             store.inbound.tombstone(packet_id)
         check(path, str(at))
-        remove(path)
 
 
 def test_a_message_that_does_not_fit_leaves_nothing():
@@ -142,6 +131,4 @@ def test_a_message_that_does_not_fit_leaves_nothing():
             live = [slot for slot in range(SLOTS) if slot % 2 and store.message(slot)]
             kept = [name for name, size in files(path) if size > CHUNK]
             equal(len(kept), len(live) + len(store.inbound.ids()), str(at))
-        finally:
-            remove(path)
     raise AssertionError("no end")
