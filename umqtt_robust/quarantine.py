@@ -16,8 +16,8 @@ A message at QoS 2 may be the one to blame at its PUBREL too: then the broker ha
 A topic filter at whose SUBSCRIBE so many links end is left out for an hour. A session whose stored packets end so many
 links by breaking the protocol is left.
 
-Strikes lie in the store, as the rank of a message without PUBREC, so they add up over resets. A message that is set
-aside keeps its slot and its packet id until a new message needs the slot.
+Strikes lie in the store, with the rank of a message, so they add up over resets; those of a topic filter do not. A
+message that is set aside keeps its slot and its packet id until a new message needs the slot.
 """
 
 import errno
@@ -27,7 +27,7 @@ from .base_errors import LinkLost, MQTTError, ProtocolError
 from .errors import Refused
 from .packets import AWAIT_PUBCOMP, DUP, PING_SENT, PINGREQ, STATE
 from .policy import FULL, QUARANTINED, REFUSED
-from .store import IN_FLIGHT, SET_ASIDE, STRUCK
+from .store import IN_FLIGHT, SET_ASIDE, STRIKES_AT, STRUCK
 from .subscriptions import ASIDE
 
 STRIKES = const(3)  # a mark is 1 for a message that was in flight when a link ended, and one more for each strike
@@ -67,13 +67,13 @@ class Quarantine:
         self._session = session
         outbox = session.outbox
         self._marks = dict(outbox.marks)
+        self._release_marks = {one: self._marks.pop(one) for one in outbox.released if one in self._marks}
         self._kept = [pair[0] for pair in outbox.marks if pair[1] >= STRUCK]
         self._known = self._kept[:]  # those of which the broker's session may know the packet id
         # Messages that are sent alone. Only one of those in flight before a reset has its mark.
         self._suspects = packet_ids(outbox)[: session.window] if len(self._marks) > len(self._kept) else []
         self._filters_alone = self._filters_last = len(self._suspects) > 0
-        self._releases_alone = False  # PUBRELs go one at a time, before all others
-        self._release_strikes = {}
+        self._releases_alone = len(self._release_marks) > 0  # PUBRELs go one at a time, before all others
         self._filter_strikes = {}
         self._aside_at = 0  # ms
         self._bad_topics = []
@@ -116,7 +116,11 @@ class Quarantine:
         """Sets how many messages may be in flight now: none, one, or as many as ever. Returns True."""
         session = self._session
         outbox = session.outbox
-        self._releases_alone = self._releases_alone and len(outbox.released) > 0
+        if self._releases_alone:
+            for packet_id in list(self._release_marks):
+                if packet_id not in outbox.released:
+                    del self._release_marks[packet_id]
+            self._releases_alone = len(outbox.released) > 0
         if not self._marks and not self._suspects and not self._filters_alone and not self._releases_alone:
             return True
         while outbox.more and 2 * len(self._kept) > outbox.end:
@@ -243,6 +247,8 @@ class Quarantine:
             self._handle_malformed(error)
         elif self._window is None:
             self._releases_alone = len(released) > 0
+            if released and released[0] not in self._release_marks:
+                self._mark_release(released[0], 1)
             if flying or filters:  # all of them are under suspicion
                 self._suspects = flying
                 self._filters_alone = self._filters_last = len(filters) > 0
@@ -295,10 +301,17 @@ class Quarantine:
 
     def _strike_release(self, packet_id):
         self._releases_alone = True
-        strikes = self._release_strikes[packet_id] = self._release_strikes.get(packet_id, 0) + 1
-        if strikes >= STRIKES:
-            del self._release_strikes[packet_id]
+        mark = self._release_marks.pop(packet_id, 1) + 1
+        if mark < STRUCK:
+            self._mark_release(packet_id, mark)
+        else:
             self._reports.append((self._give_up_release, (packet_id,)))
+
+    def _mark_release(self, packet_id, mark):
+        # The first PUBREL goes first also with place 0.
+        self._release_marks[packet_id] = mark
+        if packet_id == self._session.outbox.released[0]:
+            self._store_mark(packet_id, mark << STRIKES_AT)
 
     def _give_up_release(self, packet_id):
         session = self._session
@@ -311,12 +324,15 @@ class Quarantine:
             session.report(error)
 
     def _mark(self, packet_id, mark):
-        outbox = self._session.outbox
         self._marks[packet_id] = mark
+        self._store_mark(packet_id, mark)
+
+    def _store_mark(self, packet_id, rank):
+        outbox = self._session.outbox
         slot = outbox.slot_of[packet_id]
         flags = outbox.flags[slot]
         try:
-            outbox.store.change(slot, flags & _STORED, mark)
+            outbox.store.change(slot, flags & _STORED, rank)
         except MQTTError as error:
             self._session.report(error)
 

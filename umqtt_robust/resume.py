@@ -21,7 +21,7 @@ sessions: with servers={name: URLs} they have one name, so a failover among them
 from ._platform import collect, const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
 from .packets import AWAIT_PUBCOMP, DUP, PUBREL, QOS, STATE
-from .store import MAYBE_SENT, STRUCK, USED
+from .store import MAYBE_SENT, STRIKES_AT, STRUCK, USED
 
 _TRIES = const(3)
 _EVERY = const(32)
@@ -55,7 +55,9 @@ def restore(outbox, found=None, window=0):
         outbox.flags[slot] = flags | USED
         outbox.slot_of[packet_id] = slot
         if flags & STATE == AWAIT_PUBCOMP:
-            ranks[rank] = packet_id
+            ranks[rank & (1 << STRIKES_AT) - 1] = packet_id
+            if rank >> STRIKES_AT:
+                outbox.marks += ((packet_id, rank >> STRIKES_AT),)
         elif rank and is_start:  # only the first of all have been in flight
             outbox.marks += ((packet_id, rank),)
             if rank >= STRUCK:  # an acknowledgement does not count for it

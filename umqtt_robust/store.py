@@ -6,8 +6,8 @@ are in a store, which has numbered slots and
     put(slot, packet_id, flags, topic, payload, lifetime)
                               stores a message; lifetime: seconds, 0 for ever
     load(slot)                returns (topic, payload), valid until its tombstone(); (b"", b"") if it is damaged
-    change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all; before that, the mark that
-                              quarantine.py gives a message
+    change(slot, flags, rank) stores new flags; rank, up to 31 bits: the place of its PUBREC among all; before that, the
+                              mark that quarantine.py gives a message
     tombstone(slot)           forgets the message
     restore()                 returns what is stored, in the order of the put(): each (slot, packet_id, flags, rank,
                               lifetime)
@@ -33,6 +33,7 @@ MAYBE_SENT = const(0x10)  # some broker may have it; DUP: the broker's present s
 USED = const(0x20)  # so that the flags of a slot in use are never 0
 IN_FLIGHT = const(0x80)  # sent on this link
 # Marks of a message, see quarantine.py: that it was set aside, and that it is for good.
+STRIKES_AT = const(28)  # above the place of its PUBREC: the mark of a message that awaits PUBCOMP
 STRUCK = const(4)
 SET_ASIDE = const(255)
 
