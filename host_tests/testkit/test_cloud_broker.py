@@ -145,6 +145,7 @@ _BAD = [
     ("emqx", "filters of", [_subscribe("1/2/3/4/5/6/7/8/9/10/11")]),
 ]  # fmt: skip
 _ANSWERS = {"silent": b"", "refuse": b"\x90", "grant 1": b"\x90", "throttle": b"\x40", "wait": b"\x40", "close": b""}
+_ANSWERS |= {"as 1": b"\x40", "lose": b"\x40", "reject": b""}
 
 
 # Not the packets: some have a token of this moment, and workers have to agree on the names of tests.
@@ -173,7 +174,7 @@ def test_what_breaks_a_rule_is_refused_as_the_row_says(name, words, packets):
         if rule.answer in ("refuse", "grant 1"):
             assert {0x80 if rule.answer == "refuse" else 1} in [set(body[2:]) for _, body in answered]
         if rule.packet is encoder.PUBLISH:
-            assert len(cloud.messages) == taken + (rule.answer == "wait")
+            assert len(cloud.messages) == taken + (rule.answer in ("wait", "as 1"))
 
 
 @pytest.mark.parametrize("name", CLOUDS)
@@ -216,7 +217,7 @@ def test_a_token_that_ends_ends_the_link():
         assert _packets(link, 2) == [(0x20, b"\0\0")]
 
 
-def test_too_many_connections_are_throttled_and_too_many_messages_are_banned():
+def test_too_many_connections_are_throttled_and_too_many_messages_or_wrong_topics_are_banned():
     """Planted: a ban is forgotten at once."""
     with _cloud("adafruitio") as cloud:
         for _ in range(20):
@@ -234,6 +235,11 @@ def test_too_many_connections_are_throttled_and_too_many_messages_are_banned():
         with _link(cloud) as link:
             link.sendall(_connect("adafruitio"))
             assert _packets(link, 1) == [(0x20, b"\0\7")]
+    with _cloud("adafruitio") as cloud, _link(cloud) as link:
+        wrong = _publish("adafruitio", topic="fleet/pump-7/telemetry")
+        link.sendall(_connect("adafruitio") + _subscribe("ada/errors") + wrong * 11)
+        heads = [first for first, _ in _packets(link, 99)]
+        assert heads.count(0x30) == 10 and cloud.banned_until > cloud.now()
 
 
 def test_with_tls_aws_and_hivemq_want_the_name_of_their_endpoint(tmp_path):
@@ -248,7 +254,8 @@ def test_with_tls_aws_and_hivemq_want_the_name_of_their_endpoint(tmp_path):
     for name in ("aws", "hivemq"):
         with _cloud(name, tls=server) as cloud:
             assert cloud.url.startswith("mqtts://")
-            for host, answer in ((None, []), ("localhost", [(0x20, b"\0\0")])):
+            refusal = [] if name == "aws" else [(0x20, b"\0\5")]
+            for host, answer in ((None, refusal), ("localhost", [(0x20, b"\0\0")])):
                 with _link(cloud) as plain, ours.wrap_socket(plain, server_hostname=host) as link:
                     link.sendall(_connect(name, f"pump-{host}".encode()))
                     assert _packets(link, 1) == answer

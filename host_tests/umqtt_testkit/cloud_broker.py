@@ -41,6 +41,7 @@ _REASONS = {1: 0x84, 2: 0x85, 3: 0x88, 4: 0x86, 5: 0x87}
 _BAN_S = 30
 # Adafruit IO bans who exceeds the rate "too often within a short time span"; the number is ours.
 _THROTTLED_BEFORE_BAN = 10
+_REJECTED_BEFORE_BAN = 10  # a minute
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,10 @@ class Link:
         if answer == "wait":
             await asyncio.sleep(0.1)
             return True
+        if answer in ("as 1", "lose") and packet.qos:
+            self._writer.write(encoder.acknowledgement(encoder.PUBACK, packet.packet_id or 0))
+        if answer == "as 1":
+            self._take(packet)
         if answer == "grant 1":
             pairs = [(one, min(qos, 1)) for one, qos in packet.topic_filters]
             packet.raw = encoder.subscribe(packet.packet_id or 0, *pairs)
@@ -292,22 +297,31 @@ class Link:
             properties = [0] if self._level == 5 else []
             self._writer.write(encoder.suback(packet.packet_id or 0, *properties, *codes))
         elif answer == "throttle":
-            await self._throttle(packet)
+            self._throttle(packet)
+        elif answer == "reject":
+            self._notify("errors", b"PUBLISH %s rejected, not a valid resource topic" % (packet.topic_name or b""))
+            if self.rate("rejected", 60) >= _REJECTED_BEFORE_BAN:
+                self._ban()
         return False
 
-    async def _throttle(self, packet: Packet) -> None:
+    def _notify(self, leaf: str, text: bytes) -> None:
+        topic = f"{self.cloud.user}/{leaf}".encode()
+        if topic in self._filters:
+            self._writer.write(encoder.publish(topic, text))
+
+    def _ban(self) -> None:
+        self.cloud.banned_until = self.cloud.now() + _BAN_S
+        raise ConnectionResetError("banned")
+
+    def _throttle(self, packet: Packet) -> None:
         cloud = self.cloud
         cloud.throttled += 1
         if packet.qos:
             self._writer.write(encoder.acknowledgement(encoder.PUBACK, packet.packet_id or 0))
-        topic = f"{cloud.user}/throttle".encode()
-        if topic in self._filters:
-            text = b"data rate limit reached, %d points refused; wait 60 seconds" % points(packet)
-            self._writer.write(encoder.publish(topic, text))
+        self._notify("throttle", b"data rate limit reached, %d points refused; wait 60 seconds" % points(packet))
         if cloud.throttled >= _THROTTLED_BEFORE_BAN:
             cloud.throttled = 0
-            cloud.banned_until = cloud.now() + _BAN_S
-            raise ConnectionResetError("banned")
+            self._ban()
 
     async def _copy(self, reader: asyncio.StreamReader) -> None:
         with suppress(ConnectionError):

@@ -5,6 +5,10 @@ True if the rule is broken. `answer` is what the cloud does then:
 
     a number    CONNACK with this return code of MQTT 3.1.1, and the end of the link
     close       the end of the link
+    as 1        PUBACK, also to QoS 2: the message is taken
+    lose        the message is acknowledged and lost
+    reject      the message is neither acknowledged nor used, and a notice goes to the user's errors topic; ten in a
+                minute lead to a ban
     silent      nothing: the packet is neither acknowledged nor used
     refuse      SUBACK with a failure for each filter
     grant 1     SUBACK with QoS 1
@@ -38,9 +42,12 @@ SOURCES = {
     "azure-sas": ("Azure IoT Hub: Control access by using shared access signatures", "read 2026-11-28"),
     "thingsboard": ("ThingsBoard: MQTT Device API Reference", "read 2026-11-28"),
     "thingsboard-conf": ("ThingsBoard: configuration properties, transport.mqtt.netty", "read 2026-11-28"),
+    "thingsboard-code": ("github.com/thingsboard/thingsboard: MqttTransportHandler.java", "read 2026-11-29"),
     "adafruit": ("Adafruit IO MQTT API", "read 2026-11-28"),
+    "adafruit-bans": ("Adafruit IO MQTT API: Rate Limit Bans; Error Topics", "read 2026-11-29"),
     "adafruit-codes": ("Adafruit IO blog: Extending the MQTT protocol", "2016-06-28"),
     "hivemq": ("HiveMQ Community: Frequently Asked Questions, HiveMQ Cloud", "read 2026-11-28"),
+    "hivemq-sni": ("github.com/LiamBindle/MQTT-C issue 186; github.com/redboltz/mqtt_cpp pull 960", "2024-01-14"),
     "emqx": ("EMQX Platform: Quotas and Limits, Serverless", "read 2026-11-28"),
 }
 CLOUDS = ("aws", "azure", "thingsboard", "adafruitio", "hivemq", "emqx")
@@ -217,28 +224,29 @@ RULES = (
     Rule("thingsboard", Type.CONNECT, "a user name", lambda p, _: not p.user_name, 4, "thingsboard"),
     Rule("thingsboard", Type.CONNECT, "the access token as user name",
          lambda p, k: _text(p.user_name) != k.cloud.secret, 5, "thingsboard"),
-    Rule("thingsboard", Type.PUBLISH, "QoS 0 or 1", _qos_2, "close", "thingsboard"),
+    Rule("thingsboard", Type.PUBLISH, "QoS 0 or 1", _qos_2, "as 1", "thingsboard-code"),
     Rule("thingsboard", Type.PUBLISH, "payloads of at most 64 KB", _larger(64 * KB), "close", "thingsboard-conf"),
     Rule("thingsboard", Type.PUBLISH, "the documented topics", lambda p, _: not _ME.fullmatch(_text(p.topic_name)),
-         "close", "thingsboard"),
-    Rule("thingsboard", Type.PUBLISH, "JSON", lambda p, _: not _is_json(p.payload), "close", "thingsboard"),
-    Rule("thingsboard", Type.PUBLISH, "a number as ts", lambda p, _: _lacks_time(p.payload), "close", "thingsboard"),
+         "lose", "thingsboard-code"),
+    Rule("thingsboard", Type.PUBLISH, "JSON", lambda p, _: not _is_json(p.payload), "close", "thingsboard-code"),
+    Rule("thingsboard", Type.PUBLISH, "a number as ts", lambda p, _: _lacks_time(p.payload), "close",
+         "thingsboard-code"),
     Rule("thingsboard", Type.SUBSCRIBE, "the documented filters",
          _any_filter(lambda f, _: not _ME_FILTERS.fullmatch(_text(f))), "refuse", "thingsboard"),
     Rule("adafruitio", Type.CONNECT, "no ban: 30 s without a message after the rate was exceeded too often",
          lambda _, k: k.cloud.banned_until > k.cloud.now(), 7, "adafruit-codes"),
     Rule("adafruitio", Type.CONNECT, "at most 20 connections a minute", lambda _, k: k.rate("connect", 60) > 20, 6,
-         "adafruit-codes"),
+         "adafruit-bans"),
     Rule("adafruitio", Type.CONNECT, "user name and key", _wrong_login, 4, "adafruit"),
-    Rule("adafruitio", Type.PUBLISH, "QoS 0 or 1", _qos_2, "close", "adafruit"),
+    Rule("adafruitio", Type.PUBLISH, "QoS 0 or 1", _qos_2, "reject", "adafruit-bans"),
     Rule("adafruitio", Type.PUBLISH, "feeds and groups of the user", lambda p, k: not _adafruit_topic(p.topic_name, k),
-         "close", "adafruit"),
+         "reject", "adafruit-bans"),
     Rule("adafruitio", Type.PUBLISH, "at most 30 data points a minute",
          lambda p, k: k.rate("points", 60, points(p)) > 30, "throttle", "adafruit"),
     Rule("adafruitio", Type.SUBSCRIBE, "feeds, groups, errors and throttle of the user",
          _any_filter(lambda f, k: not _adafruit_filter(f, k)), "refuse", "adafruit"),
+    Rule("hivemq", Type.CONNECT, "SNI: the name of the cluster", _lacks_name, 5, "hivemq-sni"),
     Rule("hivemq emqx", Type.CONNECT, "user name and password", _wrong_login, 5, "hivemq"),
-    Rule("hivemq", Type.CONNECT, "SNI: the name of the cluster", _lacks_name, "close", "hivemq"),
     Rule("emqx", Type.CONNECT, "a client id of at most 1024 bytes", lambda p, _: len(p.client_id) > 1024, 2, "emqx"),
     Rule("emqx", Type.PUBLISH, "messages of at most 1 MB", _larger(KB * KB), "close", "emqx"),
     Rule("emqx", Type.PUBLISH, "at most 10 messages a second", lambda _, k: k.rate("publish", 1) > 10, "wait", "emqx"),
