@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from at_cloud import DEVICE, provisioned
 from broker_here import broker_here
 from umqtt_kit.data import deployed_files
-from umqtt_kit.device import Configuration
-from umqtt_kit.provision.cloud import apply
-from umqtt_kit.provision.values import Change, target
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.cloud_broker import CloudBroker
 from umqtt_testkit.cloud_rules import CLOUDS
@@ -21,25 +19,9 @@ from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import NotInTime, eventually
 
-_ID = "pump-7"
 # How many readings must arrive, in ms between two. Adafruit IO takes 30 data points a minute, three metrics each.
 _PACE = {"adafruitio": (4, 3000)}
 _LET_BE = {"one CONNECT a second for a client id", "at most 10 messages a second"}
-
-
-def provisioned(name: str, cloud: CloudBroker, port: int, **settings: object) -> dict[str, bytes]:
-    """Return the files of a board that `umqtt provision --cloud NAME` has written."""
-    login = {"aws": {}, "thingsboard": {"password": cloud.secret}, "azure": {"password": cloud.secret}}.get(
-        name, {"username": cloud.user, "password": cloud.secret}
-    )
-    change = apply(name, Change({"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{port}"]} | settings, mqtt=login))
-    if name == "azure":  # the hub has another name than this computer
-        change.mqtt["username"] = change.mqtt["username"].replace("127.0.0.1", cloud.user)
-    wanted = target(Configuration(None, None), change)
-    return {
-        "/settings.json": json.dumps(wanted.settings).encode(),
-        "/secrets.json": json.dumps(wanted.secrets).encode(),
-    }
 
 
 def readings(name: str, cloud: CloudBroker) -> list[str]:
@@ -100,9 +82,9 @@ def _patiently(condition: Callable[[], bool]) -> None:
 def _command(name: str) -> tuple[str, bytes]:
     order = b'{"id":"c1","cmd":"ping","args":{}}'
     if name == "azure":
-        return f"devices/{_ID}/messages/devicebound/", order
+        return f"devices/{DEVICE}/messages/devicebound/", order
     if name == "thingsboard":
         return "v1/devices/me/rpc/request/1", b'{"method":"ping","params":{}}'
     if name == "adafruitio":
-        return f"ada/feeds/{_ID}.cmd", order
-    return f"fleet/{_ID}/cmd", order
+        return f"ada/feeds/{DEVICE}.cmd", order
+    return f"fleet/{DEVICE}/cmd", order

@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from at_cloud import provisioned
+from broker_here import broker_here
 from cable import Cable, broker, deployed
 from kit_command import umqtt_here
 from live_logs import following
@@ -31,6 +33,7 @@ from umqtt_kit.deploy.plan import RECORD, make_plan, read_record
 from umqtt_kit.device import Board
 from umqtt_kit.device import board as board_module
 from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.cloud_broker import CloudBroker
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.ports import bound
@@ -370,6 +373,22 @@ def test_deploy_waits_also_at_a_broker_that_lets_only_the_board_itself_in(cable:
             assert answer.code == 0, answer.stderr
             assert "pump-7: the broker has its readings: {" in answer.stderr
             # Nor does doctor need other rights than the board has, whether the board runs or not.
+            assert cable.umqtt("doctor").code == 0
+            with Board(board.port, restart=False):
+                pass
+            found = cable.umqtt("doctor", "--json").json["checks"]
+            assert [one["state"] for one in found if one["name"] == "broker from here"] == ["ok"], found
+
+
+@pytest.mark.parametrize("name", ["azure", "adafruitio"])
+def test_deploy_and_doctor_work_at_clouds_with_topics_of_their_own(cable: Cable, name: str):
+    """Planted: doctor logs in without the token that the board would make."""
+    with broker_here() as upstream, CloudBroker(name, upstream=upstream) as cloud:
+        files = {path[1:]: content for path, content in provisioned(name, cloud, cloud.port).items()}
+        with cable.board("bench", files=files) as board:
+            answer = cable.umqtt("deploy")
+            assert answer.code == 0, answer.stderr
+            assert "pump-7: the broker has its readings: {" in answer.stderr
             assert cable.umqtt("doctor").code == 0
             with Board(board.port, restart=False):
                 pass

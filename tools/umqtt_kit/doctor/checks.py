@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cryptography import x509
+from umqtt_testkit.cloud_rules import sas_token
 
 from umqtt_cli.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_cli.escape import printable
@@ -42,6 +43,7 @@ _JOIN_WITHIN_MS = 15_000
 _CONNECT_WITHIN_S = 5
 _WEAK_DBM = -80
 _EXPIRES_SOON_DAYS = 30
+_TOKEN_S = 600  # the firmware's lasts for an hour
 _STARTS_WITHIN_S = 20.0
 _STARTED_AFTER_MS = 60_000
 _LOOK_AGAIN_S = 0.5
@@ -123,8 +125,8 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
             yield from _as_it_runs(board, settings)
         else:
             yield from _tried(board, settings)
-        access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
+        access = access_of_board(board, settings, secrets, device_id)
         is_running = board.beside
     if problem := about_dot(device_id):
         text, _, remedy = problem.partition(" — ")
@@ -345,14 +347,22 @@ def _broker_from_board(board: Board, address: str) -> Finding:
     return Finding(name, FAIL, f"no connection ({error})", "is the broker running, and its port open?", EXIT_NETWORK)
 
 
-def access_of_board(board: Board, settings: Mapping[str, Any], secrets: Mapping[str, Any]) -> Access:
+def access_of_board(
+    board: Board, settings: Mapping[str, Any], secrets: Mapping[str, Any], device_id: str
+) -> Access:  # fmt: skip
     """Return how the board reaches its broker, by its settings, its secrets and the certificates on it."""
     tls = {name: board.get(path) for name, path in secrets.get("tls", {}).items()}
     mqtt = secrets.get("mqtt", {})
+    username, password = mqtt.get("username"), mqtt.get("password")
+    if username and settings["topics"]:
+        username = username.replace("{device_id}", device_id)
+    if key := mqtt.get("sas_key"):
+        resource = f"{username.partition('/')[0]}/devices/{device_id}"
+        password = sas_token(resource, key, int(time.time()) + _TOKEN_S)
     return Access(
         tuple(settings["brokers"]),
-        mqtt.get("username"),
-        mqtt.get("password"),
+        username,
+        password,
         tls.get("ca"),
         tls.get("cert"),
         tls.get("key"),
