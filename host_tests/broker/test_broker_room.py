@@ -1,9 +1,11 @@
-"""Subscriptions and retained messages have bounds, and no client takes the share of another."""
+"""Subscriptions, retained messages and sessions have bounds, and no client takes the share of another."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_peer import BrokerThread, Peer
@@ -11,6 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from peer5 import Peer5
 from umqtt_broker import BrokerConfig
+from umqtt_broker.access.files import FilePermission
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.protocol.reason_codes import ReasonCode
 from umqtt_broker.routing import room
@@ -103,6 +107,54 @@ def test_what_clients_retained_before_a_restart_still_counts(tmp_path: Path) -> 
             client.publish(b"a", b"x", 1, retain=True)
             sizes.append((broker.broker.router.room.subscriptions_size, broker.broker.router.retained.size))
     assert sizes[0] == sizes[1] and all(sizes[0])
+
+
+def _keep(broker: BrokerThread, address: str, client_id: bytes, **options: Any) -> int:
+    """Connect a client whose session is kept, from an address; return the code of its CONNACK."""
+    with (
+        socket.create_connection(("127.0.0.1", broker.port), source_address=(address, 0)) as link,
+        Peer(connected=link) as client,
+    ):
+        client.send(encoder.connect(client_id, clean_session=False, **options))
+        return client.receive().body[1]
+
+
+@pytest.mark.tier(1)
+def test_an_owner_that_leaves_all_sessions_there_is_room_for_leaves_each_other_its_share(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: discarded sessions still count; names that nobody has proved count; recovered sessions do not."""
+    for name, value in {"MAX_SESSIONS": 8, "MAX_SESSIONS_OF_OWNER": 5, "SESSIONS_SHARE": 2}.items():
+        monkeypatch.setattr(room, name, value)
+
+    def many(broker: BrokerThread, address: str, **options: Any) -> int:
+        """Return how many sessions of that name an address, or a user, can have."""
+        name = f"{address}-{options.get('user_name')}-%d"
+        return fill(lambda number: _keep(broker, address, (name % number).encode(), **options) == 0)
+
+    config = BrokerConfig(port=0, store=str(tmp_path / "broker.db"), sys_interval=0)
+    greedy, second, third = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+    with BrokerThread(config) as broker:
+        assert [many(broker, one) for one in (greedy, second, third)] == [5, 3, 2]
+        assert many(broker, third, user_name=b"other") == 0
+        assert _keep(broker, greedy, b"127.0.0.2-None-0") == 0, "it has its session"
+        assert _keep(broker, greedy, b"one", level=5, properties=b"\5\x11\0\0\0\5") == ReasonCode.QUOTA_EXCEEDED
+        for number in range(5):
+            with Peer(broker.port) as client:
+                client.connect(b"127.0.0.2-None-%d" % number, clean_session=True)
+                client.disconnect()
+        broker.wait_until(lambda: broker.broker.router.room.sessions == 5)
+        assert many(broker, greedy) == 3
+    with BrokerThread(config) as broker:
+        assert broker.broker.router.room.sessions == 8
+        assert many(broker, second) == 3 + 2
+    passwords = PasswordFile(str(tmp_path / "passwords"))
+    for user in (b"greedy", b"other"):
+        passwords.set(user, PasswordHash.make(b"secret", 1))
+    passwords.write()
+    broker = start_broker(permission=FilePermission(passwords.path))
+    logins = [{"user_name": user, "password": b"secret"} for user in (b"greedy", b"other")]
+    assert [many(broker, greedy, **login) for login in logins] == [5, 3]
 
 
 _NAMES = st.lists(st.sampled_from([b"a", b"bb", b""]), min_size=1, max_size=4).map(b"/".join)

@@ -55,6 +55,11 @@ class FilePermission(Permission):
         self._passwords = PasswordChecker({})
         self.reload()
 
+    @property
+    def proves_user_names(self) -> bool:
+        """See Permission."""
+        return bool(self._password_file)
+
     def prepare_reload(self) -> Callable[[], None]:
         """Read all files again; return a function that puts them in force. Raises ConfigError."""
         passwords = PasswordFile.read(self._password_file) if self._password_file else None
@@ -125,6 +130,11 @@ class PermissionHook(Permission):
 
     def __init__(self, files: Permission) -> None:
         self.files = files
+
+    @property
+    def proves_user_names(self) -> bool:
+        """See Permission: as the files do."""
+        return self.files.proves_user_names
 
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Return the CONNACK return code, or a future of it."""

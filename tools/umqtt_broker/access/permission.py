@@ -81,6 +81,11 @@ class Permission:
     Each method runs in the event loop and must return at once; connect() may return a future instead.
     """
 
+    @property
+    def proves_user_names(self) -> bool:
+        """Whether connect() lets only the owner of a user name in with it. If not, clients count by their addresses."""
+        return False
+
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Return the CONNACK return code for a CONNECT: 0 lets the client in, any other (4 or 5, say) refuses it.
 

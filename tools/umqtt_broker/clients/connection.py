@@ -516,6 +516,10 @@ class Connection(asyncio.Protocol):
             self._log_refused(reason, connect.client_id)
             self._refuse(return_code)
             return
+        if not self._broker.sessions.has_room(self, connect):
+            self._log_refused("its user, or address, has too many sessions", connect.client_id)
+            self._refuse(SERVER_UNAVAILABLE if connect.version5 is None else ReasonCode.QUOTA_EXCEEDED)
+            return
         if connect.version5 is not None:
             self.topic_aliases = {}
         session_present = self._broker.sessions.connect(self, connect)

@@ -27,6 +27,7 @@ from ..sessions.topic_aliases import TopicAliases
 from ..settings.broker import Listener
 from ..store import Recovered
 from ..store.base import Owner
+from ..transport.peers import client_share
 from ..transport.tls import identity_of
 from .ports import SessionClient
 
@@ -85,6 +86,7 @@ class Sessions:
             session = self._new(found.client_id, client_id, mount, clean=False)
             assert isinstance(session, DurableSession)
             session.restore(found)
+            self._count(session, session.username or b"")
             session.will = recovered.wills.get(session.key)
             if not self._is_timed(session):
                 if session.away_since:
@@ -183,6 +185,14 @@ class Sessions:
         permission = self._permission(listener)
         return permission.connect(packet, peer), named
 
+    def has_room(self, connection: SessionClient, packet: Connect) -> bool:
+        """Return True if a client may have the session that it asks for: it has it, or there is room for one more."""
+        if self._session_expiry(packet) == 0:
+            return True
+        session = self._by_client_id.get(_key(connection.listener.mount_point, packet.client_id))
+        has_one = session is not None and not session.clean
+        return has_one or self._router.room.may_keep_session(self._owner(connection, packet))
+
     def connect(self, connection: SessionClient, packet: Connect) -> bool:
         """Attach a connection that is let in to its session, which is made if needed. Returns session_present."""
         listener = connection.listener
@@ -214,6 +224,7 @@ class Sessions:
             session = None
         if session is None:
             session = self._new(key, client_id, mount, expiry == 0)
+            self._count(session, self._owner(connection, packet))
             if session.store is not None:
                 session.number = session.store.new_session(key, owner)
         else:
@@ -350,6 +361,8 @@ class Sessions:
         """Discard a session without a connection and everything in it. A delayed will is published."""
         self._router.remove_session(session)
         del self._by_client_id[session.key]
+        if not session.clean:
+            self._router.room.count_session(session.owner, -1)
         if session.will is not None and session.will_is_due:
             self.publish_will(session)
         self._stats.sessions = len(self._by_client_id)
@@ -482,6 +495,20 @@ class Sessions:
         self._by_client_id[key] = session
         self._stats.sessions = len(self._by_client_id)
         return session
+
+    def _owner(self, connection: SessionClient, packet: Connect) -> bytes:
+        """Return whose share of the sessions a client takes: that of its user name if it is proved, or its address."""
+        listener = connection.listener
+        if listener.use_identity_as_username or self._permission(listener).proves_user_names:
+            username = _peer(connection).username(packet)
+            if username is not None:
+                return username
+        return b"\0" + client_share(connection.transport).encode()  # which no user name contains
+
+    def _count(self, session: Session, owner: bytes) -> None:
+        if not session.clean:
+            session.owner = owner
+            self._router.room.count_session(owner, 1)
 
 
 class _AnyOf(Rights):

@@ -1,4 +1,4 @@
-"""How much memory subscriptions and retained messages may take: of all clients, and of each.
+"""How much memory subscriptions, retained messages and sessions may take: of all clients, and of each.
 
 What is there is never taken away for it: at a bound, one more is refused. So a client that fills all of it keeps no
 other from the little that most clients need. Sizes are in bytes, and estimates.
@@ -22,6 +22,11 @@ MAX_RETAINED_SIZE: Final = 1 << 30
 MAX_RETAINED_SIZE_OF_CLIENT: Final = 1 << 29
 # What a client may have of each in any case.
 SHARE: Final = 1 << 16
+# Sessions that outlive their connections: of all clients, of one user, or address without one, and what it may have in
+# any case.
+MAX_SESSIONS: Final = 1 << 20
+MAX_SESSIONS_OF_OWNER: Final = 1 << 19
+SESSIONS_SHARE: Final = 1 << 10
 
 _SUBSCRIPTION_SIZE: Final = 300
 _LEVEL_SIZE: Final = 50
@@ -35,13 +40,30 @@ def size_of(topic_filter: bytes) -> int:
 
 
 class Room:
-    """Admits subscriptions and retained messages. subscriptions_size: of all subscriptions together."""
+    """Admits subscriptions, retained messages and sessions. subscriptions_size: of all subscriptions together.
+
+    sessions: the number of sessions that outlive their connections, of all owners together.
+    """
 
     def __init__(self, retained: RetainedMessages, stats: Stats) -> None:
         self.subscriptions_size = 0
+        self.sessions = 0
+        self._sessions_of: dict[bytes, int] = {}
         self._retained = retained
         self._stats = stats
         self._quiet_until = 0.0
+
+    def may_keep_session(self, owner: bytes) -> bool:
+        """Return True if an owner, a user name or an address, may have one more session."""
+        is_room = self.sessions < MAX_SESSIONS
+        return self._sessions_of.get(owner, 0) < (MAX_SESSIONS_OF_OWNER if is_room else SESSIONS_SHARE)
+
+    def count_session(self, owner: bytes, change: int) -> None:
+        """Count a session that is made (change 1) or discarded (-1)."""
+        self.sessions += change
+        count = self._sessions_of.pop(owner, 0) + change
+        if count:
+            self._sessions_of[owner] = count
 
     def may_subscribe(self, session: Session, topic_filter: bytes) -> bool:
         """Return True if a session may have this subscription, perhaps in place of one to the same filter."""

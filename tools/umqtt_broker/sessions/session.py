@@ -62,7 +62,8 @@ class Session(MessageQueue):
     """The state that MQTT keeps for a client identifier. See MessageQueue for its queue.
 
     clean: the session ends with its connection. connection: None while the client is away. listener: that of the last
-    connection; None: none since the start. username, rights: the client's user name, and what it may do.
+    connection; None: none since the start. username, rights: the client's user name, and what it may do. owner: whose
+    share of all sessions it takes, see routing.room.
     protocol_level: that of the client's last connection. away_since: when its last connection ended, in seconds since
     1970; 0: it is connected. session_expiry: seconds that the client may stay away; None: for ever.
     will: the client's will, until it is published or discarded. will_is_due: when a delayed will of a client that has
@@ -96,6 +97,7 @@ class Session(MessageQueue):
         "max_packet_size",
         "options",
         "output",
+        "owner",
         "receive_maximum",
         "retained_delivery",
         "retained_size",
@@ -112,6 +114,7 @@ class Session(MessageQueue):
     def __init__(self, key: bytes, client_id: bytes, mount: bytes, context: BrokerContext, clean: bool = False) -> None:
         super().__init__(key, client_id, mount, context)
         self.clean = clean
+        self.owner = b""
         self.connection: ClientConnection | None = None
         self.listener: Listener | None = None
         self.username: bytes | None = None
