@@ -134,7 +134,8 @@ def _value(table: Mapping[str, Any]) -> _Read:
 
 def _text(table: Mapping[str, Any]) -> _Read:
     def decode(topic: Topic, payload: bytes) -> Results:
-        return Reading({}, extra={_name(table, topic): text_of(payload)}) if payload else []
+        text = text_of(payload)
+        return Reading({}, extra={_name(table, topic): text}) if text else []
 
     return decode
 

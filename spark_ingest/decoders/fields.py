@@ -57,6 +57,7 @@ class FieldMap:
         self._root = _path(table["at"]) if "at" in table else () if not (table.keys() & _NAMED) else None
         self._each = _path(table["each"]) if "each" in table else None
         self._when = [(_path(path), _alternatives(value)) for path, value in table.get("when", {}).items()]
+        self._has = [_path(path) for path in _list(table.get("has"))]
         self._where = [(_path(path), _alternatives(value)) for path, value in table.get("where", {}).items()]
         self._time = _path(table["time"]) if "time" in table else None
         self._unit, self._zone = table.get("unit"), zone
@@ -76,7 +77,7 @@ class FieldMap:
         :raises BadRecord: it is not what the rule describes.
         """
         prefix = "" if topic.metric is None else f"{topic.metric}/"
-        if self._when and not self.holds(content):
+        if not self.holds(content):
             return UNMATCHED
         if self._each is not None:
             return self._elements(content, prefix)
@@ -85,8 +86,10 @@ class FieldMap:
         return self._reading(content, content, prefix)
 
     def holds(self, content: object) -> bool:
-        """Return whether a payload's value fulfils the conditions of `when`."""
-        return _holds(self._when, content, content)
+        """Return whether a payload's value fulfils the conditions of `when` and `has`."""
+        if self._has and all(_at(content, path) is _MISSING for path in self._has):
+            return False
+        return not self._when or _holds(self._when, content, content)
 
     def device_of(self, content: object) -> str:
         """Return the device that the fields of `device` name. Raises BadRecord if they do not."""

@@ -35,11 +35,16 @@ def number_in(text: str, mapped: Mapping[str, float]) -> int | float | None:
 
 
 def text_of(payload: bytes) -> str:
-    """Return a payload as text. Raises BadRecord if it is not UTF-8, or has U+0000."""
+    """Return a payload as text. Raises BadRecord if it is not UTF-8, or has U+0000.
+
+    U+0000 alone is an empty text: Homie 5 writes it so, since an empty payload removes a retained message.
+    """
     try:
         text = payload.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRecord(f"not UTF-8 at byte {error.start}") from None
+    if text == "\0":
+        return ""
     if "\0" in text:
         raise BadRecord("the text holds U+0000")
     return text

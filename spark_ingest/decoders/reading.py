@@ -69,7 +69,7 @@ Result = Reading | Status | BadRecord
 Results = Result | list[Result]
 """What one payload contains. An empty list: it is in order, but contains no value."""
 
-UNMATCHED = BadRecord("no rule that matches its topic reads such a payload: see `when` and `begins`")
+UNMATCHED = BadRecord("no rule that matches its topic reads such a payload: see `when`, `has` and `begins`")
 """The result for a payload that the rule does not read, but that a later rule of the same topic may read."""
 
 Decode = Callable[[Topic, Sequence[bytes]], Sequence[Result | Iterable[Result]]]

@@ -11,7 +11,7 @@ from .times import UNITS
 
 _EVERY = frozenset(("topic", "format", "begins", "skip_retained"))
 _TIME = frozenset(("time", "unit", "zone"))
-_FIELDS = frozenset(("at", "metrics", "texts", "value", "numbers_in_text", "map", "when", "series"))
+_FIELDS = frozenset(("at", "metrics", "texts", "value", "numbers_in_text", "map", "when", "has", "series"))
 _MAPPING = _FIELDS | _TIME | {"each", "where", "device", "boot", "seq", "seq_absent"}
 FORMATS: Mapping[str, frozenset[str]] = {
     "json": _MAPPING,
@@ -166,7 +166,7 @@ _FLAG = (_is_flag, "true or false")
 _KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     **dict.fromkeys(("format", "begins", "at", "value", "time", "zone", "boot", "seq", "each", "field"), _TEXT),
     **dict.fromkeys(("descriptor", "message", "metric"), _TEXT),
-    **dict.fromkeys(("topic", "device", "series", "online", "offline"), _TEXTS),
+    **dict.fromkeys(("topic", "device", "series", "has", "online", "offline"), _TEXTS),
     **dict.fromkeys(("metrics", "texts"), _NAMES),
     **dict.fromkeys(("when", "where"), _CONDITIONS),
     **dict.fromkeys(("skip_retained", "numbers_in_text"), _FLAG),

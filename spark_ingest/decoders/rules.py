@@ -186,7 +186,7 @@ def _rules(decoders: str) -> list[_Rule]:
             Path(table["format"]).name,
             table.get(_SOURCE, ""),
             table.get("skip_retained", False),
-            bool(table.keys() & {"when", "begins"}),
+            bool(table.keys() & {"when", "has", "begins"}),
             fast_reader(table),
             tuple(table.get("metrics", ())),
         )

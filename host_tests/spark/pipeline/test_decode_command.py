@@ -94,6 +94,8 @@ def test_one_message_is_explained_for_people_and_for_programs(tmp_path, capsys):
     assert "zigbee2mqtt: decoder 1" in printed(
         capsys, "decode", "--config", file, "zigbee2mqtt/a/availability", "online"
     )
+    switch = printed(capsys, "decode", "--config", file, "zigbee2mqtt/lamp/state", "ON")
+    assert "rule      zigbee2mqtt: decoder 5 (value)\n" in switch
     assert "refused   no rule matches what/ever" in printed(capsys, "decode", "what/ever", "1")
     assert "pump, 1-a 1," in printed(capsys, "decode", "fleet/pump/telemetry", record("pump", "1-a", 1).decode())
     for wrong in (

@@ -146,6 +146,7 @@ def test_conditions_choose_the_rule_and_what_none_reads_says_so(tmp_path):
         decoder(topic="o/{device}", format="json", when={"_type": "location"}, metrics={"lat": "lat"})
         + decoder(topic="o/{device}", format="json", when={"_type": ["lwt", 5], "ok": True}, metrics={"x": "x"})
         + decoder(topic="o/{device}", format="json", begins="[", each=".")
+        + decoder(topic="o/{device}", format="json", has=["none", "a.b"], metrics={"b": "a.b"})
         + decoder(topic="o/{device}/#", format="ignore", when={"_type": "card"}),
     )
     batch = sent(
@@ -154,11 +155,12 @@ def test_conditions_choose_the_rule_and_what_none_reads_says_so(tmp_path):
         ("o/d", {"_type": 5, "ok": 1, "x": 3}),
         ("o/d", ' [{"y": 4}]'),
         ("o/d", {"_type": "card"}),
+        ("o/d", {"_type": "card", "a": {"b": 5}}),
     )
     parts = part(batch, how)
-    assert [dict(row["metrics"]) for row in parts.unnumbered.to_pylist()] == [{"lat": 1}, {"x": 2}, {"y": 4}]
+    assert [dict(row["metrics"]) for row in parts.unnumbered.to_pylist()] == [{"lat": 1}, {"x": 2}, {"y": 4}, {"b": 5}]
     assert parts.quarantined["reason"].to_pylist() == [
-        "no rule that matches its topic reads such a payload: see `when` and `begins`"
+        "no rule that matches its topic reads such a payload: see `when`, `has` and `begins`"
     ]
     assert parts.ignored == 1
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from ...decoders.reading import UNMATCHED, run
 from ...decoders.rules import Match, Rules
 from ...decoders.sparkplug import Births
 from ...tables.schemas import BRONZE_SCHEMA
@@ -17,7 +18,7 @@ _SCHEMA = pa.schema([BRONZE_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
 class Explained(NamedTuple):
     """What becomes of a message.
 
-    :ivar rule: the rules that may read it: ``decoder 2 (json)``; "" if none matches its topic.
+    :ivar rule: the rule that reads it: ``decoder 2 (json)``; "" if none matches its topic.
     :ivar readings: device, boot and seq (None if its place identifies it), time and where that is from, metrics, texts.
     :ivar status: device, online, reason; None if the message is no status.
     :ivar log: whether it is a log message of our firmware.
@@ -65,7 +66,7 @@ class Explainer:
         status = parts.status.to_pylist()
         return Explained(
             topic,
-            _rules_of(self._rules.match(topic)),
+            _rule_of(self._rules.match(topic), payload),
             [_reading(row) for row in rows],
             {key: status[0][key] for key in ("device_id", "online", "reason")} if status else None,
             bool(parts.logs.num_rows),
@@ -73,12 +74,10 @@ class Explainer:
         )
 
 
-def _rules_of(match: Match | None) -> str:
-    found = []
-    while match is not None:
-        found.append(f"{match.rule} ({match.name})")
+def _rule_of(match: Match | None, payload: bytes) -> str:
+    while match and match.later and run(match.decode, match.name, match.topic, [payload])[0] is UNMATCHED:
         match = match.later
-    return ", or ".join(found)
+    return f"{match.rule} ({match.name})" if match else ""
 
 
 def _reading(row: dict[str, Any]) -> dict[str, Any]:
