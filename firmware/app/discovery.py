@@ -31,6 +31,7 @@ _KINDS = (
     ("_m", "m", "distance"),
     ("_ms2", "m/s²", None),
     ("_deg", "°", None),
+    ("_ohm", "Ω", None),
     ("pm1_ugm3", "µg/m³", "pm1"),
     ("pm25_ugm3", "µg/m³", "pm25"),
     ("pm10_ugm3", "µg/m³", "pm10"),

@@ -213,6 +213,53 @@ def pms(one, two, ten):
     return frame + big(sum(frame))
 
 
+# A calibration as chips have it: T1 to T3, P1 to P10, H1 to H7, G1 to G3, and of the heater the value and range.
+_T, _P = (26203, 26461, 3), (36673, -10373, 88, 5802, 35, 30, 41, -1120, -2345, 30)
+_H, _G = (717, 1013, 0, 45, 20, 120, -100), (-30, -5969, 18, 46, 1)
+_GAS_1 = {5: 2126008810, 7: 2130303777, 10: 2143188679, 11: 2136746228, 13: 2126008810}
+_GAS_2 = {4: 255744255, 5: 127110228, 7: 32258064, 8: 16016016}
+
+
+def bosch(variant, error=2):
+    """Return wire and means of a BME680 with this error of the gas sensor, or with variant 1 of a BME688."""
+    from struct import pack
+
+    p1, p2, p3, p4, p5, p6, p7, p8, p9, p10 = _P
+    one = pack("<hbBHhbBhhbbHhhB", _T[1], _T[2], 0, p1, p2, p3, 0, p4, p5, p7, p6, 0, p8, p9, p10)
+    shared = (_H[1] & 15) << 4 | _H[0] & 15
+    two = pack("<BBBbbbBbHhbb", _H[1] >> 4, shared, _H[0] >> 4, *_H[2:], _T[0], _G[1], _G[0], _G[2])
+    other = pack("<bBBBb", _G[3], 0, _G[4] << 4, 0, error * 16)
+
+    def wire(p, t, h, g, span, status=0x80, good=0x30):
+        gas = big(g << 6 | span | good)
+        field = bytes((status, 0)) + big((p + 250000) << 4, 3) + big((t + 415000) << 4, 3) + big(h + 10000) + bytes(3)
+        field += bytes(2) + gas if variant else gas + bytes(2)
+        return {b"\xd0": b"\x61", b"\xf0": bytes((variant,)), b"\x89": b"\0" + one + b"\0", b"\x8a": one, b"\xe1": two,
+                b"\0": other, b"\2": other[2:], b"\4": other[4:], b"\x1d": field}  # fmt: skip
+
+    def means(p, t, h, g, span):
+        # Bosch's formulas in floating point, and of the gas sensor in whole numbers.
+        t = (t + 415000) / 16384 - _T[0] / 1024
+        fine = t * _T[1] + t * t / 64 * _T[2] * 16
+        celsius = fine / 5120
+        v = fine / 2 - 64000
+        offset = (v * v * p6 / 131072 + v * p5 * 2) / 4 + p4 * 65536
+        scale = (1 + (p3 * v * v / 16384 + p2 * v) / 524288 / 32768) * p1
+        pa = (1048576 - p - 250000 - offset / 4096) * 6250 / scale
+        pa += (p9 * pa * pa / 2147483648 + pa * p8 / 32768 + (pa / 256) ** 3 * p10 / 131072 + p7 * 128) / 16
+        v = h + 10000 - _H[0] * 16 - _H[2] / 2 * celsius
+        v *= _H[1] / 262144 * (1 + _H[3] / 16384 * celsius + _H[4] / 1048576 * celsius * celsius)
+        percent = v + (_H[5] / 16384 + _H[6] / 2097152 * celsius) * v * v
+        if variant:
+            ohms = 1000000 * (262144 >> span) / (4096 + (g - 512) * 3)
+        else:
+            scale = (1340 + 5 * error) * _GAS_1.get(span, 2147483647) >> 16
+            ohms = (_GAS_2.get(span, 4096000000 >> span) * scale >> 9) / ((g << 15) - 16777216 + scale)
+        return {"temp_c": celsius, "pressure_hpa": pa / 100, "humidity_pct": min(max(percent, 0), 100), "gas_ohm": ohms}
+
+    return wire, means, (18, 17, 15, 10, 4)
+
+
 def gga(latitude, south, longitude, west, fix=1):
     text = "GPGGA,123519,%02d%07.4f,%s,%03d%07.4f,%s,%d,08,0.9,545.4,M,46.9,M,," % (
         latitude // 600000, latitude % 600000 / 10000, "NS"[south], longitude // 600000, longitude % 600000 / 10000,
@@ -273,6 +320,15 @@ ROWS = (
     Row("ads1115", i2c(0x48, channels=[3], range_v=2.048), lambda raw: {b"\0": big(raw)},
         lambda raw: "range_v" if raw == 0x7FFF else {"a3_v": signed(raw, 16) * 0.0000625}, (16,),
         ((0x4000,), {"a3_v": 1.024}), silent=[({b"\1": b"\x7b\xe3"}, "0x7be3"), ({b"\0": big(0x7FFF)}, "range_v")]),
+    # The data sheets have no example: these are the results of Bosch's own code.
+    Row("bme680", i2c(0x76), *bosch(0),
+        ((100000, 74000, 9000, 600, 7),
+         {"temp_c": 22.01, "pressure_hpa": 1030.73, "humidity_pct": 37.185, "gas_ohm": 59119}),
+        silent=[({b"\x1d": b"\0" + bytes(16)}, "measured nothing"), ({b"\x1d": b"\xa0" + bytes(16)}, "nothing"),
+                ({b"\xd0": b"\x60"}, "has the id 0x60, not 0x61"), ({b"\xe1": bytes(14)}, "calibration")]),
+    Row("bme680", i2c(0x76), *bosch(1),
+        ((100000, 74000, 9000, 600, 7),
+         {"temp_c": 22.01, "pressure_hpa": 1030.73, "humidity_pct": 37.185, "gas_ohm": 469725})),
     # 500 ppm, 25 °C, 37 %.
     Row("scd4x", i2c(0x62), lambda c, t, h: {_SCD[0]: words(0x8006), _SCD[1]: words(c, t, h)},
         lambda c, t, h: {"co2_ppm": c, "temp_c": t / 65535 * 175 - 45, "humidity_pct": h / 655.35}, (16, 16, 16),
