@@ -213,8 +213,9 @@ class MQTTClient:
         self._client.resting = True
         try:
             while self._client.inbox:
-                self._handed_over = True
-                self._hand_over_one(self._client.inbox[0])
+                message = self._client.inbox[0]
+                self._handed_over = 0x30 | message[3] & 15
+                self._hand_over_one(message)
         finally:
             self._client.resting = False
 
@@ -330,7 +331,7 @@ class MQTTClient:
         self._until_answered(None)
 
     def wait_msg(self):
-        """Waits for one message and hands it to the callback; returns None when PINGRESP came first.
+        """Waits for one message, hands it to the callback and returns its first byte; None when PINGRESP came first.
 
         Raises MessageTooLarge if there is no memory for a message, and OSError.
         """
@@ -384,8 +385,7 @@ class MQTTClient:
             if self._pinged and not (client.ping or self._handed_over):
                 self._pinged = False
                 break
-        if self._handed_over:
-            return 0x30
+        return self._handed_over or None
 
 
 collect()

@@ -12,8 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from umqtt_kit.data import deployed_files
-from umqtt_kit.deploy.build import build
+from umqtt_kit.deploy.build import build, deployed_files
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.peer import Link, PeerError, ScriptedPeer

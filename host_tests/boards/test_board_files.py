@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from umqtt_kit.bundle import Bundle
 from umqtt_kit.deploy import filesets
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_kit.mpy_cross import mpy_cross_command
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.models import MODELS
@@ -226,6 +227,12 @@ def test_manifest_mip_and_deploy_install_the_same_library():
     bundle = Bundle(LIBRARY)
     deployed = set(filesets.library_modules(bundle.sources)) | set(bundle.joined) | filesets.FOR_PROGRAMS
     assert deployed == frozen
+
+
+def test_a_board_with_source_has_no_driver_and_no_module_of_programs_either():
+    """Planted: a small flash gets all drivers."""
+    stems = {Path(path).stem for path in deployed_files()}
+    assert not stems & (filesets.HOST_MODULES | filesets.FOR_PROGRAMS | filesets.driver_modules().keys())
 
 
 @pytest.mark.parametrize("name", [write_packages.CORE, write_packages.FULL])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from engines import PASSWORDS, Cluster
-from umqtt_kit.data import deployed_files
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_kit.ground_truth import ground_truth_path, read_ground_truth
 from umqtt_testkit.board import VirtualBoard
 

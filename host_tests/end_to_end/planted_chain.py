@@ -23,7 +23,7 @@ sys.path += [str(_TESTS), str(_TESTS / "broker"), str(_TESTS / "spark")]
 
 import broker_mistakes  # noqa: E402
 from proof import mistakes  # noqa: E402
-from umqtt_kit import data  # noqa: E402
+from umqtt_kit.deploy.build import deployed_files  # noqa: E402
 from umqtt_kit.processes import module_command  # noqa: E402
 
 from umqtt_cli.__main__ import run  # noqa: E402
@@ -100,7 +100,7 @@ def planted(mistake: OnBoard | InProcess) -> Iterator[None]:
         with mock.patch("umqtt_kit.demo.parts.module_command", command):
             yield
         return
-    files: dict[str, bytes | Path] = dict(data.deployed_files())
+    files: dict[str, bytes | Path] = dict(deployed_files())
     source = Path(str(files[mistake.file])).read_text()
     assert source.count(mistake.old) == 1, f"{mistake.file} has changed: plant this mistake anew"
     files[mistake.file] = source.replace(mistake.old, mistake.new).encode()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from at_cloud import DEVICE, provisioned
 from broker_here import broker_here
-from umqtt_kit.data import deployed_files
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.cloud_broker import CloudBroker
 from umqtt_testkit.cloud_rules import CLOUDS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from paho_subscriber import Subscriber
-from umqtt_kit.data import deployed_files
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_kit.ground_truth import ground_truth_path
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing

@@ -10,7 +10,8 @@ import pytest
 from cable import broker as guarded
 from kit_command import umqtt_here
 from paho_subscriber import Subscriber
-from umqtt_kit.data import deployed_files, firmware_folder
+from umqtt_kit.data import firmware_folder
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from paho_subscriber import Subscriber
-from umqtt_kit.data import deployed_files, firmware_folder
-from umqtt_kit.deploy.filesets import driver_modules
+from umqtt_kit.data import firmware_folder
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -132,11 +132,9 @@ def pico(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
         pytest.skip(str(missing))
     with pico:
         # Users deploy .mpy. The source of what is not used here would leave no room for the state.
-        modules = ("_host", "aio", "bulk", "serial", "simple", "websocket")
-        unused = [f"/lib/umqtt_robust/{name}.py" for name in modules]
-        unused += [f"/app/sensors/{name}.py" for name in driver_modules()]
+        unused = "/portal/", "/lib/umqtt_robust/websocket.py"
         files = _files(broker, sleep_s=1).items()
-        pico.install({name: file for name, file in files if not name.startswith(("/portal/", *unused))})
+        pico.install({name: file for name, file in files if not name.startswith(unused)})
         yield pico
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import umqtt_robust
 from umqtt_cli.errors import EXIT_MISSING, EXIT_USAGE, KitError
 
 _PACKAGE = Path(__file__).resolve().parent
-# Compiled by pip or an editor, or for type checkers only; never goes onto a board.
-_NOT_DEPLOYED = ("__pycache__", ".pyi", ".pyc", "py.typed")
 
 
 def firmware_folder() -> Path:
@@ -33,21 +30,6 @@ def board_folders() -> dict[str, Path]:
         raise KitError(f"UMQTT_BOARDS={own} is not a folder — correct it, or take it out", EXIT_USAGE)
     places = [boards_folder(), *([Path(own)] if own else [])]
     return {file.parent.name: file.parent for place in places for file in sorted(place.glob("*/board.json"))}
-
-
-def deployed_files() -> dict[str, Path]:
-    """Return the files of firmware and device library that a board gets, by their paths on the board."""
-    files = _python_files(firmware_folder(), "/")
-    library = Path(umqtt_robust.__file__).resolve().parent
-    return files | _python_files(library, "/lib/umqtt_robust/")
-
-
-def _python_files(folder: Path, destination: str) -> dict[str, Path]:
-    return {
-        destination + file.relative_to(folder).as_posix(): file
-        for file in sorted(folder.rglob("*.py"))
-        if not any(part.endswith(_NOT_DEPLOYED) for part in file.relative_to(folder).parts)
-    }
 
 
 def _folder(name: str, must_hold: str) -> Path:

@@ -22,10 +22,10 @@ def command_of(interpreter: str) -> list[str]:
 
 
 class Program:
-    """A process of a program that prints one JSON object per line."""
+    """A process of a program that prints one JSON object per line. peers: folders before those of the library."""
 
-    def __init__(self, command: list[str], name: str, config: dict[str, Any]) -> None:
-        path = ":".join(device_search_path())
+    def __init__(self, command: list[str], name: str, config: dict[str, Any], peers: str = "") -> None:
+        path = peers + ":".join(device_search_path())
         self._process = subprocess.Popen(
             [*command, str(FOLDER / name)],
             stdin=subprocess.PIPE,

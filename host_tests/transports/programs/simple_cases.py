@@ -135,19 +135,6 @@ def refused():
     one.disconnect()
 
 
-def fin_instead_of_puback():
-    one = client()
-    one.connect()
-    fails(OSError, one.publish, "a", b"b", False, 1)
-    one.connect()
-    one.publish("a", b"again", qos=1)
-    one.disconnect()
-
-
-def nobody_listens():
-    fails(OSError, client().connect)
-
-
 def robust_goes_on():
     class Robust(robust.MQTTClient):
         DELAY = 0
@@ -171,56 +158,6 @@ def robust_goes_on():
     while one.connects < 4:  # it may take time for the end of the link to arrive
         one.check_msg()
     assert got == [(b"m", b"n")], got
-    one.disconnect()
-
-
-def sock_modes():
-    """Set the mode of `sock`, as many programs do: umqtt.simple sets it itself before each read."""
-    one = client()
-    one.connect()
-    one.subscribe("compat/modes")
-    for change in (lambda: one.sock.settimeout(0.5), lambda: one.sock.setblocking(True)):
-        change()
-        assert one.check_msg() is None
-        change()
-        one.publish("compat/modes", b"x")
-        change()
-        assert one.wait_msg() is not None
-        change()
-        one.publish("compat/modes", b"y", qos=1)
-        while len(got) % 2:
-            change()
-            one.check_msg()
-        change()
-        one.ping()
-        change()
-        assert one.wait_msg() is None  # PINGRESP
-    assert got == [(b"compat/modes", b"x"), (b"compat/modes", b"y")] * 2, got
-    one.disconnect()
-
-
-def arguments():
-    """Give the server's name as bytes, the port as str, and no keepalive as False; set the will as attributes."""
-    from array import array
-
-    one = simple.MQTTClient(b"args", server.encode(), str(port), keepalive=False)
-    one.set_callback(lambda topic, payload: got.append((topic, payload)))
-    one.connect()
-    one.subscribe("compat/args")
-    for payload in (array("B", b"abc"), bytearray(b"abc"), memoryview(b"abc"), "abc"):
-        one.publish("compat/args", payload)
-        one.wait_msg()
-    one.publish("compat/args", "abc", False, False)
-    one.wait_msg()
-    assert got == [(b"compat/args", b"abc")] * 5, got
-    other = client(name=b"wills")
-    other.lw_topic = b"compat/args"
-    other.lw_msg = b"gone"
-    other.lw_retain = False
-    other.connect()
-    other.sock.close()  # no DISCONNECT
-    one.wait_msg()
-    assert got[-1] == (b"compat/args", b"gone")
     one.disconnect()
 
 

@@ -11,8 +11,8 @@ from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 from umqtt_cli.errors import EXIT_DEVICE, KitError
-from umqtt_kit.data import deployed_files
 from umqtt_kit.demo.plan import RunFolder
+from umqtt_kit.deploy.build import deployed_files
 from umqtt_kit.ground_truth import ground_truth_path
 
 

