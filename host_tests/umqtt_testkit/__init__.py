@@ -14,6 +14,7 @@ For tests:
     redis_server the real redis-server as a process
     paired_broker  the broker of this project as a process
     cloud_broker, cloud_rules  brokers with the documented rules of clouds
+    machine      the machine below a process: clocks that are wrong, disks that lose what was not synced
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine

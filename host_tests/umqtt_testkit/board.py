@@ -58,8 +58,9 @@ class VirtualBoard:
     geometry: "esp32" or "rp2", if not the board's own.
     heap: MicroPython's heap ("64K" plays a small board); the heap that the stub modules take is added.
     env: further environment variables of the board's process. UMQTT_GROUND_TRUTH=FILE records every published reading
-    there; UMQTT_BOARD_NETWORK=wired or none plays an image without Wi-Fi, or without a network;
-    UMQTT_BOARD_PORTS={"80": PORT} makes the board's port 80 reachable at PORT of 127.0.0.1.
+    there, UMQTT_COMMANDS=FILE the id of every command that is begun; UMQTT_BOARD_NETWORK=wired or none plays an image
+    without Wi-Fi, or without a network; UMQTT_BOARD_PORTS={"80": PORT} makes the board's port 80 reachable at PORT of
+    127.0.0.1.
     link: symbolic link to the serial port.
     log: file that gets all output.
     deepsleep_s: how long a deep sleep takes, whatever the program asked for.

@@ -8,13 +8,19 @@
         cloud.disconnect()                 # as at a maintenance: every link ends
         cloud.forget_sessions()            # as after the cloud's limit for clients that are away
 
+As a process: `python -m umqtt_testkit.cloud_broker NAME --upstream PORT` plays it without a login; it prints
+`listening on HOST:PORT`.
+
 What it cannot play: dashboards, rules engines, device registries, and ThingsBoard's `me`, which is every device here.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import signal
 import ssl
+import sys
 import threading
 import time
 from collections import deque
@@ -24,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from . import encoder
-from .cloud_rules import LONGEST_SILENCE_S, Rule, points, rules_of, sas_expiry
+from .cloud_rules import CLOUDS, LONGEST_SILENCE_S, Rule, points, rules_of, sas_expiry
 from .paired_broker import paired_broker
 from .wire import Packet, Type
 
@@ -376,3 +382,20 @@ def read_packet(first: int, body: bytes, level: int) -> Packet:
 
 def _after_properties(body: bytes, at: int, level: int) -> int:
     return encoder.parse_properties(body, at)[1] if level == 5 else at
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m umqtt_testkit.cloud_broker", description="a cloud's rules")
+    parser.add_argument("name", choices=CLOUDS)
+    parser.add_argument("--upstream", type=int, required=True, metavar="PORT", help="of a broker on 127.0.0.1")
+    options = parser.parse_args(arguments)
+    cloud = CloudBroker(options.name, user="", secret="", upstream=options.upstream)
+    print(f"listening on 127.0.0.1:{cloud.port}", flush=True)
+    # Its thread serves until the signal ends the process; the broker behind it keeps the sessions.
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    return 0
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    sys.exit(main())

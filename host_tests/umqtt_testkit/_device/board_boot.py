@@ -39,6 +39,25 @@ class _GroundTruth:
         self._file.write("%s %d\n" % (reading["boot"], reading["seq"]))
 
 
+def _note_commands(path):
+    """Append the id of every command that the firmware begins to a host file; return a function that starts this."""
+    file = open(path, "ab")  # while the host's files can still be read
+
+    def attach():
+        from app.commands import Commands
+
+        begin = Commands._begin
+
+        def noted(self, command_id, payload):
+            order = begin(self, command_id, payload)
+            file.write(command_id.encode() + b"\n")
+            return order
+
+        Commands._begin = noted
+
+    return attach
+
+
 def _run(name):
     """Run a file of the root folder in __main__; return whether the boot continues. True if the file is missing."""
     try:
@@ -172,6 +191,8 @@ def boot(folder, image, program_size, control, ground_truth, run_main):
     """
     supervisor = load_stubs(folder, control)
     observer = _GroundTruth(ground_truth) if ground_truth else None
+    commands = os.getenv("UMQTT_COMMANDS")
+    note_commands = _note_commands(commands) if commands else None
     fs = open_filesystem(image, program_size, supervisor.hook("power_cut"), supervisor.tell)
     vfs.umount("/")
     vfs.mount(fs, "/")
@@ -186,4 +207,6 @@ def boot(folder, image, program_size, control, ground_truth, run_main):
     if _run("boot.py") and run_main:
         if observer:
             observer.attach()
+        if note_commands:
+            note_commands()
         _run("main.py")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.machine import Machine
 
 from umqtt_cli.errors import EXIT_DEVICE, KitError
 from umqtt_kit.demo.plan import RunFolder
@@ -31,17 +32,25 @@ def board_ids(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def virtual_boards(
-    ids: list[str], broker: str, interval_ms: int, folder: RunFolder
+    ids: list[str], broker: str, interval_ms: int, folder: RunFolder, machines: Mapping[str, Machine]
 ) -> Iterator[dict[str, VirtualBoard]]:
-    """Boot boards with the firmware and its settings on their flash; yield them by id, and end them at the end."""
+    """Boot boards with the firmware and its settings on their flash; yield them by id, and end them at the end.
+
+    machines: those below boards, by board id; without one, a board's clock is always right.
+    """
     settings = {"brokers": [broker], "interval_ms": interval_ms}
     deployed: dict[str, bytes | Path] = dict(deployed_files())
     boards: dict[str, VirtualBoard] = {}
     with contextlib.ExitStack() as running:
         for device_id in ids:
+            machine = machines.get(device_id)
             board = VirtualBoard(
                 folder.boards / f"{device_id}.img",
-                env={"UMQTT_GROUND_TRUTH": str(ground_truth_path(folder.ground_truth, device_id))},
+                env={
+                    "UMQTT_GROUND_TRUTH": str(ground_truth_path(folder.ground_truth, device_id)),
+                    "UMQTT_COMMANDS": str(folder.commands / device_id),
+                    **(machine.environment if machine else {}),
+                },
                 log=folder.logs / f"{device_id}.log",
             )
             running.enter_context(board)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from umqtt_robust import Client
+from umqtt_robust.store import MemoryStore
+
+_WAITING_COMMANDS = 4096
 
 
 class Control:
@@ -16,7 +19,13 @@ class Control:
         self.online: set[str] = set()
         self._replies: dict[str, object] = {}
         self._refusals: dict[str, str] = {}
-        self._client = Client(f"umqtt-demo-{os.urandom(4).hex()}".encode(), (broker,))
+        self._client = Client(
+            f"umqtt-demo-{os.urandom(4).hex()}".encode(),
+            (broker,),
+            # A reply that comes while the link is down waits at the broker.
+            clean_session=False,
+            store=MemoryStore(_WAITING_COMMANDS),
+        )
         for leaf, handler in (("status", self._on_status), ("reply", self._on_reply)):
             topic_filter = f"fleet/+/{leaf}".encode()
             self._client.on(topic_filter, handler)
@@ -30,14 +39,14 @@ class Control:
         """Handle what has arrived; wait up to wait_ms for something to come."""
         self._client.poll(wait_ms)
 
-    def command(self, device_ids: Iterable[str], name: str) -> Replies:
-        """Send a command to every device; the replies come in during poll()."""
-        expected: dict[str, str] = {}
+    def command(self, device_ids: Iterable[str], name: str, qos: int = 1) -> Replies:
+        """Send a command to every device; the replies come in during poll(). An id may be there more than once."""
+        expected: list[tuple[str, str]] = []
         for device_id in device_ids:
             command_id = os.urandom(6).hex()
-            expected[device_id] = command_id
+            expected.append((device_id, command_id))
             payload = json.dumps({"id": command_id, "cmd": name}).encode()
-            self._client.publish(f"fleet/{device_id}/cmd".encode(), payload, qos=1)
+            self._client.publish(f"fleet/{device_id}/cmd".encode(), payload, qos=qos)
         return Replies(self, expected)
 
     def reply(self, command_id: str) -> object | None:
@@ -60,31 +69,33 @@ class Control:
         if reply["ok"]:
             self._replies[reply["id"]] = reply["result"]
         else:
-            self._refusals[reply["id"]] = str(reply.get("error"))
+            self._refusals[reply["id"]] = str(reply["result"])
 
 
 class Replies:
-    """The replies to one command sent to several devices."""
+    """The replies to commands. expected: device and id of each."""
 
-    def __init__(self, control: Control, expected: dict[str, str]) -> None:
+    def __init__(self, control: Control, expected: Sequence[tuple[str, str]]) -> None:
         self._control = control
         self._expected = expected
 
     @property
     def missing(self) -> list[str]:
         """The devices that have not yet replied with success."""
-        return [
-            device_id for device_id, command_id in self._expected.items() if self._control.reply(command_id) is None
-        ]
+        return [device_id for device_id, command_id in self._expected if self._control.reply(command_id) is None]
 
     @property
     def why_missing(self) -> list[str]:
         """For each device in `missing`: its id, and what it replied instead."""
-        return [f"{one}: {self._control.refusal(self._expected[one]) or 'no reply'}" for one in self.missing]
+        return [
+            f"{device_id}: {self._control.refusal(command_id) or 'no reply'}"
+            for device_id, command_id in self._expected
+            if self._control.reply(command_id) is None
+        ]
 
     def total(self, name: str) -> int:
         """Return the sum of one number over the results that have come."""
-        results = [self._control.reply(command_id) for command_id in self._expected.values()]
+        results = [self._control.reply(command_id) for _, command_id in self._expected]
         return sum(result[name] for result in results if isinstance(result, dict))
 
     @property

@@ -31,6 +31,8 @@ class Count:
     quarantined: int
     # How many of the lost readings lie before, between and after the stored ones of their boot.
     where_lost: dict[str, int] = field(default_factory=dict)
+    # How many each device lost.
+    lost_of: dict[str, int] = field(default_factory=dict)
     # Up to 20 identities (device_id, boot, seq) of each kind, to find out why.
     examples: dict[str, list[str]] = field(default_factory=dict)
 
@@ -57,6 +59,7 @@ def count(ground_truth: Path, tables: Path) -> Count:
         not_made=len(not_made),
         quarantined=_rows(tables / "quarantine"),
         where_lost=_where(lost, stored),
+        lost_of=dict(Counter(reading.device_id for reading in (*lost, *(made - Counter(set(made))).elements()))),
         examples={
             name: [f"{one.device_id} {one.boot} {one.seq}" for one in sorted(identities)[:_NAMED]]
             for name, identities in (

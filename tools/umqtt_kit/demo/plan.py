@@ -10,6 +10,7 @@ from pathlib import Path
 
 from umqtt_cli.errors import EXIT_USAGE, KitError
 from umqtt_cli.requirements import require_writable_folder
+from umqtt_kit.prove.brokers import BROKERS, Broker
 from umqtt_kit.prove.faults import Fault
 
 _MARK = ".umqtt-demo"
@@ -19,8 +20,9 @@ _MARK = ".umqtt-demo"
 class Plan:
     """What a demo, or a proof, is asked to do.
 
-    seconds: how long readings are taken; faults: what breaks meanwhile. proves: boards get commands all the time, and a
-    part that ends by itself is started again and noted; in a demo its end is the end of the run.
+    seconds: how long readings are taken; faults: what breaks meanwhile; broker: which one. proves: boards get commands
+    all the time and must boot once more at the end, and a part that ends by itself is started again and noted; in a
+    demo its end is the end of the run.
     """
 
     seconds: float
@@ -28,6 +30,7 @@ class Plan:
     devices: int
     faults: tuple[Fault, ...]
     proves: bool = False
+    broker: Broker = BROKERS["paired"]
     board_interval_ms: int = 200
     device_interval_ms: int = 250
 
@@ -52,7 +55,9 @@ class RunFolder:
             ) from error
         self.boards = self._empty("boards")
         self.checkpoint = self._empty("checkpoint")
+        self.commands = self._empty("commands")
         self.logs = self._empty("logs")
+        self.machines = self._empty("machines")
         self.scratch = self._empty("scratch")
         self.spool = self._empty("spool")
         self.status = self._empty("status")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from umqtt_testkit.board import VirtualBoard
 
 from umqtt_cli.console import say
 from umqtt_cli.errors import EXIT_LOST, KitError
@@ -14,9 +16,11 @@ from umqtt_kit.demo.count import Count, count
 from umqtt_kit.demo.parts import Chain, read_status
 from umqtt_kit.demo.plan import Plan, RunFolder
 from umqtt_kit.demo.view import State
+from umqtt_kit.fleet.device import device_ids
 from umqtt_kit.ground_truth import GroundTruthCounter, GroundTruthError
 from umqtt_kit.processes import Child, Children
 from umqtt_kit.prove.adversary import Adversary
+from umqtt_kit.prove.machines import machines_of
 
 # Seconds that each step may take before the demo gives up on it.
 _SUBSCRIBED_WITHIN_S = 30.0
@@ -53,6 +57,9 @@ class Demo:
         self._adversary: Adversary | None = None
         self._boards = board_ids(plan.boards)
         self._asked: list[Replies] = []
+        self._bursts: list[Replies] = []
+        #: Devices that did not come back after everything worked again.
+        self.silent: list[str] = []
         self._started = time.monotonic()
         self._seconds = 0.0
         self._rate = 0.0
@@ -61,9 +68,9 @@ class Demo:
     @property
     def unanswered(self) -> list[str]:
         """The commands that were not carried out: "board: why" for each."""
-        return [
-            f"{why} to ping {number}" for number, replies in enumerate(self._asked, 1) for why in replies.why_missing
-        ]
+        asked = [(f"ping {number}", replies) for number, replies in enumerate(self._asked, 1)]
+        asked += [(f"burst {number}", replies) for number, replies in enumerate(self._bursts, 1)]
+        return [f"{why} to {name}" for name, replies in asked for why in replies.why_missing]
 
     def run(self) -> tuple[dict[str, object], Count]:
         """Run the demo. Return the result as --json prints it, and the count. Raises KitError if a part fails."""
@@ -79,8 +86,11 @@ class Demo:
         return result, counted
 
     def _run_chain(self) -> None:
-        chain = Chain(self._children, self._folder)
+        plan = self._plan
+        machines = machines_of(plan.faults, self._folder.machines)
+        chain = Chain(self._children, self._folder, plan.broker, machines)
         chain.start_broker()
+        chain.start_cloud()
         # Spark takes longest to start, so it starts while everything else does.
         spark = chain.start_spark()
         collector = chain.start_collector()
@@ -89,15 +99,16 @@ class Demo:
         self._phase("waiting for the collector's subscription")
         self._until(lambda: collector.has_line("subscribed "), _SUBSCRIBED_WITHIN_S, "the collector did not subscribe")
         self._phase("booting the boards")
-        with virtual_boards(self._boards, network.url, self._plan.board_interval_ms, self._folder) as boards:
-            if self._plan.devices:
-                chain.start_fleet(network.url, self._plan.devices, self._plan.device_interval_ms)
+        with virtual_boards(self._boards, network.url, plan.board_interval_ms, self._folder, machines) as boards:
+            if plan.devices:
+                chain.start_fleet(network.url, plan.devices, plan.device_interval_ms)
             self._phase("waiting for Spark and for every device")
             self._until(lambda: spark.has_line("ready"), _SPARK_WITHIN_S, "Spark did not get ready")
             self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
             with self._folder.history.open("a") as history:
-                self._adversary = Adversary(self._plan.faults, chain, network, boards, history)
+                self._adversary = Adversary(plan.faults, chain, network, boards, history, self._burst)
                 self._take_readings(self._adversary)
+                self._await_devices(boards)
                 self._stop_devices(self._boards, chain.fleet)
                 # The boards keep their links to the end, so that the report shows them online.
                 self._store_all(chain)
@@ -120,7 +131,29 @@ class Demo:
         self._state.broken = []
         self._seconds = time.monotonic() - started
         self._rate = (self._made.update() - made_before) / self._seconds
-        self._until(self._all_online, _BACK_WITHIN_S, "not every device came back online")
+
+    def _await_devices(self, boards: Mapping[str, VirtualBoard]) -> None:
+        """Wait until every device is online again. In a proof each board must also boot once more, with what it has."""
+        assert self._control is not None
+        if self._plan.proves:
+            self._phase("booting every board once more")
+            for device_id, board in boards.items():
+                board.kill()
+                board.start()
+                self._control.online.discard(device_id)
+        try:
+            self._until(self._all_online, _BACK_WITHIN_S, "not every device came back online")
+        except DeadlineMissed:
+            if not self._plan.proves:
+                raise
+            expected = {*self._boards, *device_ids(self._plan.devices)}
+            self.silent = sorted(expected - self._control.online)
+
+    def _burst(self, device_id: str, count: int, qos: int) -> None:
+        assert self._control is not None
+        replies = self._control.command([device_id] * count, "ping", qos)
+        if qos:
+            self._bursts.append(replies)
 
     def _stop_devices(self, ids: list[str], fleet: Child | None) -> None:
         """Stop the readings, and wait until the broker has acknowledged all of them.

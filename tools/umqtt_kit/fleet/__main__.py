@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from umqtt_cli.errors import EXIT_LOST, EXIT_USAGE
-from umqtt_kit.fleet.device import Device, DeviceSettings
+from umqtt_kit.fleet.device import Device, DeviceSettings, device_ids
 from umqtt_kit.fleet.runner import Fleet, spread
 
 _DRAIN_S = 60.0
@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_USAGE
     options.ground_truth.mkdir(parents=True, exist_ok=True)
     settings = DeviceSettings(options.broker, options.interval_ms, options.ground_truth)
-    first = enumerate(spread(options.devices, options.interval_ms), 1)
-    fleet = Fleet([Device(f"sim-{number:04d}", settings, at) for number, at in first], options.status)
+    first = zip(device_ids(options.devices), spread(options.devices, options.interval_ms), strict=True)
+    fleet = Fleet([Device(device_id, settings, at) for device_id, at in first], options.status)
     fleet.stop_on_signals()
     try:
         left = fleet.serve(_DRAIN_S, lambda: print(f"connected {options.devices} devices", flush=True))

@@ -22,6 +22,10 @@ _OUTBOX_MESSAGES = 256
 _RSS_UNITS_PER_KIB = 1024 if sys.platform == "darwin" else 1
 
 
+def device_ids(count: int) -> list[str]:
+    return [f"sim-{number:04d}" for number in range(1, count + 1)]
+
+
 @dataclass(frozen=True)
 class DeviceSettings:
     """What all devices of a fleet have in common.

@@ -18,13 +18,18 @@ from umqtt_testkit.board import VirtualBoard
 
 from umqtt_kit.demo.parts import Chain, Network
 from umqtt_kit.processes import Child
-from umqtt_kit.prove.faults import Fault
+from umqtt_kit.prove.damage import flip_bit, flip_in_outbox
+from umqtt_kit.prove.faults import BROKER, Fault
 from umqtt_robust import Client
 
 # The last flash operation of a life in which the power may be cut; early ones are drawn more often.
 _FLASH_OPERATIONS = 120
 # Bytes that the next links may pass, where they are cut in a packet; early ones are drawn more often.
 _BYTES_OF_A_LINK = 4000
+# Commands of a burst: their replies fit a board's ledger in two turns, and boards that stay up carry out 60 at once.
+_BURST = 10
+# Seconds by which a clock is wrong.
+_CLOCKS = tuple(sign * hours * 3600.0 for sign in (1, -1) for hours in (0.5, 3, 30, 24 * 9, 24 * 45))
 # What a board may find changed at boot. With an outbox of 400, no reading of an outage is dropped to make room.
 _SETTINGS: Sequence[Mapping[str, object]] = (
     {"outbox": 400},
@@ -50,7 +55,7 @@ class Adversary:
     """Begins and ends the faults of a plan when turn() is called.
 
     history: file that gets one JSON object a line: the faults, each with what was seen of it, and the parts that ended
-    by themselves. boards: the running boards by id.
+    by themselves. boards: the running boards by id. burst(device_id, count, qos): sends commands at once.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Adversary:
         network: Network,
         boards: Mapping[str, VirtualBoard],
         history: TextIO,
+        burst: Callable[[str, int, int], object],
     ) -> None:
         self._waiting = sorted(faults, key=lambda fault: fault.at_s)
         self._running: list[_Running] = []
@@ -67,6 +73,8 @@ class Adversary:
         self._network = network
         self._boards = boards
         self._history = history
+        self._burst_of = burst
+        self._limited: dict[str, tuple[int, int]] = {}
         self._thieves: list[Client] = []
         self._down: set[str] = set()
         #: How many faults were carried out and seen.
@@ -100,6 +108,8 @@ class Adversary:
             self._note(seconds, "ended", part=name, why=str(child.death()))
             self._chain.children.kill(child)
             start()
+            if name in self._limited:
+                self._limit(psutil.Process(_child(getattr(self._chain, name)).pid), *self._limited[name])
 
     def _starts(self) -> dict[str, Callable[[], object]]:
         chain = self._chain
@@ -236,16 +246,82 @@ class Adversary:
 
         return None, end
 
-    def _broker_dies(self, _fault: Fault) -> _Begun:
+    def _burst(self, fault: Fault) -> _Begun:
+        qos = int(fault.draw * 3)
+        self._burst_of(fault.target, _BURST, qos)
+        return f"{_BURST} commands at QoS {qos}", None
+
+    def _flash_bit(self, fault: Fault) -> _Begun:
+        board = self._boards[fault.target]
+        board.kill()
+        seen = flip_in_outbox(board, random.Random(fault.draw))
+
+        def end() -> str | None:
+            board.start()
+            return seen
+
+        return seen, end
+
+    def _clock(self, fault: Fault) -> _Begun:
+        machine = self._chain.machines[fault.target]
+        seconds = random.Random(fault.draw).choice(_CLOCKS)
+        machine.set_clock(seconds)
+
+        def end() -> str:
+            machine.set_clock(0)
+            return f"{seconds / 3600:+g} hours"
+
+        return None, end
+
+    def _broker_dies(self, fault: Fault) -> _Begun:
+        if self._chain.kind.helpers_die and fault.draw < 0.5:
+            for child in self._chain.helpers.values():
+                child.kill()
         return self._die("broker")
+
+    def _broker_power(self, fault: Fault) -> _Begun:
+        for child in self._chain.helpers.values():
+            child.kill()
+        return self._power_of_machine("broker", self._chain.folder.store, fault)
 
     def _collector_dies(self, _fault: Fault) -> _Begun:
         return self._die("collector")
+
+    def _collector_power(self, fault: Fault) -> _Begun:
+        return self._power_of_machine("collector", self._chain.folder.spool, fault)
+
+    def _power_of_machine(self, part: str, data: Path, fault: Fault) -> _Begun:
+        _, start = self._die(part)
+        lost = self._chain.machines[part].lose_unsynced(data, random.Random(fault.draw))
+
+        def end() -> str:
+            assert start is not None
+            return f"{start()}, {lost} pages were not synced and are the old ones"
+
+        return None, end
 
     def _spark_dies(self, _fault: Fault) -> _Begun:
         for process in self._spark_processes():
             _quietly(process.kill)
         return self._die("spark")
+
+    def _spark_bit(self, fault: Fault) -> _Begun:
+        _, start = self._spark_dies(fault)
+        files = sorted((self._chain.folder.checkpoint / "umqtt").glob("bucket-*/*.arrow"))
+        flipped = flip_bit(files, random.Random(fault.draw))
+
+        def end() -> str | None:
+            assert start is not None
+            start()
+            return flipped.where if flipped else None
+
+        return None, end
+
+    def _spool_bit(self, fault: Fault) -> _Begun:
+        # Of the newest segment that holds messages: Spark has read them already, or is about to.
+        segments = sorted(path for path in self._chain.folder.spool.rglob("*.seg") if path.stat().st_size)
+        flipped = flip_bit(segments[-1:], random.Random(fault.draw))
+        return None, lambda: flipped.put_back() if flipped else None
 
     def _die(self, part: str) -> _Begun:
         child: Child = getattr(self._chain, part)
@@ -261,7 +337,8 @@ class Adversary:
         return seen, end
 
     def _broker_stops(self, _fault: Fault) -> _Begun:
-        return self._stop([_child(self._chain.broker).pid])
+        children = (_child(self._chain.broker), *self._chain.helpers.values())
+        return self._stop([process.pid for child in children for process in _with_children(child)])
 
     def _collector_stops(self, _fault: Fault) -> _Begun:
         return self._stop([_child(self._chain.collector).pid])
@@ -303,25 +380,40 @@ class Adversary:
 
     def _spark_processes(self) -> list[psutil.Process]:
         """Return Spark's driver and everything that it has started."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            driver = psutil.Process(_child(self._chain.spark).pid)
-            return [*driver.children(recursive=True), driver]
-        return []
+        return _with_children(_child(self._chain.spark))
 
     def _broker_has_no_files(self, _fault: Fault) -> _Begun:
         process = psutil.Process(_child(self._chain.broker).pid)
         return self._limit(process, resource.RLIMIT_NOFILE, process.num_fds())
 
-    def _broker_disk_full(self, _fault: Fault) -> _Begun:
-        return self._full_disk(_child(self._chain.broker), self._chain.folder.store)
+    def _disk_full(self, fault: Fault) -> _Begun:
+        return self._limit(psutil.Process(self._part(fault).pid), resource.RLIMIT_FSIZE, self._size(fault))
 
-    def _collector_disk_full(self, _fault: Fault) -> _Begun:
-        return self._full_disk(_child(self._chain.collector), self._chain.folder.spool)
+    def _starts_full(self, fault: Fault) -> _Begun:
+        part, size = fault.target, self._size(fault)
+        _, start = self._die(part)
+        assert start is not None
+        start()
+        # From its first instruction on, and again if it ends itself and is started again.
+        self._limited[part] = (resource.RLIMIT_FSIZE, size)
+        self._limit(psutil.Process(self._part(fault).pid), *self._limited[part])
 
-    def _full_disk(self, child: Child, data: Path) -> _Begun:
+        def end() -> str:
+            what, _ = self._limited.pop(part)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(self._part(fault).pid)
+                process.rlimit(what, (process.rlimit(what)[1],) * 2)
+            return f"limit {size}"
+
+        return None, end
+
+    def _part(self, fault: Fault) -> Child:
+        return _child(getattr(self._chain, fault.target))
+
+    def _size(self, fault: Fault) -> int:
         # No file may become larger than the largest one is now, so a log of a few lines still has room.
-        sizes = [path.stat().st_size for path in data.rglob("*") if path.is_file()]
-        return self._limit(psutil.Process(child.pid), resource.RLIMIT_FSIZE, max(sizes, default=0))
+        data = self._chain.folder.store if fault.target == BROKER else self._chain.folder.spool
+        return max((path.stat().st_size for path in data.rglob("*") if path.is_file()), default=0)
 
     def _limit(self, process: psutil.Process, what: int, limit: int) -> _Begun:
         before = process.rlimit(what)
@@ -334,6 +426,14 @@ class Adversary:
             return f"process {process.pid}, limit {limit}"
 
         return None, end
+
+
+def _with_children(child: Child) -> list[psutil.Process]:
+    """Return a part's process and everything that it has started; [] once it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(child.pid)
+        return [*process.children(recursive=True), process]
+    return []
 
 
 def _child(child: Child | None) -> Child:
@@ -360,16 +460,28 @@ _BEGIN: Mapping[str, Callable[[Adversary, Fault], _Begun]] = {
     "power_in_flash": Adversary._power_in_flash,
     "board_stops": Adversary._board_stops,
     "settings": Adversary._settings,
+    "board_clock": Adversary._clock,
+    "flash_bit": Adversary._flash_bit,
+    "burst": Adversary._burst,
     "same_id": Adversary._same_id,
     "broker_dies": Adversary._broker_dies,
     "broker_stops": Adversary._broker_stops,
     "broker_has_no_files": Adversary._broker_has_no_files,
-    "broker_disk_full": Adversary._broker_disk_full,
+    "broker_disk_full": Adversary._disk_full,
+    "broker_starts_full": Adversary._starts_full,
+    "broker_power": Adversary._broker_power,
+    "broker_clock": Adversary._clock,
     "collector_dies": Adversary._collector_dies,
     "collector_stops": Adversary._collector_stops,
-    "collector_disk_full": Adversary._collector_disk_full,
+    "collector_disk_full": Adversary._disk_full,
+    "collector_starts_full": Adversary._starts_full,
+    "collector_power": Adversary._collector_power,
+    "collector_clock": Adversary._clock,
+    "spool_bit": Adversary._spool_bit,
     "spark_dies": Adversary._spark_dies,
     "java_dies": Adversary._java_dies,
     "worker_dies": Adversary._worker_dies,
+    "spark_clock": Adversary._clock,
+    "spark_bit": Adversary._spark_bit,
     "spark_stops": Adversary._spark_stops,
 }

@@ -35,17 +35,33 @@ KINDS: Mapping[str, Kind] = {
     "power_in_flash": Kind(BOARD, (2.0, 8.0), "its power is cut in a program or erase of its flash, done in part", 4),
     "board_stops": Kind(BOARD, (0.5, 5.0), "its processor stands still (SIGSTOP)"),
     "settings": Kind(BOARD, (0.0, 2.0), "its power is cut; it boots with other settings, its messages waiting", 2),
+    "board_clock": Kind(BOARD, (1.0, 8.0), "its clock is hours or days ahead or behind"),
+    "flash_bit": Kind(BOARD, (0.0, 2.0), "its power is cut; a bit of a message in its flash is flipped"),
+    "burst": Kind(BOARD, (0.0, 0.0), "a burst of commands to it, at QoS 0, 1 or 2"),
     "same_id": Kind(BOARD, (2.0, 6.0), "another client takes its client id again and again"),
     "broker_dies": Kind(BROKER, (0.0, 4.0), "SIGKILL", 3),
     "broker_stops": Kind(BROKER, (0.5, 6.0), "SIGSTOP"),
     "broker_has_no_files": Kind(BROKER, (0.5, 4.0), "it can open no file and accept no link"),
     "broker_disk_full": Kind(BROKER, (0.5, 4.0), "no file of it can grow"),
+    "broker_starts_full": Kind(BROKER, (1.0, 5.0), "SIGKILL, and no file of it can grow from its start on"),
+    "broker_power": Kind(BROKER, (0.0, 4.0), "SIGKILL; pages of its files that were not synced are the old ones", 2),
+    "broker_clock": Kind(BROKER, (1.0, 8.0), "its clock is hours or days ahead or behind"),
     "collector_dies": Kind(COLLECTOR, (0.0, 4.0), "SIGKILL", 3),
     "collector_stops": Kind(COLLECTOR, (0.5, 6.0), "SIGSTOP"),
     "collector_disk_full": Kind(COLLECTOR, (0.5, 4.0), "no file of it can grow"),
+    "collector_starts_full": Kind(COLLECTOR, (1.0, 5.0), "SIGKILL, and no file of it can grow from its start on"),
+    "collector_power": Kind(
+        COLLECTOR, (0.0, 4.0), "SIGKILL; pages of its files that were not synced are the old ones", 2
+    ),
+    "collector_clock": Kind(COLLECTOR, (1.0, 8.0), "its clock is hours or days ahead or behind"),
+    "spool_bit": Kind(COLLECTOR, (1.0, 5.0), "a bit of the spool is flipped, until a copy is put back"),
     "spark_dies": Kind(SPARK, (0.0, 3.0), "SIGKILL for the driver and its Java", 2),
     "java_dies": Kind(SPARK, (0.0, 0.0), "SIGKILL for Spark's Java alone"),
     "worker_dies": Kind(SPARK, (0.0, 0.0), "SIGKILL for a Python worker of Spark"),
+    "spark_clock": Kind(SPARK, (1.0, 8.0), "its clock is hours or days ahead or behind"),
+    "spark_bit": Kind(
+        SPARK, (0.0, 3.0), "SIGKILL for the driver and its Java; a bit of its set of readings is flipped"
+    ),
     "spark_stops": Kind(SPARK, (0.5, 6.0), "SIGSTOP for all of Spark"),
 }
 # Seconds between the faults of one target, drawn evenly. Clients wait longer after each attempt that failed, and Spark
