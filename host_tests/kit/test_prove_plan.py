@@ -9,8 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from umqtt_kit.commands import prove
+from umqtt_kit.demo.plan import Plan
+from umqtt_kit.errors import KitError
 from umqtt_kit.ground_truth import GroundTruth
 from umqtt_kit.prove.adversary import Adversary
+from umqtt_kit.prove.brokers import BROKERS, broker_of
 from umqtt_kit.prove.check import check
 from umqtt_kit.prove.faults import KINDS, Fault, faults_of
 
@@ -68,28 +72,120 @@ def test_the_page_lists_every_fault():
     ],
 )
 def test_the_verdict_says_where_readings_were_lost(tmp_path, stored, expected):
-    _run(tmp_path, stored, [])
-    verdict = check(tmp_path / "truth", tmp_path / "tables", tmp_path / "history")
+    verdict = check(_run(tmp_path, stored))
     assert verdict.count.where_lost == expected and verdict.holds == (not expected)
 
 
 def test_a_doubled_row_or_a_command_without_an_answer_breaks_it(tmp_path):
-    _run(tmp_path, [1, 2, 3, 4, 5, 5], [])
-    paths = (tmp_path / "truth", tmp_path / "tables", tmp_path / "history")
-    assert not check(*paths).holds
-    _run(tmp_path / "other", [1, 2, 3, 4, 5], [])
-    paths = tuple(tmp_path / "other" / path.name for path in paths)
-    assert check(*paths).holds and not check(*paths, unanswered=["board-01: no reply to ping 3"]).holds
+    assert not check(_run(tmp_path, [1, 2, 3, 4, 5, 5])).holds
+    run = _run(tmp_path / "other", [1, 2, 3, 4, 5])
+    assert check(run).holds and not check(run, unanswered=["board-01: no reply to ping 3"]).holds
+    assert not check(run, silent=["board-01"]).holds
 
 
 def test_a_command_may_vanish_with_a_session_that_another_client_took(tmp_path):
-    _run(
-        tmp_path, [1, 2, 3, 4, 5], [{"event": "end", "fault": 1, "kind": "same_id", "target": "board-01", "seen": None}]
-    )
-    paths = (tmp_path / "truth", tmp_path / "tables", tmp_path / "history")
-    verdict = check(*paths, unanswered=["board-01: no reply to ping 3"])
+    run = _run(tmp_path, [1, 2, 3, 4, 5], [_ended("same_id", None)])
+    verdict = check(run, unanswered=["board-01: no reply to ping 3"])
     assert verdict.holds and verdict.taken == ["board-01: no reply to ping 3"]
-    assert not check(*paths, unanswered=["board-02: no reply to ping 3"]).holds
+    assert not check(run, unanswered=["board-02: no reply to ping 3"]).holds
+
+
+def test_a_flipped_bit_accounts_for_one_reading_and_no_more(tmp_path):
+    assert not check(_run(tmp_path / "0", [1, 2, 4, 5])).holds
+    verdict = check(_run(tmp_path / "1", [1, 2, 4, 5], [_ended("flash_bit")]))
+    assert verdict.holds and (verdict.count.lost, verdict.flipped, verdict.lost) == (1, 1, 0)
+    assert not check(_run(tmp_path / "2", [1, 2, 5], [_ended("flash_bit")])).holds
+
+
+def test_what_a_broker_of_another_maker_may_lose_is_told_and_not_held_against_the_chain(tmp_path):
+    run = _run(tmp_path, [1, 2, 4], [_ended("broker_dies")])
+    verdict = check(run, ["board-01: no reply to ping 3"], may_lose={"broker_dies": "it saves late"})
+    assert verdict.holds and verdict.of_broker and verdict.count.lost == 2 and verdict.unanswered
+    assert not check(run, may_lose={"broker_power": "it does not sync"}).holds
+
+
+def test_a_command_that_was_carried_out_twice_breaks_it(tmp_path):
+    run = _run(tmp_path, [1, 2, 3, 4, 5])
+    (run / "commands" / "board-01").write_text("a\nb\n")
+    assert check(run).holds
+    (run / "commands" / "board-01").write_text("a\nb\na\n")
+    assert check(run).repeated == ["a"] and not check(run).holds
+
+
+@pytest.mark.parametrize(
+    ("received", "changed", "holds"),
+    [
+        ([1, 2, 3, 4, 5], [], True),
+        # Sent again after a reconnect: the order of the first copies counts.
+        ([1, 2, 3, 2, 3, 4, 5], [], True),
+        ([1, 3, 2, 4, 5], [], False),
+        ([1, 3, 2, 4, 5], ["settings"], True),
+    ],
+)
+def test_readings_reach_the_collector_in_the_order_in_which_they_were_made(tmp_path, received, changed, holds):
+    run = _run(tmp_path, [1, 2, 3, 4, 5], [_ended(kind) for kind in changed])
+    payloads = [json.dumps({"id": "board-01", "boot": "1-a", "seq": seq}).encode() for seq in received]
+    count = len(received)
+    bronze = {"topic": ["fleet/board-01/telemetry"] * count, "payload": payloads, "collector": ["demo"] * count}
+    # Two segments; the rows of a table have no order.
+    rows = pa.table({**bronze, "segment": [n // 3 for n in range(count)], "position": [n % 3 for n in range(count)]})
+    write_deltalake(str(run / "tables" / "bronze"), rows.take(list(reversed(range(count)))))
+    assert check(run).holds == holds and check(run).disordered == ([] if holds else ["board-01"])
+
+
+def test_alerts_are_there_if_they_should_be_and_else_not(tmp_path):
+    def wrong(boots, *kinds, events=(), stored=(1, 2, 3, 4, 5)):
+        run = _run(tmp_path / str(len(list(tmp_path.iterdir()))), list(stored), events, boots)
+        alerts = {"device_id": ["board-01"] * len(kinds), "kind": list(kinds), "text": [""] * len(kinds)}
+        table = pa.table({**alerts, "until": pa.array([None] * len(kinds), pa.timestamp("us"))})
+        write_deltalake(str(run / "tables" / "gold" / "alerts"), table)
+        return check(run).alerts
+
+    assert wrong(1) == wrong(6, "reboot_loop") == []
+    assert wrong(6) == ["board-01: no reboot_loop, with 6 boots"]
+    assert wrong(6, events=[_ended("board_clock")]) == wrong(6, events=[_ended("collector_clock", target="x")]) == []
+    assert wrong(2, "reboot_loop") == ["board-01: reboot_loop, with 2 boots"]
+    assert wrong(1, "gap") == ["board-01: gap is open: "] and wrong(1, "gap", stored=(1, 2, 5)) == []
+
+
+def test_a_broker_is_named_and_what_cannot_be_played_is_refused_with_the_reason():
+    assert {broker_of(name).name for name in BROKERS} == set(BROKERS)
+    assert broker_of("cloud:aws").cloud == "aws"
+    for name, why in (
+        ("cloud:azure", "nothing can be collected"),
+        ("cloud:x", "not played"),
+        ("activemq", "there are"),
+    ):
+        with pytest.raises(KitError, match=why):
+            broker_of(name)
+    for broker in BROKERS.values():
+        assert {*broker.without, *broker.may_lose} <= KINDS.keys()
+
+
+def test_the_page_says_what_each_broker_does_not_do():
+    page = (Path(__file__).parents[2] / "docs" / "proof.md").read_text()
+    for name, broker in BROKERS.items():
+        assert f"| `{name}` |" in page
+        for text in (*broker.differs, *broker.without.values(), *broker.may_lose.values()):
+            assert text in page
+
+
+def test_a_failing_plan_is_halved_as_long_as_it_fails(monkeypatch):
+    tried = []
+
+    def run(plan, _folder):
+        numbers = {fault.number for fault in plan.faults}
+        tried.append(len(numbers))
+        return None, "fails" if {5, 6} <= numbers else ""
+
+    monkeypatch.setattr(prove, "_run", run)
+    faults = tuple(Fault(number, number, 0.5, "power", "board-01") for number in range(1, 9))
+    left = prove._shrunk(Plan(60.0, 2, 5, faults))
+    assert [fault.number for fault in left] == [5, 6] and tried == [4, 4, 2, 1, 1]
+    assert prove._chosen(faults, "6,5") == left and prove._numbers(left) == "5,6"
+    for wrong in ("9", "one"):
+        with pytest.raises(KitError, match="--faults"):
+            prove._chosen(faults, wrong)
 
 
 def test_a_fault_counts_if_something_was_seen_of_it_and_once(tmp_path):
@@ -109,24 +205,32 @@ def test_a_fault_counts_if_something_was_seen_of_it_and_once(tmp_path):
         {"event": "end", **not_at_once, "seen": None},
         {"event": "ended", "part": "spark", "why": "spark ended with exit code 1"},
     ]
-    _run(tmp_path, [1, 2, 3, 4, 5], events)
-    verdict = check(tmp_path / "truth", tmp_path / "tables", tmp_path / "history")
+    verdict = check(_run(tmp_path, [1, 2, 3, 4, 5], events))
     assert verdict.seen == {"cut": 1, "deaf": 1, "power": 1}
     assert verdict.missed == {"java_dies": 1, "power_in_flash": 1}
     assert verdict.ended == ["spark: spark ended with exit code 1"]
 
 
-def _run(folder, stored, events):
-    """Leave behind what a run does: readings 1 to 5 of a board, rows of it, and a history."""
-    (folder / "truth").mkdir(parents=True)
-    truth = GroundTruth(folder / "truth", "board-01")
-    for seq in range(1, 6):
-        truth.note("1-a", seq)
+def _ended(kind, seen="it", target="board-01"):
+    return {"event": "end", "fault": 1, "kind": kind, "target": target, "seen": seen}
+
+
+def _run(folder, stored, events=(), boots=1):
+    """Leave behind what a run does: readings 1 to 5 of a board in each boot, rows of the first, and a history."""
+    for name in ("ground-truth", "commands"):
+        (folder / name).mkdir(parents=True)
+    truth = GroundTruth(folder / "ground-truth", "board-01")
+    rows = [("1-a", seq) for seq in stored]
+    for boot in ("1-a", "2-b", "3-c", "4-d", "5-e", "6-f")[:boots]:
+        for seq in range(1, 6):
+            truth.note(boot, seq)
+        rows += [(boot, seq) for seq in range(1, 6) if boot != "1-a"]
     truth.close()
-    rows = {"device_id": ["board-01"] * len(stored), "boot": ["1-a"] * len(stored), "seq": stored}
-    if stored:
-        write_deltalake(str(folder / "tables" / "silver"), pa.table(rows))
-    (folder / "history").write_text("".join(json.dumps({"s": 0.0, **event}) + "\n" for event in events))
+    if rows:
+        columns = {"device_id": ["board-01"] * len(rows), "boot": [row[0] for row in rows]}
+        write_deltalake(str(folder / "tables" / "silver"), pa.table({**columns, "seq": [row[1] for row in rows]}))
+    (folder / "history.jsonl").write_text("".join(json.dumps({"s": 0.0, **event}) + "\n" for event in events))
+    return folder
 
 
 def test_the_planted_mistakes_of_boards_still_fit_their_source():
@@ -152,7 +256,7 @@ def test_late_or_not_the_faults_of_a_target_do_not_overlap(tmp_path):
     board = Board()
     faults = [Fault(number, number, 0.5, "power", "board-01") for number in range(1, 6)]
     with (tmp_path / "history").open("w") as history:
-        adversary = Adversary(faults, None, None, {"board-01": board}, history)
+        adversary = Adversary(faults, None, None, {"board-01": board}, history, None)
         adversary.turn(1.0)
         adversary.turn(10.0)
         adversary.heal(10.0)

