@@ -11,12 +11,13 @@ import pytest
 from deltalake import write_deltalake
 from umqtt_kit.commands import prove
 from umqtt_kit.demo.plan import Plan
-from umqtt_kit.errors import KitError
 from umqtt_kit.ground_truth import GroundTruth
 from umqtt_kit.prove.adversary import Adversary
 from umqtt_kit.prove.brokers import BROKERS, broker_of
 from umqtt_kit.prove.check import check
 from umqtt_kit.prove.faults import KINDS, Fault, faults_of
+
+from umqtt_cli.errors import KitError
 
 pytestmark = pytest.mark.tier(0)
 
@@ -234,9 +235,11 @@ def _run(folder, stored, events=(), boots=1):
 
 
 def test_the_planted_mistakes_of_boards_still_fit_their_source():
-    from planted_chain import PLANTED, OnBoard, planted
+    from planted_chain import PLANTED, OnBoard, planted, seed_for
 
-    for mistake in PLANTED.values():
+    assert len(PLANTED) >= 25
+    for mistake, kinds in PLANTED.values():
+        assert seed_for(kinds, 0.75)
         if isinstance(mistake, OnBoard):
             with planted(mistake):
                 pass

@@ -326,7 +326,7 @@ class Adversary:
         return None, end
 
     def _spool_bit(self, fault: Fault) -> _Begun:
-        # Of the newest segment that holds messages: Spark has read them already, or is about to.
+        # Near the end of the newest segment that holds messages: Spark is about to read it, or has just done so.
         segments = sorted(path for path in self._chain.folder.spool.rglob("*.seg") if path.stat().st_size)
         flipped = flip_bit(segments[-1:], random.Random(fault.draw))
         return None, lambda: flipped.put_back() if flipped else None

@@ -31,12 +31,12 @@ class Flipped(NamedTuple):
 
 
 def flip_bit(files: Sequence[Path], rng: random.Random) -> Flipped | None:
-    """Flip a bit of one of these files, in place; return which, or None without a byte to choose from."""
+    """Flip a bit of one of these files, in place, rather near its end; return which, or None if all are empty."""
     found = [path for path in files if path.stat().st_size]
     if not found:
         return None
     path = rng.choice(found)
-    flipped = Flipped(path, rng.randrange(path.stat().st_size), rng.randrange(8))
+    flipped = Flipped(path, path.stat().st_size - 1 - int(path.stat().st_size * rng.random() ** 3), rng.randrange(8))
     _flip(flipped)
     return flipped
 

@@ -23,6 +23,11 @@ BROKEN, UNSIGNED = "9.1.0-broken", "9.2.0-unsigned"
 _VERSIONS = ("9.0.0", BROKEN, UNSIGNED)
 
 
+def version_of(draw: float) -> str:
+    """Return the version that a fault with this draw orders."""
+    return _VERSIONS[int(draw * len(_VERSIONS))]
+
+
 class Updates:
     """The releases, on web servers within this context, and the owner's key of all boards.
 
@@ -55,7 +60,7 @@ class Updates:
 
     def order(self, device_id: str, draw: float) -> Callable[[], str | None]:
         """Order an update; return what says, later, which one it was and what was fetched of it."""
-        version = _VERSIONS[int(draw * len(_VERSIONS))]
+        version = version_of(draw)
         before = self._sent[version]
         args = {"url": self._urls[version], "sha256": self._releases[version].manifest, "version": version}
         command: dict[str, object] = {"id": os.urandom(6).hex(), "cmd": "update", "args": {**args, "downgrade": True}}
