@@ -273,6 +273,8 @@ class BulkClient(Client):
             and self.level == 5
             and (isinstance(error, (ConnectionError, ProtocolError)) or error.args == ("closed by the broker",))
         )
+        if self.may_be_old:
+            self.retry_delay = 0  # it is there: no reason to wait with the older version
         self._is_refused = isinstance(error, Refused)
         Client._handle_loss(self, error)
         self._is_refused = False

@@ -469,6 +469,25 @@ def test_each_link_tries_mqtt_5_first_and_then_the_older_version(answer):
     assert [wire.sent[8] for wire in wires] == [5, 4, 5, 4]
 
 
+@pytest.mark.parametrize("answer", OLD)
+def test_the_older_version_is_tried_at_once_however_long_the_broker_was_away(answer):
+    """A broker that knew MQTT 3.1.1 alone was reached up to two minutes after it listened again."""
+    away = [Wire([ssl.SSLError(1, "away")]) for _ in range(8)]
+    world = World(*away, Wire([OLD[answer]]), Wire([CONNACK]), protocol="auto", random=lambda limit: limit - 1)
+    while len(world.used) < 9:
+        wait = world.client.tick()
+        world.now += wait
+    assert wait == 0
+    while not world.client.connected:
+        world.client.tick()
+    assert [wire.sent[8] for wire in world.used[-2:]] == [5, 4]
+    # If that fails too, it waits as ever.
+    world = World(Wire([OLD[answer]]), Wire([ConnectionResetError("closed")]), protocol="auto", random=lambda n: n - 1)
+    while len(world.errors) < 2:
+        world.now += world.client.tick()
+    assert world.client.wait_ms >= 1000
+
+
 @pytest.mark.parametrize("failure", [None, CertificateRefused("self-signed"), ssl.SSLError(1, "handshake failure")])
 def test_a_certificate_or_an_answer_that_does_not_come_is_no_sign_of_an_old_broker(failure):
     # Planted: whatever ends a link before CONNACK lowers the version.
