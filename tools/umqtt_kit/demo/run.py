@@ -160,11 +160,13 @@ class Demo:
                 self._control.online.discard(device_id)
         try:
             self._until(self._all_online, _BACK_WITHIN_S, "not every device came back online")
+            # What comes before it has its session back waits at the broker.
+            self._until(self._collects, _BACK_WITHIN_S, "the collector did not come back")
         except DeadlineMissed:
             if not self._plan.proves:
                 raise
             expected = {*self._boards, *device_ids(self._plan.devices)}
-            self.silent = sorted(expected - self._control.online)
+            self.silent = sorted(expected - self._control.online) or ["collector"]
         with contextlib.suppress(DeadlineMissed):
             self._until(lambda: not self.unanswered, _ANSWERED_WITHIN_S, "not every command was answered")
 
@@ -265,6 +267,9 @@ class Demo:
     def _all_online(self) -> bool:
         assert self._control is not None
         return len(self._control.online) == self._plan.boards + self._plan.devices
+
+    def _collects(self) -> bool:
+        return bool(self._status("collector").get("subscribed"))
 
     def _stored(self) -> int:
         return _number(self._status("spark").get("rows_silver"))

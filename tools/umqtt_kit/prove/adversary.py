@@ -283,14 +283,16 @@ class Adversary:
 
     def _broker_dies(self, fault: Fault) -> _Begun:
         if self._chain.kind.helpers_die and fault.draw < 0.5:
-            for child in self._chain.helpers.values():
-                child.kill()
+            self._kill_helpers()
         return self._die("broker")
 
     def _broker_power(self, fault: Fault) -> _Begun:
-        for child in self._chain.helpers.values():
-            child.kill()
+        self._kill_helpers()
         return self._power_of_machine("broker", self._chain.folder.store, fault)
+
+    def _kill_helpers(self) -> None:
+        for child in self._chain.helpers.values():
+            self._chain.children.kill(child)
 
     def _collector_dies(self, _fault: Fault) -> _Begun:
         return self._die("collector")
