@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
+import cbor2
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -125,7 +126,8 @@ def test_a_command_that_was_carried_out_twice_breaks_it(tmp_path):
 )
 def test_readings_reach_the_collector_in_the_order_in_which_they_were_made(tmp_path, received, changed, holds):
     run = _run(tmp_path, [1, 2, 3, 4, 5], [_ended(kind) for kind in changed])
-    payloads = [json.dumps({"id": "board-01", "boot": "1-a", "seq": seq}).encode() for seq in received]
+    encoders = (lambda reading: json.dumps(reading).encode(), cbor2.dumps)
+    payloads = [encoders[seq % 2]({"id": "board-01", "boot": "1-a", "seq": seq}) for seq in received]
     count = len(received)
     bronze = {"topic": ["fleet/board-01/telemetry"] * count, "payload": payloads, "collector": ["demo"] * count}
     # Two segments; the rows of a table have no order.

@@ -39,6 +39,8 @@ _SETTINGS: Sequence[Mapping[str, object]] = (
     {"telemetry_qos": 1},
     {"keep_alive": 5},
     {"interval_ms": 400},
+    {"encoding": "cbor"},
+    {"encoding": "json"},
 )
 
 

@@ -16,6 +16,8 @@ _LOOP_BOOTS = 5
 
 def out_of_order(tables: Path) -> Iterator[str]:
     """Yield the devices of which a reading first reached the collector after a later one of its boot."""
+    from cbor2 import loads
+
     places = ("collector", "segment", "position")
     rows = _rows(tables / "bronze", "topic", "payload", *places)
     newest: dict[tuple[str, str], int] = {}
@@ -23,7 +25,8 @@ def out_of_order(tables: Path) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: tuple(row[name] for name in places)):
         if not row["topic"].endswith("/telemetry"):
             continue
-        reading = json.loads(row["payload"])
+        payload = row["payload"]
+        reading = json.loads(payload) if payload[:1] == b"{" else loads(payload)
         boot, seq = (reading["id"], reading["boot"]), reading["seq"]
         if (boot, seq) not in known and seq < newest.get(boot, -1):
             yield reading["id"]
