@@ -165,21 +165,6 @@ class Adversary:
         cut = self._network.tell("cut rst")
         return f"{cut} links", self._network_ends("refuse off")
 
-    def _blackhole(self, _fault: Fault) -> _Begun:
-        return self._network_fault("blackhole on", "blackhole off")
-
-    def _deaf(self, _fault: Fault) -> _Begun:
-        return self._network_fault("stall down on", "stall down off")
-
-    def _mute(self, _fault: Fault) -> _Begun:
-        return self._network_fault("stall up on", "stall up off")
-
-    def _dribble(self, _fault: Fault) -> _Begun:
-        return self._network_fault("dribble on", "dribble off")
-
-    def _slow(self, _fault: Fault) -> _Begun:
-        return self._network_fault("delay 1000", "delay 0")
-
     def _network_fault(self, on: str, off: str) -> _Begun:
         self._network.tell(on)
         return None, self._network_ends(off)
@@ -191,16 +176,21 @@ class Adversary:
 
         return end
 
-    def _power(self, fault: Fault) -> _Begun:
+    def _switch_off(self, fault: Fault, change: Callable[[VirtualBoard], str | None]) -> _Begun:
+        """Cut a board's power and change something of it; at the end it boots. change: returns what was seen."""
         board = self._boards[fault.target]
-        seen = f"process {board.pid}"
         board.kill()
+        seen = change(board)
 
-        def end() -> str:
+        def end() -> str | None:
             board.start()
             return seen
 
         return seen, end
+
+    def _power(self, fault: Fault) -> _Begun:
+        seen = f"process {self._boards[fault.target].pid}"
+        return self._switch_off(fault, lambda board: seen)
 
     def _power_in_flash(self, fault: Fault) -> _Begun:
         board = self._boards[fault.target]
@@ -222,17 +212,14 @@ class Adversary:
         return self._stop([self._boards[fault.target].pid])
 
     def _settings(self, fault: Fault) -> _Begun:
-        board = self._boards[fault.target]
         change = random.Random(fault.draw).choice(_SETTINGS)
-        board.kill()
-        settings = json.loads(board.read("/settings.json"))
-        board.install({"/settings.json": json.dumps(settings | change).encode()})
 
-        def end() -> str:
-            board.start()
+        def install(board: VirtualBoard) -> str:
+            settings = json.loads(board.read("/settings.json"))
+            board.install({"/settings.json": json.dumps(settings | change).encode()})
             return json.dumps(change)
 
-        return None, end
+        return self._switch_off(fault, install)
 
     def _same_id(self, fault: Fault) -> _Begun:
         links = 0
@@ -262,15 +249,7 @@ class Adversary:
         return None, self._updates.order(fault.target, fault.draw)
 
     def _flash_bit(self, fault: Fault) -> _Begun:
-        board = self._boards[fault.target]
-        board.kill()
-        seen = flip_in_outbox(board, random.Random(fault.draw))
-
-        def end() -> str | None:
-            board.start()
-            return seen
-
-        return seen, end
+        return self._switch_off(fault, lambda board: flip_in_outbox(board, random.Random(fault.draw)))
 
     def _clock(self, fault: Fault) -> _Begun:
         machine = self._chain.machines[fault.target]
@@ -283,42 +262,31 @@ class Adversary:
 
         return None, end
 
-    def _broker_dies(self, fault: Fault) -> _Begun:
-        if self._chain.kind.helpers_die and fault.draw < 0.5:
-            self._kill_helpers()
-        return self._die("broker")
-
-    def _broker_power(self, fault: Fault) -> _Begun:
-        self._kill_helpers()
-        return self._power_of_machine("broker", self._chain.folder.store, fault)
-
-    def _kill_helpers(self) -> None:
-        for child in self._chain.helpers.values():
-            self._chain.children.kill(child)
-
-    def _collector_dies(self, _fault: Fault) -> _Begun:
-        return self._die("collector")
-
-    def _collector_power(self, fault: Fault) -> _Begun:
-        return self._power_of_machine("collector", self._chain.folder.spool, fault)
-
-    def _power_of_machine(self, part: str, data: Path, fault: Fault) -> _Begun:
-        _, start = self._die(part)
-        lost = self._chain.machines[part].lose_unsynced(data, random.Random(fault.draw))
+    def _dies(self, fault: Fault) -> _Begun:
+        part, chain = fault.target, self._chain
+        child = self._part(fault)
+        if part == BROKER and (fault.kind == "broker_power" or (chain.kind.helpers_die and fault.draw < 0.5)):
+            for helper in chain.helpers.values():
+                chain.children.kill(helper)
+        self._down.add(part)
+        for process in _with_children(child):
+            _quietly(process.kill)
+        chain.children.kill(child)
 
         def end() -> str:
-            assert start is not None
-            return f"{start()}, {lost} pages were not synced and are the old ones"
+            self._starts()[part]()
+            self._down.discard(part)
+            return f"process {child.pid}"
 
-        return None, end
+        return f"process {child.pid}", end
 
-    def _spark_dies(self, _fault: Fault) -> _Begun:
-        for process in self._spark_processes():
-            _quietly(process.kill)
-        return self._die("spark")
+    def _machine_dies(self, fault: Fault) -> _Begun:
+        _, start = self._dies(fault)
+        lost = self._chain.machines[fault.target].lose_unsynced(self._data(fault), random.Random(fault.draw))
+        return None, lambda: f"{start and start()}, {lost} pages were not synced and are the old ones"
 
     def _spark_bit(self, fault: Fault) -> _Begun:
-        _, start = self._spark_dies(fault)
+        _, start = self._dies(fault)
         files = sorted((self._chain.folder.checkpoint / "umqtt").glob("bucket-*/*.arrow"))
         flipped = flip_bit(files, random.Random(fault.draw))
 
@@ -335,28 +303,10 @@ class Adversary:
         flipped = flip_bit(segments[-1:], random.Random(fault.draw))
         return None, lambda: flipped.put_back() if flipped else None
 
-    def _die(self, part: str) -> _Begun:
-        child: Child = getattr(self._chain, part)
-        seen = f"process {child.pid}"
-        self._down.add(part)
-        self._chain.children.kill(child)
-
-        def end() -> str:
-            self._starts()[part]()
-            self._down.discard(part)
-            return seen
-
-        return seen, end
-
-    def _broker_stops(self, _fault: Fault) -> _Begun:
-        children = (_child(self._chain.broker), *self._chain.helpers.values())
+    def _stops(self, fault: Fault) -> _Begun:
+        helpers = self._chain.helpers.values() if fault.target == BROKER else ()
+        children = (self._part(fault), *helpers)
         return self._stop([process.pid for child in children for process in _with_children(child)])
-
-    def _collector_stops(self, _fault: Fault) -> _Begun:
-        return self._stop([_child(self._chain.collector).pid])
-
-    def _spark_stops(self, _fault: Fault) -> _Begun:
-        return self._stop([process.pid for process in self._spark_processes()])
 
     def _stop(self, pids: Sequence[int]) -> _Begun:
         processes = []
@@ -382,17 +332,13 @@ class Adversary:
         return self._kill_one(lambda process: any("pyspark" in word for word in process.cmdline()[1:]))
 
     def _kill_one(self, is_wanted: Callable[[psutil.Process], bool]) -> _Begun:
-        own = _child(self._chain.spark).pid
-        for process in self._spark_processes():
+        spark = _child(self._chain.spark)
+        for process in _with_children(spark):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.pid != own and is_wanted(process):
+                if process.pid != spark.pid and is_wanted(process):
                     process.kill()
                     return f"process {process.pid}", None
         return None, None
-
-    def _spark_processes(self) -> list[psutil.Process]:
-        """Return Spark's driver and everything that it has started."""
-        return _with_children(_child(self._chain.spark))
 
     def _broker_has_no_files(self, _fault: Fault) -> _Begun:
         process = psutil.Process(_child(self._chain.broker).pid)
@@ -403,7 +349,7 @@ class Adversary:
 
     def _starts_full(self, fault: Fault) -> _Begun:
         part, size = fault.target, self._size(fault)
-        _, start = self._die(part)
+        _, start = self._dies(fault)
         assert start is not None
         start()
         # From its first instruction on, and again if it ends itself and is started again.
@@ -422,10 +368,12 @@ class Adversary:
     def _part(self, fault: Fault) -> Child:
         return _child(getattr(self._chain, fault.target))
 
+    def _data(self, fault: Fault) -> Path:
+        return self._chain.folder.store if fault.target == BROKER else self._chain.folder.spool
+
     def _size(self, fault: Fault) -> int:
         # No file may become larger than the largest one is now, so a log of a few lines still has room.
-        data = self._chain.folder.store if fault.target == BROKER else self._chain.folder.spool
-        return max((path.stat().st_size for path in data.rglob("*") if path.is_file()), default=0)
+        return max((path.stat().st_size for path in self._data(fault).rglob("*") if path.is_file()), default=0)
 
     def _limit(self, process: psutil.Process, what: int, limit: int) -> _Begun:
         before = process.rlimit(what)
@@ -462,11 +410,11 @@ def _quietly(action: Callable[[], object]) -> None:
 _BEGIN: Mapping[str, Callable[[Adversary, Fault], _Begun]] = {
     "cut": Adversary._cut,
     "refuse": Adversary._refuse,
-    "blackhole": Adversary._blackhole,
-    "deaf": Adversary._deaf,
-    "mute": Adversary._mute,
-    "dribble": Adversary._dribble,
-    "slow": Adversary._slow,
+    "blackhole": lambda adversary, _: adversary._network_fault("blackhole on", "blackhole off"),
+    "deaf": lambda adversary, _: adversary._network_fault("stall down on", "stall down off"),
+    "mute": lambda adversary, _: adversary._network_fault("stall up on", "stall up off"),
+    "dribble": lambda adversary, _: adversary._network_fault("dribble on", "dribble off"),
+    "slow": lambda adversary, _: adversary._network_fault("delay 1000", "delay 0"),
     "cut_in_packet": Adversary._cut_in_packet,
     "power": Adversary._power,
     "power_in_flash": Adversary._power_in_flash,
@@ -477,24 +425,24 @@ _BEGIN: Mapping[str, Callable[[Adversary, Fault], _Begun]] = {
     "update": Adversary._update,
     "burst": Adversary._burst,
     "same_id": Adversary._same_id,
-    "broker_dies": Adversary._broker_dies,
-    "broker_stops": Adversary._broker_stops,
+    "broker_dies": Adversary._dies,
+    "broker_stops": Adversary._stops,
     "broker_has_no_files": Adversary._broker_has_no_files,
     "broker_disk_full": Adversary._disk_full,
     "broker_starts_full": Adversary._starts_full,
-    "broker_power": Adversary._broker_power,
+    "broker_power": Adversary._machine_dies,
     "broker_clock": Adversary._clock,
-    "collector_dies": Adversary._collector_dies,
-    "collector_stops": Adversary._collector_stops,
+    "collector_dies": Adversary._dies,
+    "collector_stops": Adversary._stops,
     "collector_disk_full": Adversary._disk_full,
     "collector_starts_full": Adversary._starts_full,
-    "collector_power": Adversary._collector_power,
+    "collector_power": Adversary._machine_dies,
     "collector_clock": Adversary._clock,
     "spool_bit": Adversary._spool_bit,
-    "spark_dies": Adversary._spark_dies,
+    "spark_dies": Adversary._dies,
     "java_dies": Adversary._java_dies,
     "worker_dies": Adversary._worker_dies,
     "spark_clock": Adversary._clock,
     "spark_bit": Adversary._spark_bit,
-    "spark_stops": Adversary._spark_stops,
+    "spark_stops": Adversary._stops,
 }
