@@ -133,7 +133,7 @@ def _run(plan: Plan, folder: Path) -> tuple[Verdict | None, str]:
             demo.run()
         except KitError as error:
             return None, str(error)
-        verdict = check(run.path, demo.unanswered, demo.silent, plan.broker.may_lose)
+        verdict = check(run.path, demo.unanswered, demo.silent, plan.broker.may_lose, plan.broker.reorders)
     return verdict, "" if verdict.holds else "it does not hold"
 
 

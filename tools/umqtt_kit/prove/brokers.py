@@ -30,7 +30,7 @@ class Broker:
 
     says: a line that it prints once it listens, before its address; "" if it must be tried. helpers(folder): programs
     that it needs, by name, each with its port; helpers_die: whether they are killed with it. differs: what it does
-    otherwise than MQTT or the paired broker.
+    otherwise than MQTT or the paired broker; reorders: whether it sends newer messages before it repeats older ones.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Broker:
     helpers_die: bool = False
     cloud: str = ""
     differs: Sequence[str] = ()
+    reorders: bool = False
     without: Mapping[str, str] = field(default_factory=dict)
     may_lose: Mapping[str, str] = field(default_factory=dict)
 
@@ -165,7 +166,8 @@ def _brokers() -> list[Broker]:
             differs=("it treats QoS 2 as QoS 1", "it keeps a retained message for its very topic alone"),
             without={**limits, "broker_power": _NOT_FOLLOWED},
         ),
-        Broker("nats", _nats, without={
+        Broker("nats", _nats, differs=("on a new link it sends newer messages before it repeats older ones",),
+               reorders=True, without={
             **limits, "broker_power": _NOT_FOLLOWED, "broker_clock": "it does not read the time by libc",
         }),
     ]  # fmt: skip

@@ -26,9 +26,9 @@ class Verdict:
     reached the collector in another order; alerts: those that should or should not be there; versions: those that no
     board should have run; silent: devices that did not come back.
 
-    Not ours: taken: commands of a board whose client id another client took, and with it perhaps its session; flipped:
-    readings that are lost to flipped bits, at most one for each; of_broker: whether a broker of another maker may have
-    lost what is lost or unanswered.
+    Not ours: reordered: devices whose readings the broker put in another order; taken: commands of a board whose client
+    id another client took, and with it perhaps its session; flipped: readings that are lost to flipped bits, at most
+    one for each; of_broker: whether a broker of another maker may have lost what is lost or unanswered.
     """
 
     count: Count
@@ -41,6 +41,7 @@ class Verdict:
     alerts: list[str] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
+    reordered: list[str] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)
     flipped: int = 0
     of_broker: bool = False
@@ -59,10 +60,15 @@ class Verdict:
 
 
 def check(
-    run: Path, unanswered: Iterable[str] = (), silent: Iterable[str] = (), may_lose: Collection[str] = ()
+    run: Path,
+    unanswered: Iterable[str] = (),
+    silent: Iterable[str] = (),
+    may_lose: Collection[str] = (),
+    reorders: bool = False,
 ) -> Verdict:
-    """Return the verdict on the run in this folder. may_lose: kinds after which its broker loses what it acknowledged.
+    """Return the verdict on the run in this folder.
 
+    may_lose: kinds after which its broker loses what it acknowledged; reorders: whether that repeats messages late.
     Raises GroundTruthError, and ValueError for a history that is no JSON by line.
     """
     seen: Counter[str] = Counter()
@@ -75,16 +81,18 @@ def check(
             ended.append(f"{event['part']}: {event['why']}")
         elif event["event"] == "end":
             (seen if event["seen"] else missed)[event["kind"]] += 1
-            of_device[event["kind"], event["target"]] += 1
+            # A client that took an id may have been connected although it was not told.
+            of_device[event["kind"], event["target"]] += bool(event["seen"]) or event["kind"] == "same_id"
     counted = count(run / "ground-truth", run / "tables")
     without_reply = sorted(unanswered)
     taken = [line for line in without_reply if of_device["same_id", line.partition(":")[0]]]
     begun = Counter(word for path in sorted((run / "commands").iterdir()) for word in path.read_text().split())
     flipped = {device: min(lost, of_device["flash_bit", device]) for device, lost in counted.lost_of.items()}
     # Messages that wait while their QoS changes may overtake each other (4.6 of MQTT 3.1.1: order is for one QoS).
-    changed = {device for kind, device in of_device if kind in ("settings", "flash_bit")}
-    undated = {device for kind, device in of_device if kind == "board_clock"}
+    changed = {device for (kind, device), times in of_device.items() if times and kind in ("settings", "flash_bit")}
+    undated = {device for (kind, device), times in of_device.items() if times and kind == "board_clock"}
     undated |= {"*"} if "collector_clock" in seen else set()
+    disordered = sorted(set(out_of_order(run / "tables")) - changed)
     return Verdict(
         counted,
         dict(sorted(seen.items())),
@@ -92,10 +100,11 @@ def check(
         ended,
         [line for line in without_reply if line not in taken],
         [command for command, times in begun.items() if times > 1],
-        sorted(set(out_of_order(run / "tables")) - changed),
+        [] if reorders else disordered,
         wrong_alerts(run / "tables", run / "ground-truth", undated, bool(counted.lost or counted.quarantined)),
         wrong_versions(run / "tables"),
         sorted(silent),
+        disordered if reorders else [],
         taken,
         sum(flipped.values()),
         bool(set(may_lose) & seen.keys()),

@@ -50,6 +50,8 @@ def _not_ours(verdict: Verdict, broker: Broker) -> str:
     if verdict.of_broker and (verdict.count.lost or verdict.unanswered):
         why = {broker.may_lose[kind] for kind in verdict.seen if kind in broker.may_lose}
         said.append(f"{broker.name} may have lost what is missing: {', '.join(sorted(why))}")
+    if verdict.reordered:
+        said.append(f"{broker.name} reordered the readings of {', '.join(verdict.reordered)}")
     said += broker.differs
     said += [f"left out: {kind}, since {why}" for kind, why in broker.without.items()]
     return f" ({'; '.join(said)})" if said else ""
