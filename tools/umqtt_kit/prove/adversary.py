@@ -31,9 +31,9 @@ _BYTES_OF_A_LINK = 4000
 _BURST = 10
 # Seconds by which a clock is wrong.
 _CLOCKS = tuple(sign * hours * 3600.0 for sign in (1, -1) for hours in (0.5, 3, 30, 24 * 9, 24 * 45))
-# What a board may find changed at boot. With an outbox of 400, no reading of an outage is dropped to make room.
+# What a board may find changed at boot. With an outbox of 1000, no reading of an outage of three minutes is dropped.
 _SETTINGS: Sequence[Mapping[str, object]] = (
-    {"outbox": 400},
+    {"outbox": 1000},
     {"outbox": None},
     {"telemetry_qos": 2},
     {"telemetry_qos": 1},
