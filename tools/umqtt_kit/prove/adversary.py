@@ -29,6 +29,8 @@ _FLASH_OPERATIONS = 120
 _BYTES_OF_A_LINK = 4000
 # Commands of a burst: their replies fit a board's ledger in two turns, and boards that stay up carry out 60 at once.
 _BURST = 10
+# What the collector writes in half a second.
+_UNREAD_BYTES = 2048
 # Seconds by which a clock is wrong.
 _CLOCKS = tuple(sign * hours * 3600.0 for sign in (1, -1) for hours in (0.5, 3, 30, 24 * 9, 24 * 45))
 # What a board may find changed at boot. With an outbox of 1000, no reading of an outage of three minutes is dropped.
@@ -298,9 +300,9 @@ class Adversary:
         return None, end
 
     def _spool_bit(self, fault: Fault) -> _Begun:
-        # Near the end of the newest segment that holds messages: Spark is about to read it, or has just done so.
+        # At the end of the newest segment that holds messages, which Spark is about to read.
         segments = sorted(path for path in self._chain.folder.spool.rglob("*.seg") if path.stat().st_size)
-        flipped = flip_bit(segments[-1:], random.Random(fault.draw))
+        flipped = flip_bit(segments[-1:], random.Random(fault.draw), _UNREAD_BYTES)
         return None, lambda: flipped.put_back() if flipped else None
 
     def _stops(self, fault: Fault) -> _Begun:

@@ -30,13 +30,14 @@ class Flipped(NamedTuple):
         return self.where
 
 
-def flip_bit(files: Sequence[Path], rng: random.Random) -> Flipped | None:
-    """Flip a bit of one of these files, in place, rather near its end; return which, or None if all are empty."""
+def flip_bit(files: Sequence[Path], rng: random.Random, last: int | None = None) -> Flipped | None:
+    """Flip a bit of one of these files, in place; return which, or None if all are empty. last: in its last bytes."""
     found = [path for path in files if path.stat().st_size]
     if not found:
         return None
     path = rng.choice(found)
-    flipped = Flipped(path, path.stat().st_size - 1 - int(path.stat().st_size * rng.random() ** 3), rng.randrange(8))
+    size = path.stat().st_size
+    flipped = Flipped(path, size - 1 - rng.randrange(min(size, last or size)), rng.randrange(8))
     _flip(flipped)
     return flipped
 
