@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -36,8 +37,9 @@ static void *real(void **known, const char *name) {
 
 __attribute__((constructor)) static void begin(void) {
     char path[4096];
-    folder = getenv("UMQTT_MACHINE");
-    if (!folder) return;
+    const char *found_folder = getenv("UMQTT_MACHINE");
+    if (!found_folder) return;
+    folder = strdup(found_folder); /* programs that set their title overwrite the environment */
     snprintf(path, sizeof path, "%s/clock", folder);
     int fd = open(path, O_RDONLY);
     if (fd < 0) return;
