@@ -28,8 +28,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from spark_ingest.pipeline.run.session import began_too_slowly
 from spark_ingest.pipeline.write.batch import BatchWriter
 from spark_ingest.pipeline.write.stream import MicroBatches
-from spark_ingest.source.data_source import RangesDataSource
-from spark_ingest.source.options import Options
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
 from spark_ingest.spool.writer import Spool
 
@@ -183,17 +181,15 @@ def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale) -> float:
     """
     folder = lab.new_folder("silver")
     given = {"path": str(spool), "maxOffsetsPerTrigger": str(scale.batch), "minPartitions": str(_BUCKETS)}
-    batches, written = MicroBatches(spark, Options(given)), {}
+    batches, written = MicroBatches(spark, given), {}
     writer = BatchWriter(folder / "tables", folder / "state", buckets=_BUCKETS, run=batches.run)
 
-    def write(ranges: DataFrame, batch_id: int) -> None:
+    def write(rows: DataFrame, batch_id: int) -> None:
         before = writer.totals.messages
-        writer.write(ranges, batch_id, "bench")
+        writer.write(rows, batch_id, "bench")
         written[batch_id] = writer.totals.messages - before
 
-    spark.dataSource.register(RangesDataSource)
-    ranges = spark.readStream.format(RangesDataSource.name()).options(**given).load()
-    stream = ranges.writeStream.foreachBatch(write)
+    stream = batches.stream().writeStream.foreachBatch(write)
     stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
     return _rows_a_second(stream, written)
 

@@ -15,7 +15,7 @@ from spark_ingest.pipeline.run import pipeline as pipeline_module
 from spark_ingest.pipeline.write.batch import Reports, run_here
 from spark_ingest.pipeline.write.job import Job
 from spark_ingest.pipeline.write.stream import MicroBatches
-from spark_ingest.source.data_source import messages_in
+from spark_ingest.source.data_source import RangesDataSource, messages_in
 from spark_ingest.source.rows import ARROW_SCHEMA
 
 if TYPE_CHECKING:
@@ -49,12 +49,18 @@ def run_pipeline(spark: SparkSession, *arguments: object, on_stage: Callable[[st
 def tasks_here() -> Iterator[None]:
     """Run the tasks of micro-batches in this process, where they can be changed; Spark reads the ranges alone."""
 
+    def stream(batches: MicroBatches) -> DataFrame:
+        session = batches._session
+        session.dataSource.register(RangesDataSource)
+        return session.readStream.format(RangesDataSource.name()).options(**batches._source).load()
+
     def run(batches: MicroBatches, ranges: DataFrame, job: Job) -> Reports:
         read = messages_in(batches._steps._options, ranges.toArrow().to_batches())
         messages = pa.Table.from_batches(read, ARROW_SCHEMA)
         return run_here(messages, job)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MicroBatches, "stream", stream)
         patch.setattr(MicroBatches, "run", run)
         yield
 

@@ -75,12 +75,14 @@ from .config import PipelineConfig
 from .session import began_too_slowly, is_cluster, start_session
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ...tables.delta import Delta
-    from ..write.batch import BatchWriter
+    from ..write.batch import BatchWriter, Reports
+    from ..write.job import Job
     from .upkeep import Upkeep
 
 _POLL_S = 0.25
@@ -216,24 +218,26 @@ class Pipeline:
     def _run_query(self, session: "SparkSession", on_ready: Callable[[], None]) -> None:
         from deltalake.exceptions import DeltaError
 
-        from ...source.data_source import RangesDataSource
         from ...source.options import Options
+        from ..write.stream import MicroBatches
+        from ..write.transform import columns_of, load
         from .upkeep import Upkeep
 
         config = self.config
         options = config.source_options()
         options["minPartitions"] = str(session.sparkContext.defaultParallelism)
-        self._spools = Options(options).spools
         try:
-            self._writer = self._new_writer(session, options)
+            self._spools = Options(options).spools
+            transform = load(config.transform) if config.transform else None
+            silver = columns_of(session, transform) if transform else None
+            batches = MicroBatches(session, options, transform=transform, silver=silver)
+            self._writer = self._new_writer(batches.run, is_cluster(session.sparkContext.master or "local"), silver)
             self._silver_before = self._writer.tables["silver"].count()
             self._upkeep = Upkeep(config, on_stage=self._on_stage)
         except (OSError, DeltaError) as error:
             raise write_failure(error, config.tables) from error
         remove_first_plan_cut_short(config.checkpoint)
-        session.dataSource.register(RangesDataSource)
-        ranges = session.readStream.format(RangesDataSource.name()).options(**options).load()
-        writer = ranges.writeStream.foreachBatch(self._write_batch)
+        writer = batches.stream().writeStream.foreachBatch(self._write_batch)
         writer = writer.option("checkpointLocation", str(config.checkpoint.absolute()))
         if config.once:
             writer = writer.trigger(availableNow=True)
@@ -266,11 +270,10 @@ class Pipeline:
         self._query.set_result(query)
         return query
 
-    def _new_writer(self, session: "SparkSession", source: dict[str, str]) -> "BatchWriter":
-        from ...source.options import Options
+    def _new_writer(
+        self, run: "Callable[[DataFrame, Job], Reports]", on_cluster: bool, silver: "pa.Schema | None"
+    ) -> "BatchWriter":
         from ..write.batch import BatchWriter
-        from ..write.stream import MicroBatches
-        from ..write.transform import columns_of, load
 
         config = self.config
 
@@ -278,18 +281,14 @@ class Pipeline:
             require_checkpoint(config.checkpoint, tables["silver"].identity)
             claim(tables, config.tables, config.checkpoint)
 
-        transform = load(config.transform) if config.transform else None
-        silver = columns_of(session, transform) if transform else None
-        buckets = _CLUSTER_BUCKETS if is_cluster(session.sparkContext.master or "local") else config.cores
-        batches = MicroBatches(session, Options(source), transform=transform, silver=silver)
         return BatchWriter(
             config.tables,
             config.checkpoint / "umqtt",
-            buckets=config.buckets or buckets,
+            buckets=config.buckets or (_CLUSTER_BUCKETS if on_cluster else config.cores),
             rules=config.rules,
             on_open=on_open,
             on_stage=self._on_stage,
-            run=batches.run,
+            run=run,
             silver_schema=silver,
         )
 

@@ -1,4 +1,4 @@
-"""The Spark program: what happens to the rows of a micro-batch, step by step (:meth:`MicroBatches._steps_of`).
+"""The Spark program: what happens to the rows of a micro-batch, step by step (:class:`MicroBatches`).
 
 ========  ======================================================================================================
 ranges    the rows of the source: ranges of the spools, cut for as many tasks as Spark runs at once
@@ -9,8 +9,9 @@ transform the job of ``transform`` in ingest.toml, a function from DataFrame to 
 write     the readings are written as rows of silver
 ========  ======================================================================================================
 
-A micro-batch of one partition is not shuffled: its one task does all steps, and takes all buckets. A second stage would
-cost more than the work on a few thousand rows.
+The query itself is ranges and decode, so Spark gets the function of that step once; the others are planned for each
+micro-batch. One of one partition is not shuffled: the task that decodes does all steps, and takes all buckets. A second
+stage would cost more than the work on a few thousand rows.
 
 What differs between micro-batches (:class:`Job`) comes to the tasks as a local property of Spark.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.taskcontext import TaskContext
 
 from ...errors import StoreAway
-from ...source.data_source import messages_in
+from ...source.data_source import RangesDataSource, messages_in
+from ...source.options import Options
 from ...tables.schemas import EXTRA, METRICS, SILVER_SCHEMA, TIMESTAMP
 from ..process import own_error
 from . import tasks
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-    from ...source.options import Options
     from .transform import Transform
 
 _SPARK_TYPES = {
@@ -65,22 +66,24 @@ _ATTEMPTS = 4
 class _Steps:
     """The steps as functions of a task. Spark pickles the object into each task."""
 
-    def __init__(self, options: Options, reports: Accumulator[dict[str, Any]], silver: pa.Schema) -> None:
+    def __init__(
+        self, options: Options, reports: Accumulator[dict[str, Any]], silver: pa.Schema, *, has_transform: bool = False
+    ) -> None:
         self._options = options
         self._reports = reports
         self._silver = silver
+        self._has_transform = has_transform
 
     def decode(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode; a task for all does all steps up to a transform, but nothing if there are other partitions."""
         held = list(ranges)  # a partition has only a few
         job, partition, attempt = _task()
-        messages, parts = messages_in(self._options, held), _parts(held) or 1
-        return tasks.decode(job, partition, messages, self._report, parts=parts, attempt=attempt)
-
-    def read_alone(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Do the steps up to :meth:`deduplicate` for all buckets, but nothing if there are other partitions."""
-        held = list(ranges)
-        if not _parts(held):
-            yield from self.deduplicate(self.decode(iter(held)))
+        parts = _parts(held)
+        if job.in_one_task and parts:
+            return iter(())
+        messages = messages_in(self._options, held)
+        rows = tasks.decode(job, partition, messages, self._report, parts=parts or 1, attempt=attempt)
+        return self.write(self.deduplicate(rows)) if job.in_one_task and not self._has_transform else rows
 
     def deduplicate(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         job, bucket, attempt = _task()
@@ -99,67 +102,70 @@ class _Steps:
 
 
 class MicroBatches:
-    """Runs the tasks of micro-batches with Spark.
+    """The steps of a query, and of its micro-batches.
 
-    :param options: the options of the source.
+    :param source: the options of the source.
     :param transform: a function of the user's from new readings to what is written of them.
     :param silver: the columns of silver, which `transform` returns.
     """
 
-    STEPS = _Steps
-
     def __init__(
         self,
         session: SparkSession,
-        options: Options,
+        source: Mapping[str, str],
         *,
         transform: Transform | None = None,
         silver: pa.Schema | None = None,
     ) -> None:
-        self._context = session.sparkContext
+        # A session of its own: other queries keep their settings.
+        self._session = session.newSession()
+        self._source = dict(source)
         self._transform = transform
         # A transform gets every reading as a row.
-        self._settings = _WITHOUT_CLOSURES if transform else _WITHOUT_CLOSURES | _INTERPRETED
-        self._reports = self._context.accumulator({}, _Reports())
-        self._steps = self.STEPS(options, self._reports, silver or SILVER_SCHEMA)
+        for name, value in (_WITHOUT_CLOSURES if transform else _WITHOUT_CLOSURES | _INTERPRETED).items():
+            self._session.conf.set(name, value)
+        self._reports = session.sparkContext.accumulator({}, _Reports())
+        has_transform = transform is not None
+        self._steps = _Steps(Options(source), self._reports, silver or SILVER_SCHEMA, has_transform=has_transform)
         self._was_small = True
 
-    def run(self, ranges: DataFrame, job: Job) -> dict[str, dict[str, Any]]:
+    def stream(self) -> DataFrame:
+        """Return the query, whose micro-batches :meth:`run` takes."""
+        self._session.dataSource.register(RangesDataSource)
+        ranges = self._session.readStream.format(RangesDataSource.name()).options(**self._source).load()
+        return ranges.mapInArrow(self._steps.decode, SHUFFLE_COLUMNS)
+
+    def run(self, rows: DataFrame, job: Job) -> dict[str, dict[str, Any]]:
         """Run the tasks of a micro-batch; return the report of each by its name.
 
-        :param ranges: the source's rows of the micro-batch, as Spark passes them to foreachBatch.
+        :param rows: of the query, as Spark passes them to foreachBatch.
         :raises StoreAway: the object store of the tables did not answer a task.
         """
-        # The query has a session of its own, which is known only here. Other queries keep their settings.
-        for name, value in self._settings.items():
-            ranges.sparkSession.conf.set(name, value)
         # Only the tasks know how many they are; to ask Spark takes a tenth of a small micro-batch. If they are several
         # although the micro-batch before had one, they do nothing, and run once more with a shuffle.
         for in_one_task in (True, False) if self._was_small else (False,):
-            self._run(self._steps_of(ranges, job.buckets, in_one_task), replace(job, in_one_task=in_one_task))
+            self._run(self._steps_of(rows, job.buckets, in_one_task), replace(job, in_one_task=in_one_task))
             if "partition 0" in self._reports.value:
                 break
         self._was_small = "partition 1" not in self._reports.value
         return self._reports.value
 
-    def _steps_of(self, ranges: DataFrame, buckets: int, in_one_task: bool) -> DataFrame:
+    def _steps_of(self, rows: DataFrame, buckets: int, in_one_task: bool) -> DataFrame:
         step = self._steps
-        if in_one_task:
-            rows, new = ranges, step.read_alone
-        else:
+        if not in_one_task:
             # Partition by the bucket's number, not by its hash: each task runs, even if it gets no rows.
-            rows = ranges.mapInArrow(step.decode, SHUFFLE_COLUMNS).repartitionById(buckets, "bucket")
-            new = step.deduplicate
+            rows = rows.repartitionById(buckets, "bucket")
         if self._transform is None:
-            return rows.mapInArrow(lambda some: step.write(new(some)), _NOTHING)
-        readings = rows.mapInArrow(lambda some: _batches(new(some)), SILVER_COLUMNS)
+            # The one task has done all.
+            return rows if in_one_task else rows.mapInArrow(lambda some: step.write(step.deduplicate(some)), _NOTHING)
+        readings = rows.mapInArrow(lambda some: _batches(step.deduplicate(some)), SILVER_COLUMNS)
         return self._transform(readings).mapInArrow(lambda some: step.write(map(_table, some)), _NOTHING)
 
     def _run(self, written: DataFrame, job: Job) -> None:
         from py4j.protocol import Py4JJavaError
 
         self._reports.value = {}
-        self._context.setLocalProperty(_JOB, base64.b64encode(pickle.dumps(job)).decode())
+        self._session.sparkContext.setLocalProperty(_JOB, base64.b64encode(pickle.dumps(job)).decode())
         for attempt in range(_ATTEMPTS):
             try:
                 # Not collect(): nothing is to be returned, and preparing that takes a sixth of a small micro-batch.
