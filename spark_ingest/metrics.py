@@ -10,9 +10,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector as Families
 
-from umqtt_cli.limited_threads import LimitedThreads
-
 from .errors import UsageError
+from .limited_threads import LimitedThreads
 
 #: Connections at once, each with a thread and a file. For one more, the oldest one of the address with most of them is
 #: closed.

@@ -4,6 +4,6 @@
     allow, project    umqtt.toml: options that the commands of one folder share
     errors, console, escape, groups    how a command fails, what it prints, and its help
     numbers, properties, strict_json, toml_file    values from outside
-    durable, requirements, stop, limited_threads   files, what a command needs, signals, small servers
-    clouds, reason_codes                           what brokers need, and what they answer
+    durable, requirements, stop     files, what a command needs, signals
+    clouds, reason_codes            what brokers need, and what they answer
 """

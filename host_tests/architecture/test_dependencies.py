@@ -160,6 +160,7 @@ INGEST_ROOMS = (
     "java",
     "lock",
     "status",
+    "limited_threads",
     "metrics",
     "spool",
     "collector",

@@ -171,7 +171,7 @@ def test_http_alone_prints_its_address_and_where_the_token_is(tmp_path: Path) ->
     [
         (("-c", "x.conf", "--http", "1"), "--http cannot be combined with -c"),
         (("-c", "x.conf", "-p", "1883"), "--port cannot be combined with -c — set it in x.conf"),
-        (("-c", "x.conf", "--store", "a", "--max-inflight", "3"), "--store and --max-inflight cannot be combined"),
+        (("-c", "x.conf", "--store", "a", "--host", "b"), "--host and --store cannot be combined"),
         (("--lenient",), "name it with -c FILE"),
         (("--test-config", "-p", "0"), "name it with -c FILE"),
         (("-c", f"{__file__}.d/x.conf"), f"{__file__}.d/x.conf cannot be read (No such file or directory)"),
@@ -240,7 +240,6 @@ def test_the_command_of_the_kit_knows_every_option_of_the_program() -> None:
         "--host",
         "--store",
         "--allow-anonymous",
-        "--max-inflight",
         "--http",
         "--accept-loss",
     ):

@@ -17,14 +17,11 @@ import pytest
 from broker_certificates import Pki
 from observed import ObservedBroker
 from prometheus_client import CollectorRegistry
-from umqtt_kit.ota import web
-from umqtt_kit.ota.release import make_release
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest import metrics
 
-RELEASE = make_release("0.2.0", {"/app/a.mpy": b"A" * 1000})
-LIMITS = {"metrics": metrics.MAX_CONNECTIONS, "ota": web._Server.max_connections, "ota with tls": 64, "page": 64}
+LIMITS = {"metrics": metrics.MAX_CONNECTIONS, "page": 64}
 
 
 @contextlib.contextmanager
@@ -34,16 +31,12 @@ def server(kind: str, folder: Path, pki: Pki) -> Iterator[tuple[int, bytes]]:
         with ObservedBroker(folder) as broker:
             broker.stop_clock()
             yield broker.http_port, b"/healthz"
-    elif kind == "metrics":
+    else:
         serving = metrics.MetricsServer("127.0.0.1", 0, CollectorRegistry())
         try:
             yield serving.port, b"/metrics"
         finally:
             serving.close()
-    else:
-        tls = (Path(pki.path("broker.pem")), Path(pki.path("broker.key"))) if kind.endswith("tls") else ()
-        with web.Web("127.0.0.1", 0, *tls).serve(RELEASE, lambda size: None) as url:
-            yield int(url.rstrip("/").rpartition(":")[2]), b"/" + RELEASE.manifest.encode()
 
 
 def answer(port: int, path: bytes, context: ssl.SSLContext | None) -> bytes:
@@ -64,7 +57,6 @@ def test_a_good_client_is_served_whatever_those_of_another_address_do(
     """Planted: a full server refuses the newest connection; a thread and a file for each, for ever; a silent handshake
     cannot be ended."""
     monkeypatch.setattr(metrics._Server, "longest_s", 1e9)
-    monkeypatch.setattr(web, "_SILENT_FOR_S", 1e6)
     context = pki.context() if kind.endswith("tls") else None
     before = threading.active_count()
     with server(kind, tmp_path, pki) as (port, path), contextlib.ExitStack() as stack:
@@ -86,7 +78,6 @@ def test_silent_clients_are_closed_in_time(
 ) -> None:
     """Planted: no time limit."""
     monkeypatch.setattr(metrics._Server, "longest_s", 0.05)
-    monkeypatch.setattr(web, "_SILENT_FOR_S", 0.05)
     with contextlib.ExitStack() as stack:
         if kind == "page":
             broker = stack.enter_context(ObservedBroker(tmp_path))

@@ -13,7 +13,7 @@ NAMES = [(row, name) for row in ROWS for name in re.findall(r"`((?:umqtt|spark)_
 # What begins to listen, in the standard library and in aiohttp.
 LISTENS = re.compile(r"\.listen\(|\bcreate_server\(|\bstart_(?:unix_)?server\(|serve_forever|AppRunner\(")
 # Its sockets are others': it only accepts.
-SHARED = {"umqtt_cli/limited_threads.py"}
+SHARED = {"spark_ingest/limited_threads.py"}
 
 
 @pytest.mark.parametrize(("row", "name"), NAMES, ids=[name for _, name in NAMES])

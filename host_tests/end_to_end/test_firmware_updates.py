@@ -19,6 +19,7 @@ from kit_command import Ended, umqtt_here
 from object_store import ObjectStore, use
 from owner import own
 from paho_subscriber import Subscriber
+from release_web import serving
 from umqtt_kit.app_bundle import INIT, AppBundle
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy import build as build_module
@@ -28,7 +29,6 @@ from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release, make_release
 from umqtt_kit.ota.updater import Updater
-from umqtt_kit.ota.web import Web
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -148,18 +148,11 @@ def test_a_flash_without_room_for_three_versions_takes_one_update_after_another(
         assert board.lives == 6  # in between, each later update ran the base version
 
 
-def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, subscriber: Subscriber):
-    """Planted: an update over plain HTTP is refused although update_url is not set."""
-    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
-    ended = _ota(broker, "--http")
-    assert ended.code == 0, ended.stderr
-    assert ended.stdout == f"{_ID} runs {_NEW} in slot a, confirmed\n"
-
-
 def test_a_version_comes_from_an_object_store(
     board: VirtualBoard, broker: int, subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted: what is missing is told to the board all the same; only boards with TLS have a release there."""
+    """Planted: what is missing is told to the board all the same; only boards with TLS have a release there; an update
+    over plain HTTP is refused although update_url is not set."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     with ObjectStore() as store:
         use(store, monkeypatch)
@@ -246,7 +239,7 @@ def test_a_version_that_fails_is_started_once_and_given_up(
     """Planted: a start on trial is not counted."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     release = _bad_release(tmp_path, {"application": _BAD[way]})
-    with _updater(broker) as updater, Web("127.0.0.1", 0).serve(release, lambda size: None) as url:
+    with _updater(broker) as updater, serving(release) as url:
         args = {"url": url, "sha256": release.manifest, "version": "0.2.0"}
         with pytest.raises(KitError, match="rolled back: a was started and not confirmed") as failed:
             updater.update(args, WAIT_LIMIT_S)

@@ -48,7 +48,6 @@ _INGESTION = {
     "ingest": ["--spool", ".", "--tables", "t", "--checkpoint", "c"],
     "collect": ["--broker", "mqtt://127.0.0.1:1", "--spool", "s"],
     "report": ["--tables", "t"],
-    "tables compact": ["--tables", "."],
     "tables vacuum": ["--tables", "."],
     "tables retain": ["--tables", ".", "--days", "1"],
 }

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from cable import Answer, Cable, broker, deployed
 from kit_command import umqtt_here
+from release_web import https, serving
 from umqtt_broker.cli.authority import Authority
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.device import Board
 from umqtt_kit.doctor.checks import certificates
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import make_release
-from umqtt_kit.ota.web import Web
 from umqtt_testkit.waiting import eventually
 
 
@@ -138,8 +138,7 @@ def test_certificates_that_expire_soon_are_warned_of(tmp_path: Path):
     for days in (20, 90):
         authority.issue_broker(["127.0.0.1"], days, force=True)
         folder = tmp_path / "broker"
-        web = Web("127.0.0.1", 0, folder / "cert.pem", folder / "key.pem")
-        with web.serve(make_release("0.2.0", {}), lambda size: None) as url:
+        with serving(make_release("0.2.0", {}), https(folder / "cert.pem", folder / "key.pem")) as url:
             address = url.replace("https", "mqtts").rstrip("/")
             (tls[days],) = certificates(Access((address,), ca=(tmp_path / "ca.pem").read_bytes()))
     assert (tls[20].state, tls[90].state) == ("warn", "ok") and tls[20].remedy

@@ -154,12 +154,11 @@ def test_a_wrong_value_is_named_and_nothing_is_written(cable: Cable, tmp_path: P
 
 def test_a_file_with_secrets_that_others_may_read_is_refused(cable: Cable, tmp_path: Path):
     with cable.board():
-        for option, name in (("--from", "pump.json"), ("--csv", "boards.csv")):
-            file = tmp_path / name
-            file.write_text(json.dumps(VALUES))
-            file.chmod(0o640)
-            answer = cable.umqtt("provision", option, str(file))
-            assert (answer.code, f"chmod 600 {file}" in answer.stderr) == (2, True)
+        file = tmp_path / "pump.json"
+        file.write_text(json.dumps(VALUES))
+        file.chmod(0o640)
+        answer = cable.umqtt("provision", "--from", str(file))
+        assert (answer.code, f"chmod 600 {file}" in answer.stderr) == (2, True)
 
 
 def test_a_broken_file_is_refused_without_showing_what_is_in_it(cable: Cable, tmp_path: Path):
@@ -409,41 +408,6 @@ def test_without_a_terminal_nobody_is_asked(cable: Cable):
         )
         assert done.returncode == 2
         assert "there is no terminal to ask on — use --from" in done.stderr
-
-
-def test_many_boards_from_a_table_each_by_its_unique_id(cable: Cable, tmp_path: Path):
-    header = "unique_id,port,device_id,brokers,wifi,wifi_password,wifi2,interval_ms\n"
-    with cable.board("one", unique_id=b"\x02aaaaa") as one, cable.board("two", unique_id=b"\x02bbbbb") as two:
-        rows = (
-            f"026161616161,,pump-1,{BROKER},workshop,{WIFI_SECRET},guests,500\n"
-            f",two,pump-2,{BROKER} mqtt://b.example,workshop,{WIFI_SECRET},,\n"
-        )
-        answer = cable.umqtt("provision", "--csv", private(tmp_path / "boards.csv", header + rows))
-        assert answer.code == 0, answer.stderr
-        assert "pump-1" in answer.stdout and "pump-2" in answer.stdout and "Geheim" not in answer.stdout
-        settings, secrets = on_board(one.port)
-        assert settings == {
-            "device_id": "pump-1", "brokers": [BROKER], "wifi": ["workshop", "guests"], "interval_ms": 500,
-        }  # fmt: skip
-        assert secrets["wifi"] == {"workshop": WIFI_SECRET, "guests": ""}
-        assert on_board(two.port)[0]["brokers"] == [BROKER, "mqtt://b.example"]
-
-        before = on_board(one.port), on_board(two.port)
-        good = f"026161616161,,pump-9,{BROKER},,,,\n"
-        for bad, code, named in (
-            (f"026262626262,,pump-2,{BROKER},,,,soon\n", 2, "line 3: settings.json: interval_ms"),
-            (f"026262626262,,pump-9,{BROKER},,,,\n", 2, "line 3: device_id pump-9 is that of line 2"),
-            (f"026161616161,,pump-2,{BROKER},,,,\n", 2, "is that of line 2"),
-            (f",one,pump-2,{BROKER},,,,\n", 2, "one is named twice"),
-            (f"ffffffffffff,,pump-2,{BROKER},,,,\n", 3, "no board ffffffffffff is connected"),
-            (f",,pump-2,{BROKER},,,,\n", 2, "give unique_id or port"),
-            ("026262626262,,pump-2\n", 2, "not as many cells"),
-            (f"026262626262,,pump-2,{BROKER},workshop,bad,,\n", 2, "wifi.workshop"),
-        ):
-            answer = cable.umqtt("provision", "--csv", private(tmp_path / "bad.csv", header + good + bad))
-            assert (answer.code, named in answer.stderr) == (code, True), answer.stderr
-            assert "nothing was written" in answer.stderr
-        assert (on_board(one.port), on_board(two.port)) == before
 
 
 def test_brokers_are_given_as_text_and_the_board_by_its_name(cable: Cable):

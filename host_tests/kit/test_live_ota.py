@@ -1,4 +1,4 @@
-"""umqtt ota over TLS, with an authority of `umqtt certs`: to the broker, and from the command's own web server."""
+"""umqtt ota over TLS, with an authority of `umqtt certs`: to the broker, and from a web server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import socket
 import ssl
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cable import Cable
@@ -17,16 +17,14 @@ from guarded_broker import PASSWORD, guarded_broker
 from impatient import builds_impatient
 from kit_command import umqtt_here
 from owner import own
+from release_web import https, serving
 from umqtt_kit.deploy.build import build
 from umqtt_kit.device_commands import NoReply, new_id
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import build_release
 from umqtt_kit.ota.updater import Updater
-from umqtt_kit.ota.web import Web
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
-
-from spark_ingest.address import Address
 
 _ID = "pump-7"
 
@@ -67,14 +65,14 @@ def test_an_update_comes_over_https_from_a_server_that_the_boards_authority_has_
         access = Access((url,), "me", PASSWORD, ca.read_bytes())
         _is_on(access)
         certs = tmp_path / "certs" / "broker"
-        answer = cable.umqtt(
-            "ota", _ID, "--http", "--web-cert", str(certs / "cert.pem"), "--web-key", str(certs / "key.pem"),
-            "--broker", url, "--username", "me", "--ca", str(ca), "--json",
-        )  # fmt: skip
+        with serving(build_release({"tls"}), https(certs / "cert.pem", certs / "key.pem")) as folder:
+            answer = cable.umqtt(
+                "ota", _ID, "--url", folder, "--broker", url, "--username", "me", "--ca", str(ca), "--json"
+            )
         assert answer.code == 0, answer.stderr
         assert answer.json["slot"] == "a"
         assert PASSWORD not in answer.stdout + answer.stderr
-        _a_stranger_is_sent_nothing(access, tmp_path, monkeypatch)
+        _a_stranger_is_sent_nothing(access, tmp_path)
 
 
 def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
@@ -83,35 +81,23 @@ def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
     virtual.start()
 
 
-def test_the_web_server_listens_at_an_ipv6_address():
-    # Planted: its address has no brackets in the URL; the socket is one of IPv4.
-    host, port = Address().convert("[::1]:0", None, None)
-    release = build_release(set(), "6.6.6")
-    with Web(host, port).serve(release, print) as url:
-        assert url.startswith("http://[::1]:")
-        with urllib.request.urlopen(url + release.manifest, timeout=WAIT_LIMIT_S) as answer:
-            assert b"6.6.6" in answer.read()
-
-
-def _a_stranger_is_sent_nothing(access: Access, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _a_stranger_is_sent_nothing(access: Access, folder: Path) -> None:
     # Signed by somebody else: the board does not even ask for it, and continues.
     other = folder / "other"
     other.mkdir()
     for words in (("ca",), ("broker", "127.0.0.1")):
         done = umqtt_here(other, "certs", *words)
         assert done.code == 0, done.stderr
-    sent: list[int] = []
     refused = threading.Semaphore(0)
     release = build_release({"tls"}, "6.6.6")
-    web = Web("127.0.0.1", 0, other / "certs/broker/cert.pem", other / "certs/broker/key.pem")
-    monkeypatch.setattr(Web, "_tls", lambda _: _Context(web.cert, web.key, refused))
-    with Updater(access, _ID) as updater, web.serve(release, sent.append) as url:
+    tls: Any = _Context(other / "certs/broker/cert.pem", other / "certs/broker/key.pem", refused)
+    with Updater(access, _ID) as updater, serving(release, tls) as url:
         before = updater.result("ping", {}, WAIT_LIMIT_S)
         updater.send("update", {"url": url, "sha256": release.manifest, "version": "6.6.6"}, new_id())
         # The board shakes hands, and nothing more.
         assert refused.acquire(timeout=WAIT_LIMIT_S)
         after = updater.result("ping", {}, WAIT_LIMIT_S)
-        assert (sent, after["slot"], after["boot"]) == ([], "a", before["boot"])
+        assert (after["slot"], after["boot"]) == ("a", before["boot"])
 
 
 class _Context:
@@ -141,16 +127,12 @@ class _Context:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--web-cert", "there.pem"], "--web-key"),
-        (["--http", "--listen", "a:b"], "a:b"),
-        (["--http", "--listen", "127.0.0.1:99999"], "99999"),
-        (["--web-cert", "nowhere.pem", "--web-key", "nowhere.pem"], "nowhere.pem"),
+        (["--ca", "nowhere.pem"], "nowhere.pem"),
         (["--broker", "http://x"], "http://x"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(cable: Cable, tmp_path: Path, monkeypatch, arguments, named):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "there.pem").write_text("no certificate")
     answer = cable.umqtt("ota", _ID, *arguments)
     assert (answer.code, answer.stdout) == (2, "")
     assert answer.stderr.count("\n") == 1 and named in answer.stderr and "—" in answer.stderr

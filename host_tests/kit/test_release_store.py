@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_here
+from release_web import https, serving
 from umqtt_kit.ota.release import make_release
 from umqtt_kit.ota.store import Store, export
-from umqtt_kit.ota.web import Web
 
 from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
@@ -64,8 +64,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def _folder(store: Store, release=_NEW) -> str:
-    with store.serve(release, lambda size: None) as url:
-        return url
+    return store.folder_with(release)
 
 
 def test_each_object_lies_under_its_hash_and_releases_share_a_folder(tmp_path: Path, server: Server):
@@ -133,8 +132,7 @@ def test_over_https_the_authority_of_the_devices_is_trusted(tmp_path: Path):
         done = umqtt_here(tmp_path, "certs", *words)
         assert done.code == 0, done.stderr
     certs = tmp_path / "certs"
-    web = Web("127.0.0.1", 0, certs / "broker" / "cert.pem", certs / "broker" / "key.pem")
-    with web.serve(_NEW, lambda size: None) as url:
+    with serving(_NEW, https(certs / "broker" / "cert.pem", certs / "broker" / "key.pem")) as url:
         assert _folder(Store(url, (certs / "ca.pem").read_bytes())) == url
         with pytest.raises(KitError, match="certificate verify failed"):
             _folder(Store(url))
@@ -162,7 +160,6 @@ def test_a_url_that_no_device_could_use_is_refused_and_not_shown(url: str):
         (["--export", "file/below"], "--export file/below"),
         (["--export", "ftp://there"], "object store"),
         (["--export", "there", "--version", "a b"], "--version"),
-        (["pump-7", "--url", "http://a/", "--http"], "--url or --http"),
         (["pump-7", "--url", "a"], "--url"),
     ],
 )

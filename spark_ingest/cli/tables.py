@@ -83,10 +83,8 @@ def ls(folder: Location) -> Mapping[str, Mapping[str, int]]:
 
 
 @tables.command()
-@click.option("--target-mb", type=click.IntRange(1, 1 << 20), default=128, show_default=True,
-              help="Size of a joined file.")  # fmt: skip
 @_options
-def compact(folder: Location, target_mb: int) -> Mapping[str, Mapping[str, int]]:
+def compact(folder: Location) -> Mapping[str, Mapping[str, int]]:
     """Join small files, which makes reading quicker. Changes no row; may run beside `umqtt ingest`.
 
     \b
@@ -95,7 +93,7 @@ def compact(folder: Location, target_mb: int) -> Mapping[str, Mapping[str, int]]
     """
     from spark_ingest.tables.upkeep import compact as join_files
 
-    done = join_files(folder, target_mb << 20)
+    done = join_files(folder)
     return {one.name: {"files before": one.files_before, "after": one.files_after} for one in done}
 
 

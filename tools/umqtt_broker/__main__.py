@@ -31,7 +31,6 @@ _OPTIONS = {
     "store": "--store",
     "http_port": "--http",
     "allow_anonymous": "--allow-anonymous",
-    "max_inflight_messages": "--max-inflight",
 }
 
 
@@ -86,13 +85,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         default=None,
         help="let anyone in who can reach the address; needed for an address other machines can reach",
-    )
-    parser.add_argument(
-        "--max-inflight",
-        type=int,
-        dest="max_inflight_messages",
-        metavar="N",
-        help=f"QoS 1 and 2 messages on the way to one client at a time (default: {defaults.max_inflight_messages})",
     )
     parser.add_argument(
         "--accept-loss",

@@ -39,12 +39,6 @@ _STORE = "umqtt-broker.db"
     help="Serve metrics, the admin API and the live page on a port of 127.0.0.1, and print where the token is.",
 )
 @click.option("--allow-anonymous", is_flag=True, help="Let anyone in who can reach the address.")
-@click.option(
-    "--max-inflight",
-    type=click.IntRange(1, 65534),
-    metavar="N",
-    help="QoS 1 and 2 messages on the way to one client at a time.  [default: 1000]",
-)
 @click.option("--accept-loss", is_flag=True, help="Open the store even if part of it is lost or damaged.")
 def broker(
     lan: bool,
@@ -56,7 +50,6 @@ def broker(
     store: str | None,
     http: int | None,
     allow_anonymous: bool,
-    max_inflight: int | None,
     accept_loss: bool,
 ) -> None:
     """Run the MQTT broker until Ctrl-C.
@@ -76,7 +69,7 @@ def broker(
     arguments: list[str] = []
     host = host and host.strip("[]")  # an IPv6 address, as in URLs
     if lan:
-        if any((config, lenient, test_config, host, store, http, allow_anonymous, max_inflight, accept_loss)):
+        if any((config, lenient, test_config, host, store, http, allow_anonymous, accept_loss)):
             raise click.UsageError("--lan goes with --port alone; for more, -c with its umqtt-lan/broker.conf")
         from umqtt_broker.cli.lan import prepare
 
@@ -93,7 +86,6 @@ def broker(
         ("--host", host),
         ("--store", store),
         ("--http", http),
-        ("--max-inflight", max_inflight),
     ):
         if value is not None:
             arguments += [option, str(value)]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from spark_ingest.address import Address
 from spark_ingest.location import TablesOption
 from umqtt_cli.console import live_display, print_result, progress_bar, results, say, table
 from umqtt_cli.numbers import Finite
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from umqtt_kit.ota.order import Wanted
     from umqtt_kit.ota.rollout import Rollout, Row
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class _Duration(click.ParamType[float]):
@@ -52,12 +50,8 @@ class _Duration(click.ParamType[float]):
 @click.option("--keep-going", is_flag=True, help="Of --fleet: a device that fails does not end it.")
 @click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
               help="Your own sensors go along: its *.py. [default: those of the cable]")  # fmt: skip
-@click.option("--http", is_flag=True, help="The device fetches the files from a web server here, not by the broker.")
-@click.option("--listen", type=Address(), default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
-              help="Where the web server listens: an address of this computer that the device can reach.")  # fmt: skip
-@click.option("--web-cert", type=_FILE, help="The web server speaks https with this certificate: umqtt certs broker.")
-@click.option("--web-key", type=_FILE, help="Its private key.")
-@click.option("--url", metavar="URL", help="The device fetches them from there: a folder on any web server or store.")
+@click.option("--url", metavar="URL",
+              help="The device fetches the files from this folder of a web server or store.")  # fmt: skip
 @click.option("--export", type=TablesOption(), help="Only write the release there, for --url. No device is needed.")
 @click.option("--version", "version", metavar="TEXT", help="Name of the version. [default: that of the firmware here]")
 @click.option("--downgrade", is_flag=True, help="Also if the version is older than the one installed there.")
@@ -68,9 +62,8 @@ class _Duration(click.ParamType[float]):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ota(
     device: str | None, fleet: str | None, stages: str, wait_healthy: float, keep_going: bool,
-    sensors: Path | None, http: bool, listen: tuple[str, int], web_cert: Path | None, web_key: Path | None,
-    url: str | None, export: Location | None, version: str | None, downgrade: bool, rollback: bool,
-    timeout: float, access: Access | None, as_json: bool,
+    sensors: Path | None, url: str | None, export: Location | None, version: str | None, downgrade: bool,
+    rollback: bool, timeout: float, access: Access | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Update the application of DEVICE over the air.
 
@@ -87,37 +80,27 @@ def ota(
     Example:
       umqtt ota pump-7 --broker mqtt://192.168.1.2
       umqtt ota --fleet 'pump-*' --stages 1,10%,100% --wait-healthy 10m
-      umqtt ota pump-7 --http --listen 192.168.1.5:8000
       umqtt ota --export s3://releases/pumps
       umqtt ota --fleet 'pump-*' --url https://releases.example.org/pumps/
       umqtt ota pump-7 --rollback
     """
     from umqtt_kit.ota.order import Wanted
     from umqtt_kit.ota.store import Store
-    from umqtt_kit.ota.web import Web
 
-    if (web_cert is None) != (web_key is None):
-        raise click.UsageError("--web-cert and --web-key go together")
-    web: Web | Store | None = Web(*listen, web_cert, web_key) if http or web_cert else None
     typed = click.get_current_context().get_parameter_source("fleet") is ParameterSource.COMMANDLINE
     if access is None:
         assert export is not None
-        if device is not None or typed or rollback or url is not None or web is not None:
-            raise click.UsageError("--export sends nothing: give no device, --fleet, --url, --http or --rollback")
+        if device is not None or typed or rollback or url is not None:
+            raise click.UsageError("--export sends nothing: give no device, --fleet, --url or --rollback")
         return _export(export, Wanted(version=version, sensors=sensors), as_json)
-    if url is not None:
-        if web is not None:
-            raise click.UsageError("give --url or --http")
-        web = Store(url, access.ca)
-    wanted = Wanted(version, downgrade, sensors, web, timeout)
+    store = None if url is None else Store(url, access.ca)
+    wanted = Wanted(version, downgrade, sensors, store, timeout)
     if device is not None and not typed:
         return _one(access, device, wanted, rollback=rollback, as_json=as_json)
     if device is not None or fleet is None:
         raise click.UsageError("give one DEVICE, or --fleet")
     if rollback:
         raise click.UsageError("--rollback is for one DEVICE")
-    if isinstance(web, Web) and web.port:
-        raise click.UsageError("with --fleet each device has a web server of its own: give --listen HOST:0")
     from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
 
     devices = find_devices(access, fleet)
@@ -141,13 +124,12 @@ def ota(
 
 def _one(access: Access, device: str, wanted: Wanted, *, rollback: bool, as_json: bool) -> int:
     from umqtt_kit.ota.order import roll_back, update
-    from umqtt_kit.ota.store import Store
 
     if rollback:
         done = roll_back(access, device, wanted.timeout_s, say)
     else:
         # A store sends the pieces itself. The bar need not fill up: the device does not ask for what it has already.
-        with progress_bar("sent", None, wanted=not isinstance(wanted.web, Store)) as add:
+        with progress_bar("sent", None, wanted=wanted.store is None) as add:
             done = update(access, device, wanted, say, lambda release, size: add(advance=size, total=release.size))
     if as_json:
         values = {"device": device, "before": done.before.get("fw"), "already": done.already, **done.result}

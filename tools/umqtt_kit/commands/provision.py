@@ -33,18 +33,17 @@ if TYPE_CHECKING:
 @click.option("--from", "source", metavar="FILE|-", help="Take the values from a JSON file, or from stdin.")
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
 @click.option("--cloud", type=click.Choice(list(CLOUDS)), help="Topics, payloads and login as that cloud wants them.")
-@click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
 @click.option("--show", is_flag=True, help="Only show what is on the board, secrets hidden.")
 @click.option("--portal", is_flag=True, help="Give it a new code, with which a phone can set it up without a cable.")
 @interrupt_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def provision(
     device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], cloud: str | None,
-    table: Path | None, show: bool, portal: bool, interrupt: bool, as_json: bool,
+    show: bool, portal: bool, interrupt: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Give a board its device id, Wi-Fi, broker and credentials.
 
-    Without --from, --set, --csv and --portal it asks for them; with --cloud, only for what that cloud needs. With
+    Without --from, --set and --portal it asks for them; with --cloud, only for what that cloud needs. With
     --cloud and --from, the password is what the cloud calls key or token.
 
     Everything is checked by the firmware's own rules before it is written; what is not asked for stays as it is.
@@ -54,34 +53,28 @@ def provision(
     "password": "…"}], "mqtt": {"username": "pump-7", "password": "…"}, "tls": {"ca": "ca.crt"}}
 
     \b
-    Columns of the CSV: unique_id or port, device_id, brokers (spaces between), wifi, wifi_password, wifi2,
-    wifi2_password, username, password, ca, cert, key, and any key of settings.json.
-
-    \b
     Example:
       umqtt provision
       umqtt provision --set interval_ms=5000
       umqtt provision --cloud aws
-      umqtt provision --csv boards.csv
+      umqtt provision --device ttyACM0 --from pump-7.json
       umqtt provision --portal
     """
     from umqtt_kit.device.ports import board_description
     from umqtt_kit.provision.write import provision as provision_one
 
-    if sum((source is not None, bool(pairs), table is not None, show, portal)) > 1:
-        raise click.UsageError("--from, --set, --csv, --show and --portal exclude each other")
-    if cloud is not None and (pairs or table is not None or show or portal):
+    if sum((source is not None, bool(pairs), show, portal)) > 1:
+        raise click.UsageError("--from, --set, --show and --portal exclude each other")
+    if cloud is not None and (pairs or show or portal):
         raise click.UsageError("--cloud goes with --from, or with questions")
     if board_name is not None:
-        if table is not None or show:
+        if show:
             # A board named in umqtt.toml is ignored here.
             if click.get_current_context().get_parameter_source("board_name") is ParameterSource.COMMANDLINE:
-                raise click.UsageError("--board goes with --from, --set, --portal, questions; a CSV has a column board")
+                raise click.UsageError("--board goes with --from, --set, --portal or questions")
             board_name = None
         else:
             board_description(board_name)
-    if table is not None:
-        return _many(table, as_json)
     port = choose(device)
     if show:
         return _show(port, interrupt, as_json)
@@ -90,8 +83,7 @@ def provision(
     change = _change(port, source, pairs, cloud)
     if board_name is not None:
         change.settings["board"] = board_name
-    done = provision_one(port, change)
-    _report([done], as_json)
+    _report(provision_one(port, change), as_json)
     return 0
 
 
@@ -119,7 +111,7 @@ def _asked(port: Port, cloud: str | None) -> Change:
     from umqtt_kit.provision.sensors import SensorCheck
 
     if not sys.stdin.isatty():
-        raise KitError("there is no terminal to ask on — use --from FILE.json, --from - or --csv", EXIT_USAGE)
+        raise KitError("there is no terminal to ask on — use --from FILE.json or --from -", EXIT_USAGE)
     # The board runs while the questions are answered, since it may have a watchdog, and readings to take. The write
     # restarts it.
     with look(port, interrupt=True) as board:
@@ -165,41 +157,22 @@ def _give_code(port: Port, board_name: str | None, as_json: bool) -> int:
     return 0
 
 
-def _many(file: Path, as_json: bool) -> int:
-    from umqtt_kit.provision.table import find_boards, read_rows
-    from umqtt_kit.provision.write import provision as provision_one
-
-    boards = find_boards(read_rows(file), file)
-    done: list[Provisioned] = []
-    try:
-        for row, port in boards:
-            done.append(provision_one(port, row.change))
-    finally:
-        # Also after a cable was pulled half-way, to show which boards are done.
-        _report(done, as_json)
-    return 0
-
-
-def _report(done: list[Provisioned], as_json: bool) -> None:
+def _report(one: Provisioned, as_json: bool) -> None:
     from umqtt_kit.provision.write import about_dot
 
-    for one in done:
-        if problem := about_dot(one.device_id):
-            say(problem)
+    if problem := about_dot(one.device_id):
+        say(problem)
     if as_json:
-        click.echo(json.dumps({"boards": [one.as_dict() for one in done]}))
+        click.echo(json.dumps({"boards": [one.as_dict()]}))
         return
-    print_table(
-        ("port", "device id", "written"),
-        ((one.port, one.device_id, ", ".join(one.changed) or "nothing (no change)") for one in done),
-    )
-    for one in done:
-        say(f"{one.device_id}: {one.room}")
-        for ssid in one.open:
-            say(f"{one.device_id}: joins {printable(ssid)} without a password; if it has one: umqtt provision")
-        for name, problem, found in one.sensors:
-            metrics = ", ".join(f"{metric} {value}" for metric, value in sorted(found.items())) or "no value yet"
-            said = f"{problem} — look at its wires and its pins, or correct it: umqtt provision" if problem else metrics
-            say(printable(f"{one.device_id}: sensor {name}: {said}"))
-    if any(one.deploy for one in done):
+    written = ", ".join(one.changed) or "nothing (no change)"
+    print_table(("port", "device id", "written"), [(one.port, one.device_id, written)])
+    say(f"{one.device_id}: {one.room}")
+    for ssid in one.open:
+        say(f"{one.device_id}: joins {printable(ssid)} without a password; if it has one: umqtt provision")
+    for name, problem, found in one.sensors:
+        metrics = ", ".join(f"{metric} {value}" for metric, value in sorted(found.items())) or "no value yet"
+        said = f"{problem} — look at its wires and its pins, or correct it: umqtt provision" if problem else metrics
+        say(printable(f"{one.device_id}: sensor {name}: {said}"))
+    if one.deploy:
         say("The firmware there lacks a module that these settings need: umqtt deploy")

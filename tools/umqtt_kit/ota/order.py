@@ -15,7 +15,6 @@ from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release, build_release
 from umqtt_kit.ota.store import Store
 from umqtt_kit.ota.updater import Updater
-from umqtt_kit.ota.web import Web
 
 ASLEEP = "sleeps; it answers at its next wake"
 
@@ -35,14 +34,14 @@ class Wanted:
     """The update that is wanted.
 
     version: None for that of the firmware here; downgrade: send it even if it is older than the installed one; sensors:
-    folder of the user's own; web: where devices fetch the files, None: through the broker; timeout_s: for one device,
+    folder of the user's own; store: where devices fetch the files, None: through the broker; timeout_s: for one device,
     until the new version is confirmed.
     """
 
     version: str | None = None
     downgrade: bool = False
     sensors: Path | None = None
-    web: Web | Store | None = None
+    store: Store | None = None
     timeout_s: float = 600.0
     _made: dict[frozenset[str], Release] = field(default_factory=dict, repr=False)
     _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -138,11 +137,10 @@ def _send(updater: Updater, release: Release, wanted: Wanted, on_sent: Callable[
     args: dict[str, Any] = {"sha256": release.manifest, "version": release.version}
     if wanted.downgrade:
         args["downgrade"] = True
-    if wanted.web is None:
+    if wanted.store is None:
         updater.serve(release, on_sent)
         return order_update(updater, {"mqtt": True, **args}, wanted.timeout_s)
-    with wanted.web.serve(release, on_sent) as url:
-        return order_update(updater, {"url": url, **args}, wanted.timeout_s)
+    return order_update(updater, {"url": wanted.store.folder_with(release), **args}, wanted.timeout_s)
 
 
 def order_update(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import re
 import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,15 +64,14 @@ class Store:
                 "and query — correct it", EXIT_USAGE,
             )  # fmt: skip
 
-    @contextlib.contextmanager
-    def serve(self, release: Release, on_sent: Callable[[int], object]) -> Iterator[str]:
-        """Yield the folder's URL with a slash at its end, once the release was found there. Raises KitError."""
+    def folder_with(self, release: Release) -> str:
+        """Return the folder's URL with a slash at its end, if the release is there. Raises KitError."""
         folder = self.url.rstrip("/") + "/"
         with self._checking:
             if release.manifest not in self._checked:
                 self._check(folder, release)
                 self._checked.add(release.manifest)
-        yield folder
+        return folder
 
     def _check(self, folder: str, release: Release) -> None:
         # Before any device is told: else each would find out by itself, after three tries.

@@ -29,7 +29,7 @@ def ask(current: Configuration, info: Info, port: Port) -> Change:
     Raises KitError (exit code 2) without a terminal.
     """
     if not sys.stdin.isatty():
-        raise KitError("there is no terminal to ask on — use --from FILE.json, --from - (stdin) or --csv", EXIT_USAGE)
+        raise KitError("there is no terminal to ask on — use --from FILE.json, or --from - for stdin", EXIT_USAGE)
     change = begin(current, info)
     secrets = current.sections
     known_brokers = (current.settings or {}).get("brokers", [])
