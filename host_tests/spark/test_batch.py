@@ -31,8 +31,8 @@ class Killed(BaseException):
     """The process ends here: no handler of the pipeline may catch this."""
 
 
-def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]:
-    """Make micro-batches with late, reordered, repeated and corrupt messages.
+def workload(seed: int, count: int = BATCHES) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]:
+    """Make so many micro-batches with late, reordered, repeated and corrupt messages.
 
     Returns the micro-batches, the identities, and the number of corrupt messages.
     """
@@ -42,8 +42,8 @@ def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]
     payloads += rng.choices(payloads, k=30) + [b"corrupt %d" % i for i in range(12)]
     rng.shuffle(payloads)
     table = messages(payloads).select(MESSAGE_COLUMNS)
-    size = -(-table.num_rows // BATCHES)
-    return [table.slice(i * size, size) for i in range(BATCHES)], set(made), 12
+    size = -(-table.num_rows // count)
+    return [table.slice(i * size, size) for i in range(count)], set(made), 12
 
 
 def run_killed(folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]]) -> None:

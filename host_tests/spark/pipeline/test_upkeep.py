@@ -142,7 +142,7 @@ def test_the_windows_files_are_joined_too_and_gold_goes_on(tmp_path):
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
     lines: list[str] = []
     small = SmallFiles(tmp_path, lines.append, most=5)
-    for n in range(12):
+    for n in range(9):
         at = RECEIVED_MS + n * 300_000
         writer.write(table_of([(*telemetry("a", "1-x", n, at, 5, t=1.0), at)], n), n, QUERY)
         gold.update()
