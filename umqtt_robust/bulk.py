@@ -162,7 +162,8 @@ class BulkClient(Client):
 
     Arguments as for Client, and the options below. A message at QoS 2 is handled at least once: it is acknowledged like
     the others, and comes again if the link ends before. With protocol="auto" each link tries MQTT 5 first, also after a
-    broker had none; MQTT 3.1.1 follows also if a broker closes the link at CONNECT, or answers with something else.
+    broker had none; MQTT 3.1.1 follows also if a broker closes the link at CONNECT, answers with something else, or is
+    silent twice.
 
     :param group_bytes: a group of this size is full: no more is read until it is taken
     :param longest_delay: ms: the longest wait between two attempts to connect
@@ -178,6 +179,7 @@ class BulkClient(Client):
         self._unsent = b""  # acknowledgements that the send buffer had no room for
         self._holds = False  # packets behind the group wait in the receive buffer until it is taken
         self.may_be_old = False  # the broker may know nothing newer than MQTT 3.1.1
+        self._was_silent = False  # at the last CONNECT of MQTT 5
         self._is_refused = False
         self.links = 0
         Client.__init__(self, *arguments, **options)
@@ -267,14 +269,14 @@ class BulkClient(Client):
         old.clear()  # the broker may be a newer one next time
 
     def _handle_loss(self, error):
-        self.may_be_old = (
-            self.protocol == "auto"
-            and self.state == AWAIT_CONNACK
-            and self.level == 5
-            and (isinstance(error, (ConnectionError, ProtocolError)) or error.args == ("closed by the broker",))
-        )
-        if self.may_be_old:
-            self.retry_delay = 0  # it is there: no reason to wait with the older version
+        if self.level == 5:
+            asked = self.protocol == "auto" and self.state == AWAIT_CONNACK
+            is_silent = asked and error.args == ("connect_timeout",)
+            ends = isinstance(error, (ConnectionError, ProtocolError)) or error.args == ("closed by the broker",)
+            self.may_be_old = asked and ends or is_silent and self._was_silent
+            self._was_silent = is_silent
+            if self.may_be_old:
+                self.retry_delay = 0  # it is there: no reason to wait with the older version
         self._is_refused = isinstance(error, Refused)
         Client._handle_loss(self, error)
         self._is_refused = False

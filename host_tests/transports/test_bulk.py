@@ -499,6 +499,17 @@ def test_a_certificate_or_an_answer_that_does_not_come_is_no_sign_of_an_old_brok
     assert [wire.sent[8] for wire in world.used] == [5, 5]
 
 
+def test_a_broker_that_is_silent_at_mqtt_5_twice_is_asked_with_the_older_version():
+    # As amqtt 0.12.1 is. Planted: silence alone never lowers the version, or does so at once; the newer one is never
+    # tried again.
+    wires = [Wire() for _ in range(4)] + [Wire([CONNACK, ConnectionResetError("cut")]), *(Wire() for _ in range(3))]
+    world = World(*wires, protocol="auto")
+    while len(world.used) < len(wires):
+        world.client.tick()
+        world.now += 1000
+    assert [wire.sent[8] for wire in wires[:-1]] == [5, 5, 4, 5, 4, 5, 4]
+
+
 @pytest.mark.parametrize("longest", [128_000, 5_000, 50])
 def test_the_waits_have_full_jitter_up_to_1_1_2_4_and_so_on_s_and_end_at_the_longest_delay(longest):
     def refused(*_: object) -> None:
