@@ -80,14 +80,17 @@ class Policy:
         self.drop(packet_id, TOO_LARGE if outbox.store.load(outbox.slot_of[packet_id])[0] else UNREADABLE)
 
     def drop(self, packet_id, reason):
-        """Drops a message, counts and reports it. reason: FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED."""
+        """Drops a message, counts and reports it. reason: FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED.
+
+        Raises StoreError if the store cannot forget it: then it is neither dropped nor counted.
+        """
         session = self._session
         outbox = session.outbox
-        session.discarded += 1
         callback = session.on_dropped
         if callback:
             topic, payload = outbox.store.load(outbox.slot_of[packet_id])
         session.remove(packet_id)
+        session.discarded += 1
         if callback:
             self._making_room = reason == FULL
             try:

@@ -4,6 +4,7 @@ from umqtt_testkit.portable import equal, raises
 from world import Broker, Flash, World
 
 from umqtt_robust.errors import StoreError
+from umqtt_robust.policy import DROP_OLDEST
 
 HEAP = "2M"
 
@@ -150,3 +151,20 @@ def test_what_comes_at_qos_2_waits_at_the_broker_and_the_link_stays():
         else:
             equal(world.messages[2:], [(b"down/x", payload) for payload in sent])
         equal((broker.session.queue, world.faults()), ([], []))
+
+
+def test_what_cannot_be_dropped_is_not_counted_as_dropped():
+    # Planted: a message is counted before the store has forgotten it.
+    dropped = []
+    world = World(flash=Flash(2), policy=DROP_OLDEST)
+    client = world.client
+    client.on_dropped = lambda *dropping: dropped.append(dropping[2])
+    for i in range(2):
+        client.publish(b"up/0", b"%d" % i, 2)
+    world.flash.unwritable = "everything"
+    for _ in range(3):
+        raises(StoreError, client.publish, b"up/0", b"new", 2)
+    equal((client.discarded, dropped, client.pending), (0, [], 2))
+    world.flash.unwritable = None
+    client.publish(b"up/0", b"new", 2)
+    equal((client.discarded, dropped, client.pending), (1, [b"0"], 2))
