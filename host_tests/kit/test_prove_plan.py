@@ -85,6 +85,13 @@ def test_a_doubled_row_or_a_command_without_an_answer_breaks_it(tmp_path):
     assert not check(run, silent=["board-01"]).holds
 
 
+def test_the_reading_during_which_the_power_was_cut_may_be_stored_and_no_further_one(tmp_path):
+    verdict = check(_run(tmp_path / "1", [1, 2, 3, 4, 5, 6]))
+    assert verdict.holds and (verdict.count.unnoted, verdict.count.not_made) == (1, 0)
+    assert not check(_run(tmp_path / "2", [1, 2, 3, 4, 5, 6, 7])).holds
+    assert not check(_run(tmp_path / "3", [1, 2, 3, 4, 5, 7])).holds
+
+
 def test_a_command_may_vanish_with_a_session_that_another_client_took(tmp_path):
     run = _run(tmp_path, [1, 2, 3, 4, 5], [_ended("same_id", None)])
     verdict = check(run, unanswered=["board-01: no reply to ping 3"])

@@ -20,7 +20,8 @@ class Count:
     """The result of a count.
 
     made: readings made; stored: rows of silver; lost: readings without a row; duplicated: rows beyond the first of a
-    reading; not_made: rows whose reading no device made; quarantined: rows of quarantine.
+    reading; not_made: rows whose reading no device made; unnoted: rows whose reading may be the one after the last
+    that its device noted, in a boot whose power was cut just then; quarantined: rows of quarantine.
     """
 
     made: int
@@ -28,6 +29,7 @@ class Count:
     lost: int
     duplicated: int
     not_made: int
+    unnoted: int
     quarantined: int
     # How many of the lost readings lie before, between and after the stored ones of their boot.
     where_lost: dict[str, int] = field(default_factory=dict)
@@ -39,7 +41,7 @@ class Count:
     @property
     def complete(self) -> bool:
         """Whether every reading made is in the table exactly once, and nothing else."""
-        return not (self.lost or self.duplicated or self.not_made)
+        return not (self.lost or self.duplicated or self.not_made or self.unnoted)
 
 
 def count(ground_truth: Path, tables: Path) -> Count:
@@ -49,7 +51,11 @@ def count(ground_truth: Path, tables: Path) -> Count:
     lost = made.keys() - stored.keys()
     # Two readings with one identity: the table keeps one of them, so the other is lost.
     repeated = [identity for identity, times in made.items() if times > 1]
-    not_made = stored.keys() - made.keys()
+    newest: defaultdict[tuple[str, str], int] = defaultdict(lambda: -1)
+    for reading in made:
+        newest[reading[:2]] = max(newest[reading[:2]], reading.seq)
+    unnoted = {reading for reading in stored.keys() - made.keys() if reading.seq == newest[reading[:2]] + 1}
+    not_made = stored.keys() - made.keys() - unnoted
     duplicated = [identity for identity, rows in stored.items() if rows > 1]
     return Count(
         made=made.total(),
@@ -57,6 +63,7 @@ def count(ground_truth: Path, tables: Path) -> Count:
         lost=len(lost) + made.total() - len(made),
         duplicated=stored.total() - len(stored),
         not_made=len(not_made),
+        unnoted=len(unnoted),
         quarantined=_rows(tables / "quarantine"),
         where_lost=_where(lost, stored),
         lost_of=dict(Counter(reading.device_id for reading in (*lost, *(made - Counter(set(made))).elements()))),

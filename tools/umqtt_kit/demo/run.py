@@ -294,7 +294,7 @@ class Demo:
             "stored": counted.stored,
             "lost": counted.lost,
             "duplicated": counted.duplicated,
-            "not_made": counted.not_made,
+            "not_made": counted.not_made + counted.unnoted,
             "quarantined": counted.quarantined,
             "refused": self._refused,
             "boards": plan.boards,

@@ -38,7 +38,7 @@ KINDS: Mapping[str, Kind] = {
     "board_clock": Kind(BOARD, (1.0, 8.0), "its clock is hours or days ahead or behind"),
     "flash_bit": Kind(BOARD, (0.0, 2.0), "its power is cut; a bit of a message in its flash is flipped"),
     "update": Kind(
-        BOARD, (4.0, 10.0), "an update is ordered: one that works, one that does not start, or one unsigned"
+        BOARD, (8.0, 16.0), "an update is ordered: one that works, one that does not start, or one unsigned"
     ),
     "burst": Kind(BOARD, (0.0, 0.0), "a burst of commands to it, at QoS 0, 1 or 2"),
     "same_id": Kind(BOARD, (2.0, 6.0), "another client takes its client id again and again"),
