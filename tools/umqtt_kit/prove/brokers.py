@@ -155,11 +155,9 @@ def _brokers() -> list[Broker]:
         }),
         Broker(
             "mosquitto", _mosquitto,
-            differs=("it saves its state every second at the earliest, and never syncs it",),
-            without=limits,
-            may_lose={
-                "broker_dies": "it acknowledges before it saves", "broker_power": "it acknowledges before it saves",
-            },
+            differs=("it saves its state every second at the earliest",),
+            without={**limits, "broker_power": "it never syncs its state, and does not start with a damaged one"},
+            may_lose={"broker_dies": "it acknowledges before it saves"},
         ),
         Broker(
             "rabbitmq", rabbitmq.command, helpers=rabbitmq.helpers,
