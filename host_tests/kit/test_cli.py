@@ -346,3 +346,13 @@ def test_the_commands_ready_line_is_the_brokers_own(family):
 def _installed(command: str) -> list[str]:
     script = Path(sys.executable).with_name("umqtt")
     return [str(script) if os.access(script, os.X_OK) else "umqtt", command]
+
+
+def test_a_library_that_aborts_at_the_end_does_not_change_the_exit_code():
+    """Planted: a proof that held ended with SIGABRT."""
+    program = (
+        "import atexit, os, sys; sys.modules['deltalake'] = sys; atexit.register(os.abort); "
+        "from umqtt_kit.__main__ import main; sys.argv[1:] = ['--version']; main()"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:8]) == (0, "umqtt 0.")
