@@ -112,6 +112,10 @@ class Delta:
             self._listed_at = now
         return self._table
 
+    def catch_up(self) -> None:
+        """Read the newest version, so that the next use of the table need not."""
+        _ = self.delta
+
     @property
     def identity(self) -> str:
         """The id in the table's metadata."""

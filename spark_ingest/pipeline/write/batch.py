@@ -3,7 +3,8 @@
 This order makes a crash at any moment harmless (see also :mod:`progress`):
 
 1. the tasks (:mod:`tasks`) write the files of all tables, and the sets of readings seen after N,
-2. the driver commits bronze, silver, quarantine, duplicates, status and logs, each with transaction N,
+2. the driver commits bronze, silver, quarantine, duplicates, status and logs, each with transaction N. Bronze is the
+   first: a rebuild makes the others of it, and must find every micro-batch that one of them has,
 3. Spark commits N to its checkpoint, and only after that does N+1 begin.
 
 A driver that dies at any moment repeats N from the same offsets and the sets after N-1: what was committed is
@@ -16,6 +17,7 @@ bronze by their places. Gold is not part of a micro-batch: :mod:`gold` follows w
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +152,15 @@ class BatchWriter:
         self._run = run
         self._report = report
         self._has_transform = silver_schema is not None
+        self._reader = ThreadPoolExecutor(1, "versions")
+        self._reading: list[Future[None]] = []
 
     def write(self, messages: Any, batch_id: int, query_id: str) -> None:
         """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.
 
         :param messages: what `run` takes: the frame of Spark, or messages.
         """
+        wait(self._reading)
         job = Job(
             tables=str(self._root),
             state=str(self._state),
@@ -182,6 +187,9 @@ class BatchWriter:
                 rows[name] = sum(file["rows"] for file in files[name])
             self._on_stage(f"{name} committed")
         self._count(batch_id, reports, rows)
+        # Read what was committed while Spark ends this micro-batch and plans the next: it takes as long as a commit.
+        # If it fails, the next look at the table reads again.
+        self._reading = [self._reader.submit(self.tables[name].catch_up) for name in _TABLES if rows[name]]
 
     def _conflicting(self, places: Sequence[Mapping[str, Any]]) -> list[DataFile]:
         """Write the messages in conflict as rows of quarantine; return the files.
