@@ -7,11 +7,11 @@ import os
 import pytest
 from umqtt_kit.demo.parts import Chain
 from umqtt_kit.demo.plan import RunFolder
-from umqtt_kit.errors import EXIT_MISSING, KitError
 from umqtt_kit.processes import Children
 from umqtt_kit.prove.brokers import BROKERS, broker_of
 from umqtt_testkit.waiting import eventually
 
+from umqtt_cli.errors import EXIT_MISSING, KitError
 from umqtt_robust import Client
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
