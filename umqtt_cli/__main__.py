@@ -41,6 +41,7 @@ _GROUPS = {
     "umqtt.air": ("Device over the air", "kit", "serial"),
     "umqtt.broker": ("Broker", "broker", "aiohttp"),
     "umqtt.data": ("Data", "spark", "pyspark"),
+    "umqtt.page": ("Page", "console", "argon2"),
 }
 _TRACEBACK = "UMQTT_TRACEBACK"
 _ENVIRONMENT = {

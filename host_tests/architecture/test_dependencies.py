@@ -39,14 +39,23 @@ PACKAGES = {
     "the broker's commands": Package(
         "tools/umqtt_broker/cli", frozenset({"umqtt_broker", "umqtt_cli"}), frozenset({"broker"})
     ),
-    "umqtt_broker": Package("tools/umqtt_broker", frozenset(), frozenset({"broker", "redis"})),
+    "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_page"}), frozenset({"broker", "redis"})),
     "umqtt_kit": Package(
         "tools/umqtt_kit",
-        frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "umqtt_cli", "spark_ingest"}),
+        frozenset({"umqtt_robust", "umqtt_broker", "umqtt_console", "umqtt_testkit", "umqtt_cli", "spark_ingest"}),
         frozenset({"kit", "spark"}),
     ),
+    "umqtt_console": Package(
+        "tools/umqtt_console",
+        frozenset({"umqtt_robust", "umqtt_broker", "umqtt_page", "spark_ingest"}),
+        frozenset({"console"}),
+    ),
+    # Files for browsers, which every page reads.
+    "umqtt_page": Package("tools/umqtt_page"),
     # It works with any MQTT broker, so it uses nothing of our broker.
-    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"spark", "alerts"})),
+    "spark_ingest": Package(
+        "spark_ingest", frozenset({"umqtt_robust", "umqtt_cli", "umqtt_page"}), frozenset({"spark", "alerts"})
+    ),
     "umqtt_cli": Package("umqtt_cli", extras=frozenset({"broker"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
     "firmware": Package(

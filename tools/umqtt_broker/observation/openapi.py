@@ -1,7 +1,7 @@
 """The OpenAPI description of the HTTP API, made from the table of routes and the schemas below."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .readings import broker_version
@@ -198,20 +198,29 @@ def _plain(meaning: str, media_type: str, needs_token: bool) -> dict[str, Any]:
     return {"summary": meaning, "responses": {"200": answer}, "security": [{"token": []}] if needs_token else []}
 
 
-def describe() -> dict[str, Any]:
-    """Return the description as an OpenAPI 3.0 document."""
+TOKEN = {"type": "http", "scheme": "bearer"}
+
+
+def describe(
+    title: str = "umqtt broker",
+    routes: Sequence[Route] = ROUTES,
+    plain: Mapping[str, tuple[str, str, bool]] = PLAIN,
+    schemas: Mapping[str, Mapping[str, str]] = SCHEMAS,
+    token: Mapping[str, str] = TOKEN,
+) -> dict[str, Any]:
+    """Return the description as an OpenAPI 3.0 document. token: how a request shows that it may."""
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    for path, plain in PLAIN.items():
-        paths[path] = {"get": _plain(*plain)}
+    for path, one in plain.items():
+        paths[path] = {"get": _plain(*one)}
     return {
         "openapi": "3.0.3",
-        "info": {"title": "umqtt broker", "version": broker_version()},
+        "info": {"title": title, "version": broker_version()},
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {name: _schema(name, fields) for name, fields in SCHEMAS.items()},
+            "securitySchemes": {"token": dict(token)},
+            "schemas": {name: _schema(name, fields) for name, fields in schemas.items()},
         },
     }

@@ -1,0 +1,13 @@
+"""The console: one web application for a whole fleet, on the tables that the pipeline writes and on MQTT.
+
+    tables.py, fleet.py, device.py, path.py    what the tables say, by DuckDB; no Spark
+    live.py                                    what the broker says now
+    acts.py                                    commands of `umqtt` that the console runs for an operator, and their log
+    explore.py                                 SQL of a viewer, in a process of its own
+    access.py                                  who may see and do what
+    events.py                                  what has changed, to all viewers (server-sent events)
+    routes.py, app.py                          the HTTP API and the page's files
+    page/                                      the page
+
+It imports nothing of `umqtt_kit`: the command `umqtt console` makes its parts and gives them to it.
+"""

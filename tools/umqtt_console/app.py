@@ -1,0 +1,370 @@
+"""The application: the API's handlers, the page's files, and the tasks that run beside them."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import umqtt_page
+from aiohttp import web
+from umqtt_broker.observation.routes import Route
+
+from spark_ingest.location import Location
+from spark_ingest.spool.view import SpoolView
+
+from . import device as devices
+from .access import Access, LoginRefused, Session
+from .events import Hub, TooManyViewers, Viewer
+from .fleet import Fleet
+from .live import Live
+from .routes import ROLE_OF, description
+from .tables import Tables, TablesAway
+
+Answer = dict[str, Any]
+_HEARTBEAT_S = 20.0
+_LOOK_EVERY_S = 1.0
+_MOST_BODY = 256 * 1024
+_MOST_NAMES = 200
+# The addresses of the page: each shows the same file, which draws the view of the address.
+VIEWS = ("/", "/fleet", "/device", "/path", "/topics", "/explore", "/acts", "/crashes", "/broker")
+_PAGE = {"main.js": "text/javascript", "fleet.js": "text/javascript", "device.js": "text/javascript",
+         "console.css": "text/css", "icon.svg": "image/svg+xml"}  # fmt: skip
+
+
+@dataclass
+class Parts:
+    """What the console is made of.
+
+    :ivar spool: the folder of the collectors' spools, None if it is not here.
+    """
+
+    tables: Location
+    spool: Path | None = None
+    version: str = ""
+    hub: Hub = field(default_factory=Hub)
+    live: Live = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = Live(self.hub)
+
+
+class Api:
+    """The handlers, named in routes.py: each takes a request and its parameters, and returns the answer."""
+
+    def __init__(self, parts: Parts, access: Access) -> None:
+        self._parts = parts
+        self._access = access
+        self._tables = Tables(parts.tables)
+        self._fleet = Fleet(self._tables)
+        self._hub, self._live = parts.hub, parts.live
+
+    # Who asks
+
+    async def me(self, request: web.Request, query: Answer) -> Answer:
+        """Who asks, and what there is."""
+        del query
+        return self._about(self._access.session(request))
+
+    def _about(self, session: Session | None) -> Answer:
+        found: Answer = {"name": None, "role": None, "token": None, "tables": "", "brokers": [], "parts": {}}
+        if session is not None:
+            found = {
+                "name": session.user.name,
+                "role": session.user.role,
+                "token": session.token,
+                "tables": str(self._parts.tables),
+                "brokers": self._live.states(),
+                "parts": {"spool": self._parts.spool is not None, "broker": bool(self._live.brokers)},
+            }
+        return {
+            **found,
+            "login": self._access.needs_login,
+            "version": self._parts.version if session else "",
+            "now": time.time_ns() // 1_000_000,
+        }
+
+    async def login(self, request: web.Request, query: Answer) -> web.Response:
+        """Start a session."""
+        del query
+        body = await read_body(request, {"name": str, "password": str})
+        try:
+            key, session = await self._access.login(body["name"], body["password"])
+        except LoginRefused as error:
+            raise web.HTTPForbidden(text=str(error)) from error
+        response = web.json_response(self._about(session))
+        self._access.set_cookie(response, key)
+        return response
+
+    async def logout(self, request: web.Request, query: Answer) -> web.Response:
+        """End a session."""
+        del query
+        self._access.logout(request)
+        response = web.json_response({"done": True})
+        self._access.set_cookie(response, "")
+        return response
+
+    # The tables
+
+    async def fleet(self, request: web.Request, query: Answer) -> Answer:
+        """Totals, filters, metrics."""
+        del request, query
+        return await asyncio.to_thread(self._fleet.summary)
+
+    async def devices(self, request: web.Request, query: Answer) -> Answer:
+        """A page of devices."""
+        del request
+        chosen = _json(query, "filter")
+        if not isinstance(chosen, dict) or not all(_is_texts(one) for one in chosen.values()):
+            raise web.HTTPBadRequest(text='filter must be JSON such as {"health": ["offline"]}')
+        return await asyncio.to_thread(
+            partial(
+                self._fleet.page, query["search"], chosen, query["sort"], down=query["order"] == "down",
+                offset=query["offset"], limit=query["limit"], metrics=_texts(query, "metrics"),
+            )
+        )  # fmt: skip
+
+    async def sparks(self, request: web.Request, query: Answer) -> Answer:
+        """Lines for the page of devices that is shown."""
+        del request
+        return await asyncio.to_thread(self._fleet.sparks, _texts(query, "devices"), _texts(query, "metrics"))
+
+    async def device(self, request: web.Request, query: Answer) -> Answer:
+        """One device."""
+        del request
+        return await asyncio.to_thread(self._device, query["device"])
+
+    def _device(self, name: str) -> Answer:
+        row = self._fleet.find(name)
+        first, last = devices.span(self._tables, name)
+        return {"device": row, **devices.facts(self._tables, name), "first": first, "last": last}
+
+    async def series(self, request: web.Request, query: Answer) -> Answer:
+        """A line of a chart."""
+        del request
+        if query["end"] <= query["start"]:
+            raise web.HTTPBadRequest(text="end must be after start")
+        name = query["name"].removeprefix("own:")
+        return await asyncio.to_thread(
+            devices.series, self._tables, query["device"], name, query["start"], query["end"]
+        )
+
+    async def logs(self, request: web.Request, query: Answer) -> Answer:
+        """Lines of a device's log."""
+        del request
+        args = (query["device"], query["level"], query["before"])
+        return {"lines": await asyncio.to_thread(devices.logs, self._tables, *args)}
+
+    async def crashes(self, request: web.Request, query: Answer) -> Answer:
+        """The crashes of the fleet."""
+        del request, query
+        return {"crashes": await asyncio.to_thread(devices.crashes, self._tables)}
+
+    async def trace(self, request: web.Request, query: Answer) -> Answer:
+        """Where a reading is."""
+        del request
+        args = (query["device"], query["boot"], query["seq"])
+        spool = SpoolView(self._parts.spool) if self._parts.spool else None
+        return {"steps": await asyncio.to_thread(devices.trace, self._tables, spool, None, *args)}
+
+    # Live
+
+    async def newest(self, request: web.Request, query: Answer) -> Answer:
+        """The newest messages of some topics."""
+        del request
+        return {"messages": [one.as_dict() for one in self._live.newest(query["filter"])][-1000:]}
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Send what changes until the viewer goes."""
+        try:
+            with self._hub.viewing(request.query.get("watch", "")) as viewer:
+                return await self._stream(request, viewer)
+        except TooManyViewers as error:
+            raise web.HTTPServiceUnavailable(text=str(error)) from error
+
+    async def _stream(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+        self._access.protect(response)
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            await response.write(b"retry: 2000\n\nevent: hello\ndata: {}\n\n")
+            while self._access.session(request) is not None:
+                await response.write((await viewer.next(_HEARTBEAT_S)).encode(errors="replace"))
+        return response
+
+    # Beside the requests
+
+    async def look_for_versions(self) -> None:
+        """Tell viewers of each new version of the tables, and when these cannot be read."""
+        told: object = None
+        while True:
+            state: Answer
+            try:
+                state = {"versions": await asyncio.to_thread(self._tables.versions), "problem": ""}
+            except TablesAway as error:
+                state = {"versions": {}, "problem": str(error)}
+            if state != told:
+                told = state
+                self._hub.tell("tables", state)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def read_body(request: web.Request, fields: Mapping[str, type]) -> Answer:
+    """Return the JSON object of a request. Raises HTTPBadRequest unless it has just these fields."""
+    try:
+        body = await request.json()
+    except ValueError:
+        raise web.HTTPBadRequest(text="the body is no JSON") from None
+    if not isinstance(body, dict) or body.keys() - fields.keys():
+        raise web.HTTPBadRequest(text=f"the body must be an object with {', '.join(fields)}")
+    for name, kind in fields.items():
+        if not isinstance(body.get(name), kind):
+            raise web.HTTPBadRequest(text=f"{name} must be of type {kind.__name__}")
+    return body
+
+
+def _json(query: Answer, name: str) -> Any:
+    try:
+        return json.loads(query[name])
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"{name} is no JSON") from None
+
+
+def _texts(query: Answer, name: str) -> list[str]:
+    found = _json(query, name)
+    if not _is_texts(found):
+        raise web.HTTPBadRequest(text=f"{name} must be a JSON list of at most {_MOST_NAMES} texts")
+    return found
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= _MOST_NAMES and all(isinstance(one, str) for one in value)
+
+
+def error_response(status: int, message: str) -> web.Response:
+    """Return an error as JSON, in the form that all errors of the API have."""
+    return web.json_response({"error": {"status": status, "message": message}}, status=status)
+
+
+class Console:
+    """The whole application. Use `application` with an aiohttp runner, or `serve`."""
+
+    def __init__(self, parts: Parts, access: Access) -> None:
+        self._access = access
+        self._api = Api(parts, access)
+        self._live = parts.live
+        self._roles: dict[tuple[str, str], str] = {}
+        self.application = web.Application(middlewares=[self._guard()], client_max_size=_MOST_BODY)
+        self._add_routes()
+        self.application.cleanup_ctx.append(self._tasks)
+
+    async def serve(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
+        """Listen; return the runner, whose cleanup() ends it, and the port. Raises OSError."""
+        runner = web.AppRunner(self.application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, ssl_context=tls)
+            await site.start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        return runner, runner.addresses[0][1]
+
+    def _add_routes(self) -> None:
+        router = self.application.router
+        for route, role in ROLE_OF:
+            router.add_route(route.method, route.path, self._handler(route))
+            self._roles[route.method, route.path] = role
+        answer = description()
+
+        async def openapi(request: web.Request) -> web.Response:
+            del request
+            return web.json_response(answer)
+
+        async def health(request: web.Request) -> web.Response:
+            del request
+            return web.json_response({"status": "ok"})
+
+        router.add_get("/api/openapi.json", openapi, allow_head=False)
+        router.add_get("/api/events", self._api.events, allow_head=False)
+        router.add_get("/healthz", health)
+        self._roles |= {("GET", "/api/openapi.json"): "read", ("GET", "/api/events"): "read"}
+        folder = files(__name__.rpartition(".")[0]) / "page"
+        index = _static((folder / "index.html").read_bytes(), "text/html")
+        for path in VIEWS:
+            router.add_get(path, index)
+        for name, kind in _PAGE.items():
+            router.add_get(f"/{name}", _static((folder / name).read_bytes(), kind))
+        for name, kind in umqtt_page.NAMES.items():
+            router.add_get(f"/{name}", _static(umqtt_page.read(name), kind))
+
+    def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        method = getattr(self._api, route.handler)
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            found = await method(request, route.query(request))
+            return found if isinstance(found, web.StreamResponse) else web.json_response(found, dumps=_dumps)
+
+        return handle
+
+    def _guard(self) -> Any:
+        @web.middleware
+        async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:
+            # What is not listed needs a session all the same, also to learn that it does not exist.
+            role = self._roles.get((request.method, request.path), "read" if request.path.startswith("/api/") else "")
+            refused = self._access.refusal(request, role)
+            response: web.StreamResponse
+            if refused is not None:
+                response = error_response(*refused)
+            else:
+                try:
+                    response = await handler(request)
+                except web.HTTPException as error:
+                    response = error_response(error.status, error.text or error.reason)
+                except TablesAway as error:
+                    response = error_response(503, str(error))
+            if not response.prepared:
+                self._access.protect(response)
+            return response
+
+        return guarded
+
+    async def _tasks(self, application: web.Application) -> Any:
+        del application
+        tasks = [asyncio.create_task(self._live.run()), asyncio.create_task(self._api.look_for_versions())]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _dumps(value: object) -> str:
+    """Return JSON that a browser reads: a number that JSON has not becomes null."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+def _static(content: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def serve(request: web.Request) -> web.Response:
+        del request
+        return web.Response(body=content, content_type=kind, charset=None if kind == "image/svg+xml" else "utf-8")
+
+    return serve
