@@ -4,8 +4,8 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
@@ -17,37 +17,50 @@ from aiohttp import web
 from umqtt_broker.observation.routes import Route
 
 from spark_ingest.location import Location
-from spark_ingest.spool.view import SpoolView
+from spark_ingest.spool.view import Spools
+from spark_ingest.sql import FOLDERS
+from spark_ingest.tables.schemas import SCHEMAS
 
 from . import device as devices
+from . import path as data_path
 from .access import Access, LoginRefused, Session
+from .acts import KINDS, ActRefused, Acts
 from .events import Hub, TooManyViewers, Viewer
+from .explore import MOST_ROWS, Explorer, QueryRefused
 from .fleet import Fleet
 from .live import Live
 from .routes import ROLE_OF, description
 from .tables import Tables, TablesAway
 
 Answer = dict[str, Any]
+_SYS = "$SYS/broker/"
 _HEARTBEAT_S = 20.0
 _LOOK_EVERY_S = 1.0
 _MOST_BODY = 256 * 1024
 _MOST_NAMES = 200
 # The addresses of the page: each shows the same file, which draws the view of the address.
 VIEWS = ("/", "/fleet", "/device", "/path", "/topics", "/explore", "/acts", "/crashes", "/broker")
-_PAGE = {"main.js": "text/javascript", "fleet.js": "text/javascript", "device.js": "text/javascript",
-         "console.css": "text/css", "icon.svg": "image/svg+xml"}  # fmt: skip
+_SCRIPTS = ("main.js", "fleet.js", "device.js", "path.js", "topics.js", "explore.js", "acts.js")
+_PAGE = {**dict.fromkeys(_SCRIPTS, "text/javascript"), "console.css": "text/css", "icon.svg": "image/svg+xml"}
 
 
 @dataclass
 class Parts:
     """What the console is made of.
 
+    :ivar audit, program, broker, environment: of :class:`Acts`.
     :ivar spool: the folder of the collectors' spools, None if it is not here.
+    :ivar explain: says what the decoder rules make of a message: topic, payload, received in milliseconds, retained.
     """
 
     tables: Location
+    audit: Path
     spool: Path | None = None
     version: str = ""
+    explain: Callable[[str, bytes, int, bool], Answer] | None = None
+    program: Sequence[str] = ()
+    broker: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     hub: Hub = field(default_factory=Hub)
     live: Live = field(init=False)
 
@@ -64,6 +77,8 @@ class Api:
         self._tables = Tables(parts.tables)
         self._fleet = Fleet(self._tables)
         self._hub, self._live = parts.hub, parts.live
+        self._explorer = Explorer(str(parts.tables))
+        self.operator = Acts(parts.audit, parts.hub, parts.program, parts.broker, parts.environment)
 
     # Who asks
 
@@ -81,7 +96,11 @@ class Api:
                 "token": session.token,
                 "tables": str(self._parts.tables),
                 "brokers": self._live.states(),
-                "parts": {"spool": self._parts.spool is not None, "broker": bool(self._live.brokers)},
+                "parts": {
+                    "spool": self._parts.spool is not None,
+                    "broker": bool(self._live.brokers),
+                    "rules": self._parts.explain is not None,
+                },
             }
         return {
             **found,
@@ -170,8 +189,104 @@ class Api:
         """Where a reading is."""
         del request
         args = (query["device"], query["boot"], query["seq"])
-        spool = SpoolView(self._parts.spool) if self._parts.spool else None
-        return {"steps": await asyncio.to_thread(devices.trace, self._tables, spool, None, *args)}
+        return {"steps": await asyncio.to_thread(devices.trace, self._tables, self._spools, None, *args)}
+
+    @property
+    def _spools(self) -> Spools | None:
+        return Spools(self._parts.spool) if self._parts.spool else None
+
+    async def path(self, request: web.Request, query: Answer) -> Answer:
+        """The data path."""
+        del request, query
+        said = {
+            one.topic.removeprefix(_SYS): one.payload.decode(errors="replace") for one in self._live.newest(_SYS + "#")
+        }
+        stages = await asyncio.to_thread(data_path.stages, self._tables, self._spools, self._live.states(), said)
+        traffic = await asyncio.to_thread(data_path.traffic, self._tables)
+        return {"stages": stages, "traffic": traffic, "now": time.time_ns() // 1_000_000}
+
+    async def refused(self, request: web.Request, query: Answer) -> Answer:
+        """Quarantine."""
+        del request, query
+        return await asyncio.to_thread(data_path.refused, self._tables)
+
+    async def alerts(self, request: web.Request, query: Answer) -> Answer:
+        """Alerts."""
+        del request, query
+        return {"alerts": await asyncio.to_thread(data_path.alerts, self._tables)}
+
+    # SQL
+
+    async def schema(self, request: web.Request, query: Answer) -> Answer:
+        """Tables and columns."""
+        del request, query
+        tables = [
+            {"name": name, "columns": [{"name": one.name, "type": str(one.type)} for one in SCHEMAS[folder]]}
+            for name, folder in FOLDERS.items()
+        ]
+        return {"tables": tables}
+
+    async def query(self, request: web.Request, query: Answer) -> web.StreamResponse:
+        """Rows of a statement."""
+        del query
+        body = await read_body(request, {"sql": str, "form": str})
+        form = body["form"]
+        if form not in MOST_ROWS:
+            raise web.HTTPBadRequest(text=f"form must be one of {', '.join(MOST_ROWS)}")
+        try:
+            async with self._explorer.run(body["sql"], form) as (head, stream):
+                if form == "json":
+                    return web.json_response({"head": head, **json.loads(await stream.read())})
+                return await self._download(request, form, stream)
+        except QueryRefused as error:
+            raise web.HTTPUnprocessableEntity(text=str(error)) from error
+
+    async def _download(self, request: web.Request, form: str, stream: asyncio.StreamReader) -> web.StreamResponse:
+        kind = "text/csv; charset=utf-8" if form == "csv" else "application/vnd.apache.parquet"
+        name = f'attachment; filename="query.{form}"'
+        response = web.StreamResponse(headers={"Content-Type": kind, "Content-Disposition": name})
+        self._access.protect(response)
+        await response.prepare(request)
+        while piece := await stream.read(1 << 16):
+            await response.write(piece)
+        return response
+
+    # Acts
+
+    async def acts(self, request: web.Request, query: Answer) -> Answer:
+        """The newest acts."""
+        del request, query
+        return {"acts": self.operator.listed(), "kinds": {name: kind.role for name, kind in KINDS.items()}}
+
+    async def plan(self, request: web.Request, query: Answer) -> Answer:
+        """What an act would do."""
+        del query
+        body = await read_body(request, {"kind": str, "args": dict})
+        with _refusing():
+            planned, command = self.operator.plan(body["kind"], body["args"])
+        role = KINDS[body["kind"]].role
+        return {"command": command, "text": planned.text, "file": planned.file, "role": role}
+
+    async def begin(self, request: web.Request, query: Answer) -> Answer:
+        """Begin an act."""
+        del query
+        body = await read_body(request, {"kind": str, "args": dict})
+        session = self._access.session(request)
+        assert session is not None, "a request without a session was accepted"
+        user = session.user
+        with _refusing():
+            self.operator.plan(body["kind"], body["args"])
+            role = KINDS[body["kind"]].role
+            if not user.may(role):
+                raise web.HTTPForbidden(text=f"{user.name} has the role {user.role}, and this needs {role}")
+            return self.operator.begin(user.name, body["kind"], body["args"]).as_dict()
+
+    async def stop(self, request: web.Request, query: Answer) -> Answer:
+        """Stop an act."""
+        del query
+        body = await read_body(request, {"id": str})
+        with _refusing():
+            return self.operator.stop(body["id"]).as_dict()
 
     # Live
 
@@ -179,6 +294,24 @@ class Api:
         """The newest messages of some topics."""
         del request
         return {"messages": [one.as_dict() for one in self._live.newest(query["filter"])][-1000:]}
+
+    async def topics(self, request: web.Request, query: Answer) -> Answer:
+        """A level of the tree of topics."""
+        del request
+        names = self._live.level(query["prefix"], query["search"].lower())
+        connected = any(one.connected for one in self._live.brokers)
+        return {"prefix": query["prefix"], "names": names, "connected": connected}
+
+    async def explain(self, request: web.Request, query: Answer) -> Answer:
+        """What the decoder rules make of a message."""
+        del request
+        found = next(iter(self._live.newest(query["topic"])), None)
+        if found is None or self._parts.explain is None:
+            return {"explained": None, "problem": "no message of this topic is known" if found is None else ""}
+        if found.size > len(found.payload):
+            return {"explained": None, "problem": f"only the first {len(found.payload):,} bytes of it are kept here"}
+        args = (found.topic, found.payload, found.at, found.retained)
+        return {"explained": await asyncio.to_thread(self._parts.explain, *args), "problem": ""}
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Send what changes until the viewer goes."""
@@ -213,6 +346,14 @@ class Api:
                 told = state
                 self._hub.tell("tables", state)
             await asyncio.sleep(_LOOK_EVERY_S)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except ActRefused as error:
+        raise web.HTTPUnprocessableEntity(text=str(error)) from error
 
 
 async def read_body(request: web.Request, fields: Mapping[str, type]) -> Answer:
@@ -297,8 +438,8 @@ class Console:
         self._roles |= {("GET", "/api/openapi.json"): "read", ("GET", "/api/events"): "read"}
         folder = files(__name__.rpartition(".")[0]) / "page"
         index = _static((folder / "index.html").read_bytes(), "text/html")
-        for path in VIEWS:
-            router.add_get(path, index)
+        for view in VIEWS:
+            router.add_get(view, index)
         for name, kind in _PAGE.items():
             router.add_get(f"/{name}", _static((folder / name).read_bytes(), kind))
         for name, kind in umqtt_page.NAMES.items():
@@ -339,6 +480,7 @@ class Console:
         del application
         tasks = [asyncio.create_task(self._live.run()), asyncio.create_task(self._api.look_for_versions())]
         yield
+        await self._api.operator.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from spark_ingest.spool.view import SpoolView
+from spark_ingest.spool.view import Spools, SpoolView
 
 from .tables import Tables
 
@@ -132,7 +132,8 @@ def series(tables: Tables, device: str, name: str, start_ms: int, end_ms: int) -
         ["windows"],
         f"""SELECT epoch_ms(window_start) // {step_s * 1000} * {step_s * 1000} AS "at",
             sum("sum") / sum(n) AS "value", min("min") AS low, max("max") AS high FROM windows
-        WHERE device_id = ? AND metric = ? AND n > 0 AND window_start BETWEEN make_timestamptz(?) AND make_timestamptz(?)
+        WHERE device_id = ? AND metric = ? AND n > 0
+          AND window_start BETWEEN make_timestamptz(?) AND make_timestamptz(?)
           AND window_date BETWEEN make_timestamp(?)::DATE AND make_timestamp(?)::DATE
         GROUP BY ALL ORDER BY 1""",
         device, name, *_us(start_ms, end_ms), *_us(start_ms, end_ms),
@@ -153,11 +154,11 @@ def span(tables: Tables, device: str) -> tuple[int, int]:
 
 
 def trace(
-    tables: Tables, spool: SpoolView | None, queued: Mapping[str, int] | None, device: str, boot: str, seq: int
+    tables: Tables, spools: Spools | None, queued: Mapping[str, int] | None, device: str, boot: str, seq: int
 ) -> list[dict[str, Any]]:
     """Return where a reading is and was: a step for each place, with `state` there, passed, not there or unknown.
 
-    spool: where the collector writes. queued: messages that wait at the broker, by client; None if nobody knows.
+    spools: where the collectors write. queued: messages that wait at the broker, by client; None if nobody knows.
     """
     identity = (device, boot, seq)
     of_reading = "device_id = ? AND boot = ? AND seq = ?"
@@ -198,6 +199,9 @@ def trace(
             WHERE spool = ? AND segment = ? AND position = ? AND received_date = make_timestamp(?)::DATE LIMIT 1""",
             place["spool"], place["segment"], place["position"], place["received"] * 1000,
         )  # fmt: skip
+    spool = None
+    if spools is not None and place is not None and place["collector"] in spools.names():
+        spool = spools.view(place["collector"])
     return list(_steps(place, bronze, copies, refused, gap, known, spool, queued, seq))
 
 

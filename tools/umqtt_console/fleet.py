@@ -125,7 +125,8 @@ class Fleet:
             f"""WITH newest AS
                 (SELECT max(epoch_us(last_event_ts)) AS us FROM devices WHERE list_contains(?, device_id))
             SELECT metric, device_id,
-                least({_SPARK_STEPS - 1}, (epoch_us(window_start) - us + {_SPARK_S * US}) // {step}) AS step, sum("sum") / sum(n) AS mean
+                least({_SPARK_STEPS - 1}, (epoch_us(window_start) - us + {_SPARK_S * US}) // {step}) AS step,
+                sum("sum") / sum(n) AS mean
             FROM windows, newest
             WHERE list_contains(?, device_id) AND list_contains(?, metric) AND n > 0
               AND epoch_us(window_start) BETWEEN us - {_SPARK_S * US} AND us GROUP BY ALL""",

@@ -31,6 +31,20 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "Trace": {"steps": "Any[]"},
     "Crashes": {"crashes": "Any[]"},
     "Messages": {"messages": "Any[]"},
+    "Path": {"stages": "Any[]", "traffic": "Any{}", "now": _INT},
+    "Refused": {"reasons": "Any[]", "samples": "Any[]"},
+    "Alerts": {"alerts": "Any[]"},
+    "Level": {"prefix": _TEXT, "names": "Any[]", "connected": _BOOL},
+    "Explained": {"explained": "Any?", "problem": _TEXT},
+    "Query": {"sql": _TEXT, "form": _TEXT},
+    "Result": {"head": "Any", "columns": "Any[]", "rows": "Any[]"},
+    "Schema": {"tables": "Any[]"},
+    "Acts": {"acts": "Any[]", "kinds": "string{}"},
+    "Act": {"id": _TEXT, "who": _TEXT, "at": _INT, "kind": _TEXT, "command": _TEXT, "text": _TEXT, "state": _TEXT,
+            "exit_code": "integer?", "ended": "integer?", "lines": "string[]"},
+    "Order": {"kind": _TEXT, "args": "Any"},
+    "Plan": {"command": _TEXT, "text": _TEXT, "file": _TEXT, "role": _TEXT},
+    "Stop": {"id": _TEXT},
 }  # fmt: skip
 
 _TOKEN = {"type": "apiKey", "in": "cookie", "name": COOKIE}
@@ -77,13 +91,31 @@ READ: tuple[Route, ...] = (
     Route("GET", "/api/crashes", "crashes", "The crashes of the fleet, by cause", "Crashes"),
     Route("GET", "/api/newest", "newest", "The newest message of each topic that matches", "Messages",
           (Parameter("filter", "topic filter"),)),
+    Route("GET", "/api/path", "path", "The parts of the data path, and the last hours of traffic", "Path"),
+    Route("GET", "/api/refused", "refused", "Quarantine: how many messages for each reason, and the newest", "Refused"),
+    Route("GET", "/api/alerts", "alerts", "The alerts of the fleet and their history", "Alerts"),
+    Route("GET", "/api/topics", "topics", "The names of topics below a prefix, each with its newest message", "Level",
+          (Parameter("prefix", "empty, or ending with /", ""), Parameter("search", "part of the topic", ""))),
+    Route("GET", "/api/explain", "explain", "What the decoder rules make of the newest message of a topic", "Explained",
+          (Parameter("topic", "topic name"),)),
+    Route("GET", "/api/schema", "schema", "The tables and their columns", "Schema"),
+    Route("POST", "/api/query", "query", "The rows of one SQL statement that only reads; form: json, csv or parquet",
+          "Result", body="Query", errors={422: "the statement is wrong, not allowed, or takes too long"}),
+    Route("GET", "/api/acts", "acts", "The newest acts, and the role that each kind needs", "Acts"),
+    Route("POST", "/api/acts/plan", "plan", "What an act would do, and its command; nothing is done", "Plan",
+          body="Order"),
 )  # fmt: skip
 OPEN = (
     Route("GET", "/api/me", "me", "Who asks, what there is, and the token for requests that change something", "Me"),
     Route("POST", "/api/login", "login", "Start a session: the answer sets a cookie", "Me", body="Login"),
 )
 """They need no session."""
-OPERATE: tuple[Route, ...] = ()
+OPERATE: tuple[Route, ...] = (
+    Route("POST", "/api/acts", "begin", "Begin an act; some kinds need the role admin", "Act", body="Order",
+          errors={422: "the act is not possible"}),
+    Route("POST", "/api/acts/stop", "stop", "Stop a running act", "Act", body="Stop",
+          errors={422: "it is not running"}),
+)  # fmt: skip
 ADMIN: tuple[Route, ...] = ()
 LEAVE = (Route("POST", "/api/logout", "logout", "End the session", "Done"),)
 

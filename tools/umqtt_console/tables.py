@@ -69,6 +69,31 @@ class Tables:
         finally:
             cursor.close()
 
+    def newest_commit(self, name: str) -> int | None:
+        """Return when the newest version of a table was committed, in milliseconds; None if there is no table.
+
+        :raises TablesAway: it cannot be read.
+        """
+        if self.version(name) < 0:
+            return None
+        with self._lock:
+            try:
+                (newest,) = self._opened[name].history(1)
+            except (DeltaError, OSError, ValueError) as error:
+                raise self._away(name, error) from error
+        at = newest.get("timestamp")
+        return at if isinstance(at, int) else None
+
+    def count(self, name: str) -> int:
+        """Return the number of rows of a table, which its log has.
+
+        :raises TablesAway: it cannot be read.
+        """
+        if self.version(name) < 0:
+            return 0
+        with self._lock:
+            return self._opened[name].count()
+
     def cursor(self, *names: str) -> duckdb.DuckDBPyConnection:
         """Return a cursor of the database in which these tables are registered under their names."""
         cursor = self._database.cursor()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import ssl
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +23,8 @@ from spark_ingest.location import Location
 from umqtt_cli.console import say
 from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access, client_options, explain
+from umqtt_kit.processes import module_command
+from umqtt_kit.spools import read
 from umqtt_robust import aio
 
 _KEEP_ALIVE_S = 30
@@ -31,16 +34,19 @@ _INBOX_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `umqtt console`."""
+    """The options of `umqtt console`. given: those of the command line and of umqtt.toml, by name."""
 
     tables: Location | None
     spool: Path | None
+    config: Path | None
+    audit: Path
     host: str
     port: int
     users: Path | None
     web_cert: Path | None
     web_key: Path | None
     access: Access
+    given: Mapping[str, Any]
 
 
 def add(users: Path | None, name: str, role: str) -> int:
@@ -65,7 +71,17 @@ def serve(options: Options) -> int:
         users = Users(options.users, _hosts(options), secure=tls is not None)
     except UsersWrong as error:
         raise KitError(str(error), EXIT_USAGE) from error
-    parts = Parts(options.tables, options.spool, version("umqtt-robust"))
+    has_password = options.access.username is not None
+    parts = Parts(
+        options.tables,
+        options.audit.absolute(),
+        options.spool,
+        version("umqtt-robust"),
+        explain=_explainer(options.config),
+        program=module_command("umqtt_kit"),
+        broker=list(_broker_flags(options.given)),
+        environment={"UMQTT_PASSWORD": options.access.password or ""} if has_password else {},
+    )
     for one in options.access.each:
         parts.live.add(one.where, partial(_client, one), partial(explain, timeout_s=one.timeout_s))
     asyncio.run(_run(Console(parts, users), options, tls))
@@ -87,6 +103,30 @@ async def _run(console: Console, options: Options, tls: ssl.SSLContext | None) -
     click.echo(f"listening on {'https' if tls else 'http'}://{host}:{port}")
     await stopped.wait()
     await runner.cleanup()
+
+
+def _explainer(config: Path | None) -> Callable[[str, bytes, int, bool], dict[str, Any]]:
+    from spark_ingest.decoders.rules import Rules, load
+    from spark_ingest.pipeline.run.explain import Explainer
+
+    explainer = Explainer(Rules(False, read(lambda: load(config)) if config else ""))
+
+    def explain(topic: str, payload: bytes, received_ms: int, retain: bool) -> dict[str, Any]:
+        found = explainer.explain(topic, payload, received_ms, retain=retain)
+        return found._asdict() | {"ignored": found.is_ignored}
+
+    return explain
+
+
+def _broker_flags(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that name the broker, for commands that the console runs; a password is never among them.
+
+    The client id is not: two clients with one id would end each other's links.
+    """
+    for name in ("broker", "username", "ca", "cert", "key", "mqtt_version"):
+        value = given.get(name, ())
+        for one in value if isinstance(value, tuple) else (value,):
+            yield f"--{name.replace('_', '-')}={Path(one).absolute() if isinstance(one, Path) else one}"
 
 
 def _require_safe(options: Options, has_tls: bool) -> None:

@@ -1,6 +1,7 @@
 // One device: now, over time, its boots and crashes, what is missing, and where one of its readings is.
 import { Chart } from "./chart.js";
 import { Table, local } from "./table.js";
+import { actCard, deviceActs } from "./acts.js";
 import { ago, bytes, count, duration, make, metricFormat, metricTitle, moment, percent, pill, precise, setText, since, stamp, visible } from "./dom.js";
 
 const SPANS = { "1 h": 36e5, "6 h": 216e5, "24 h": 864e5, "7 d": 6048e5, "30 d": 2592e6 };
@@ -28,7 +29,17 @@ export async function deviceView(host, parameters, app) {
   const charts = make("section", { class: "pair", "aria-label": "Charts" });
   const spans = make("div", { class: "span", role: "group", "aria-label": "Time shown" });
   const shown = make("p", { class: "quiet", role: "status" });
-  host.append(header, alerts, liveCard, facts);
+  // What was ordered here, with the reply.
+  const acts = make("div", { class: "stack" });
+  const cards = new Map();
+  const buttons = make("div", { class: "row" });
+  const showAct = (act) => {
+    const card = actCard(app, act);
+    cards.set(act.id, card);
+    acts.prepend(card.node);
+  };
+  deviceActs(buttons, id, app, showAct);
+  host.append(header, alerts, acts, liveCard, facts);
   if (!known && !data.boots.length && !live.size) {
     alerts.append(make("p", { class: "banner warn" }, "No table knows this device, and nothing of it has come from the broker yet."));
   }
@@ -133,8 +144,11 @@ export async function deviceView(host, parameters, app) {
     const status = data.statuses[0];
     const extra = status?.extra ?? {};
     const said = parsed("status");
-    header.replaceChildren(make("div", {}, app.link("/fleet", {}, { class: "quiet" }, "Fleet"), make("h1", {}, visible(id))),
-      make("div", { class: "row" }, ...row ? [pill(row.health), pill(row.link, { goodbye: "said goodbye" }[row.link] ?? row.link)] : [], make("div", { class: "row", id: "device-acts" })));
+    const head = [make("div", {}, app.link("/fleet", {}, { class: "quiet" }, "Fleet"), make("h1", {}, visible(id))),
+      make("div", { class: "row" }, ...row ? [pill(row.health), pill(row.link, { goodbye: "said goodbye" }[row.link] ?? row.link)] : [])];
+    // The buttons stay as they are: somebody may be typing there.
+    if (!buttons.isConnected) header.append(...head, buttons);
+    else [...header.children].slice(0, 2).forEach((node, at) => node.replaceWith(head[at]));
     const fact = (title, value, note) => (value === null || value === undefined ? null
       : make("div", {}, make("dt", {}, title), make("dd", {}, value, note ? make("div", { class: "quiet" }, note) : null)));
     const outbox = parsed("telemetry")?.m?.outbox;
@@ -157,7 +171,6 @@ export async function deviceView(host, parameters, app) {
     ].filter(Boolean)));
     alerts.replaceChildren(...data.alerts.filter((one) => !one.until).map((one) =>
       make("p", { class: "banner warn" }, make("b", {}, visible(one.rule)), `: ${visible(one.text)}, since ${moment(one.since)}`)));
-    app.deviceActs?.(document.getElementById("device-acts"), id);
   }
 
   // The log, and where a reading is
@@ -202,6 +215,7 @@ export async function deviceView(host, parameters, app) {
       clearTimeout(waiting);
       waiting = setTimeout(() => { drawLive(); drawHead(); }, 50);
     },
+    act: (act) => cards.get(act.id)?.update(act),
     async refresh(versions) {
       const before = data;
       data = await app.api("device", { device: id });
@@ -222,4 +236,21 @@ const gapState = (value) => pill(...(GAPS[value] ?? [value]));
 export function payloadOf({ encoding, text }) {
   const node = make("code", { title: encoding === "hex" ? "in hex" : "" }, visible(text.length > 160 ? `${text.slice(0, 160)}…` : text));
   return node;
+}
+
+// The crashes of the fleet, by cause.
+export async function crashesView(host, parameters, app) {
+  const list = make("div", { class: "stack" });
+  host.append(make("div", { class: "top" }, make("h1", {}, "Crashes"), make("p", { class: "quiet" }, "by the last line of the traceback, and where it was raised")), list);
+  async function refresh() {
+    const { crashes } = await app.api("crashes");
+    list.replaceChildren(...crashes.map(({ cause, where, n, devices, device_count: several, first, last, traceback }) => make("section", { class: "card", "aria-label": "Crash" },
+      make("div", { class: "head" }, make("h2", {}, visible(cause)), pill("bad", `${count(n)} × on ${count(several)} ${several === 1 ? "device" : "devices"}`)),
+      make("p", { class: "quiet" }, visible(where), ` first ${moment(first)}, last ${moment(last)}`),
+      make("p", { class: "row" }, ...devices.slice(0, 12).map(([name, times]) => app.link("/device", { id: name }, { class: "tag" }, `${visible(name)}${times > 1 ? ` × ${times}` : ""}`))),
+      make("details", {}, make("summary", { class: "quiet" }, "Traceback"), make("pre", {}, traceback)))));
+    if (!crashes.length) list.append(make("p", { class: "card empty" }, "No device has reported a crash."));
+  }
+  await refresh();
+  return { refresh };
 }

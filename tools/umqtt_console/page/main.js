@@ -1,13 +1,22 @@
 // The frame of the page: who is there, which view the address names, and what the console tells all open pages.
 import { byId, make, toast, visible } from "./dom.js";
 import { fleetView } from "./fleet.js";
-import { deviceView } from "./device.js";
+import { crashesView, deviceView } from "./device.js";
+import { pathView } from "./path.js";
+import { topicsView } from "./topics.js";
+import { exploreView } from "./explore.js";
+import { actsView } from "./acts.js";
 
 const TOKEN_HEADER = "X-Umqtt-Token";
 // Address, title, view. Those without a title are not in the list of views.
 const VIEWS = [
   ["/fleet", "Fleet", fleetView],
   ["/device", "", deviceView],
+  ["/path", "Data path", pathView],
+  ["/topics", "Topics", topicsView],
+  ["/crashes", "Crashes", crashesView],
+  ["/explore", "Explore", exploreView],
+  ["/acts", "Act", actsView],
 ];
 
 export class RequestError extends Error {
@@ -17,13 +26,19 @@ export class RequestError extends Error {
   }
 }
 
-const app = { me: null, api, go, address, may, told: { tables: null, brokers: null } };
+const app = { me: null, api, ask, go, address, may, told: { tables: null, brokers: null } };
 let view = null;
 let stream = null;
 let round = 0;
 
-// Ask the API: parameters that are no texts are sent as JSON.
-async function api(path, parameters = {}, body = null, method = body ? "POST" : "GET") {
+// Ask the API for JSON: parameters that are no texts are sent as JSON.
+async function api(path, parameters = {}, body = null) {
+  const response = await ask(path, body, parameters);
+  return response.json();
+}
+
+async function ask(path, body = null, parameters = {}) {
+  const method = body ? "POST" : "GET";
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined) query.set(name, typeof value === "object" ? JSON.stringify(value) : value);
@@ -35,10 +50,10 @@ async function api(path, parameters = {}, body = null, method = body ? "POST" : 
   } catch {
     throw new RequestError(0, "The console does not answer.");
   }
-  const answer = await response.json().catch(() => null);
   if (response.status === 401 && app.me?.name) start();
-  if (!response.ok) throw new RequestError(response.status, answer?.error?.message ?? `HTTP status ${response.status}`);
-  return answer;
+  if (response.ok) return response;
+  const answer = await response.json().catch(() => null);
+  throw new RequestError(response.status, answer?.error?.message ?? `HTTP status ${response.status}`);
 }
 
 const ROLES = ["read", "operate", "admin"];

@@ -21,6 +21,9 @@ _FILE = PathOption(exists=True, dir_okay=False)
 @click.command()
 @click.option("--tables", type=TablesOption(), help="Folder or URL of the tables, as given to umqtt ingest.")
 @click.option("--spool", type=PathOption(file_okay=False), help="Folder of the collectors' spools, if it is here.")
+@click.option("--config", type=_FILE, help="The ingest.toml, to show what its rules make of messages.")
+@click.option("--audit", type=PathOption(dir_okay=False), default=Path("console-audit.jsonl"), show_default=True,
+              help="Who did what, and when: a line of JSON each.")  # fmt: skip
 @click.option("--listen", type=Address(), default="127.0.0.1:8090", show_default=True, metavar="HOST:PORT",
               help="Where the page is. Others than this computer need --users and TLS.")  # fmt: skip
 @click.option("--users", type=PathOption(dir_okay=False), help="Users, their roles and hashes of their passwords.")
@@ -31,8 +34,8 @@ _FILE = PathOption(exists=True, dir_okay=False)
 @click.option("--web-key", type=_FILE, help="Its private key.")
 @broker_options
 def console(
-    tables: Location | None, spool: Path | None, listen: tuple[str, int], users: Path | None, add_user: str | None,
-    role: str, web_cert: Path | None, web_key: Path | None, access: Access,
+    tables: Location | None, spool: Path | None, config: Path | None, audit: Path, listen: tuple[str, int],
+    users: Path | None, add_user: str | None, role: str, web_cert: Path | None, web_key: Path | None, access: Access,
 ) -> int:  # fmt: skip
     """Serve one page for the whole fleet: devices, data path, topics, commands.
 
@@ -50,4 +53,5 @@ def console(
 
     if add_user is not None:
         return add(users, add_user, role)
-    return serve(Options(tables, spool, *listen, users, web_cert, web_key, access))
+    given = {name: value for name, value in click.get_current_context().params.items() if value}
+    return serve(Options(tables, spool, config, audit, *listen, users, web_cert, web_key, access, given))
