@@ -43,6 +43,8 @@ PLACES = {
     "unit/test_app_ntp.py": 1,
     "boards": 2,
     "clusters": 2,
+    "console": 1,
+    "console/test_console_page.py": 2,
     "clusters/test_manifests.py": 1,
     "end_to_end": 2,
     "kit": 2,

@@ -251,7 +251,7 @@ class Access:
             return 401, "log in"
         if request.method not in ("GET", "HEAD"):
             given = headers.get(TOKEN_HEADER, "")
-            if not hmac.compare_digest(given.encode(), session.token.encode()):
+            if not hmac.compare_digest(given.encode(errors="replace"), session.token.encode()):
                 return 403, f"the header {TOKEN_HEADER} is wrong or missing: GET /api/me has it"
         if not session.user.may(role):
             return 403, f"{session.user.name} has the role {session.user.role}, and this needs {role}"

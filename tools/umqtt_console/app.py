@@ -468,6 +468,8 @@ class Console:
                     response = await handler(request)
                 except web.HTTPException as error:
                     response = error_response(error.status, error.text or error.reason)
+                except UnicodeEncodeError:
+                    response = error_response(400, "a text holds half of a surrogate pair, which is no character")
                 except TablesAway as error:
                     response = error_response(503, str(error))
             if not response.prepared:

@@ -150,7 +150,7 @@ class Fleet:
                 return
             cursor = self._tables.cursor("devices", "alerts")
             columns = ", ".join(f'{sql} AS "{name}"' for name, sql in COLUMNS.items())
-            made = cursor.execute(
+            made = cursor.sql(
                 f"""SELECT {columns},
                     lower(concat_ws(' ', d.device_id, d.health, d.device_group, d.site, d.fw)) AS haystack,
                     coalesce(list_position({[*HEALTH]}, coalesce(d.health, 'ok')), 0) AS rank
@@ -204,11 +204,11 @@ class Fleet:
             read, table = self._newest.get(metric, (-2, f"newest_{len(self._newest)}"))
             if read != version:
                 cursor = self._tables.cursor("windows")
-                made = cursor.execute(
+                made = cursor.sql(
                     """SELECT device_id, arg_max("last", window_start) AS "value" FROM windows
                     WHERE metric = ? AND window_date >= (SELECT max(window_date) FROM windows) - INTERVAL 1 DAY
                     GROUP BY ALL""",
-                    [metric],
+                    params=[metric],
                 ).to_arrow_table()
                 cursor.close()
                 self._database.register("made", made)

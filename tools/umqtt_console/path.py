@@ -86,7 +86,7 @@ def _broker_stages(brokers: Sequence[Mapping[str, Any]], said: Mapping[str, str]
 
 def _spool_stages(tables: Tables, spools: Spools | None) -> Iterator[dict[str, Any]]:
     if spools is None:
-        yield _stage("spool", "spool", "unknown", "not on this computer, or not given: --spool", {})
+        yield _stage("spool", "", "unknown", "not on this computer, or not given: --spool", {})
         return
     try:
         names = spools.names()

@@ -5,14 +5,17 @@ const HEIGHT = 190;
 const FONT = "12px system-ui, sans-serif";
 const TONES = ["--a", "--b", "--c", "--d"];
 
+// Steps between the lines of a scale that counts.
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
 const themed = new Set();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => themed.forEach((chart) => chart.rebuild()));
 
 // title, note: texts. write(value): a value as text. series: [{ name, values, tone, low, high, dashed, step }].
 // x: times in milliseconds. zoomed(from, to): the part that was dragged over, in milliseconds; null, null: all again.
 export class Chart {
-  constructor({ title, note = "", write = String, zoomed = null, group = null, log = false, zero = false, height = HEIGHT }) {
-    Object.assign(this, { title, write, zoomed, group, log, zero, height });
+  constructor({ title, note = "", write = String, zoomed = null, group = null, log = false, zero = false, whole = false, height = HEIGHT }) {
+    Object.assign(this, { title, write, zoomed, group, log, zero, whole, height });
     this.legend = make("p", { class: "legend" });
     this.readout = make("p", { class: "quiet readout", "aria-live": "polite" });
     const how = "Left and right move, Escape leaves, drag to zoom, double click for all.";
@@ -82,7 +85,7 @@ export class Chart {
         y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(low, high) },
       },
       axes: [{ ...axis, size: 30, space: 70, values: (plot, ticks, at, space, step) => ticks.map((tick) => tickText(tick * 1000, step)) },
-        { ...axis, size: 62, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : this.write(tick))) }],
+        { ...axis, size: 62, incrs: this.whole ? WHOLE : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : this.write(tick))) }],
       hooks: {
         setCursor: [(plot) => this.read(plot.cursor.idx)],
         setSelect: [(plot) => this.select(plot)],

@@ -70,7 +70,7 @@ export async function deviceView(host, parameters, app) {
       ["own:waiting", "Backlog", (value) => count(value), "Readings taken and not yet received: it rises during an outage, and its fall is the drain."]];
     await Promise.all(wanted.map(async ([name, title, write, note]) => {
       if (!drawn.has(name)) {
-        const made = new Chart({ title, write, note, zoomed: zoom, group: "device", zero: name.startsWith("own:") });
+        const made = new Chart({ title, write, note, zoomed: zoom, group: "device", zero: name.startsWith("own:"), whole: name === "own:waiting" });
         drawn.set(name, made);
         charts.append(made.node);
       }

@@ -4,7 +4,7 @@ import { Table, local } from "./table.js";
 import { ago, bytes, count, duration, make, pill, plain, rate, setText, since, visible } from "./dom.js";
 import { payloadOf } from "./device.js";
 
-const KINDS = { broker: "Broker", spool: "Spool of", table: "" };
+const KINDS = { broker: "Broker", spool: "Spool", table: "Table" };
 const FIGURES = {
   clients: ["clients", count], in_per_min: ["messages in a minute", rate], out_per_min: ["messages out a minute", rate], queued: ["messages kept", count],
   dropped: ["dropped", count], bytes: ["in files", bytes], segments: ["segments", count], behind_bytes: ["not in the tables yet", bytes],
@@ -23,7 +23,7 @@ export async function pathView(host, parameters, app) {
     new Chart({ title: "Readings", note: "Each minute, by when the collector received them: an outage is a hole, and its drain a peak.", write: rate, zero: true, group: "path" }),
     new Chart({ title: "Delay", note: "From the reading to the collector; the scale is logarithmic.", write: duration, log: true, group: "path" }),
     new Chart({ title: "Came twice, or could not be read", note: "Each minute. None of these is in silver twice.", write: plain, zero: true, group: "path" }),
-    new Chart({ title: "Devices heard", note: "Each minute.", write: count, zero: true, group: "path" }),
+    new Chart({ title: "Devices heard", note: "Each minute.", write: count, whole: true, zero: true, group: "path" }),
   ];
   charts.append(...drawn.map((chart) => chart.node));
 

@@ -46,7 +46,7 @@ export async function topicsView(host, parameters, app) {
       if (to) await level(`${topic}/`, children);
     }
     rows.set(topic, node);
-    if (open.has(`${topic}/`) || (state.search && topics && topics < 30)) toggle(true);
+    if (open.has(`${topic}/`) || state.topic.startsWith(`${topic}/`) || (state.search && topics && topics < 30)) toggle(true);
     return node;
   }
 
