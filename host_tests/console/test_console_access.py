@@ -13,7 +13,8 @@ from umqtt_console.access import COOKIE, TOKEN_HEADER, UsersWrong, add_user, rea
 from umqtt_console.app import VIEWS
 from umqtt_console.routes import ROLE_OF
 from umqtt_kit.__main__ import umqtt
-from umqtt_kit.errors import KitError
+
+from umqtt_cli.errors import KitError
 
 PASSWORD = "correct horse"
 

@@ -5,10 +5,13 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import umqtt_page
 
 from ..durable import replace_file
 from ..errors import UsageError
@@ -16,6 +19,8 @@ from ..location import Location
 from .data import collect
 from .tables import Tables
 
+_IMPORT = re.compile(r'^import \{([^}]+)\} from "\./(\w+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
 _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 )
@@ -51,7 +56,10 @@ def write_report(tables: Location, out: Path, *, days: float = 7.0, made_at: flo
 
 
 def _page(data: dict[str, Any]) -> str:
-    style, script = _part("page.css"), _part("page.js")
+    shared = {name: umqtt_page.read(f"{name}.js").decode() for name in ("dom", "table", "chart")}
+    charts, chart_style = (umqtt_page.read(f"uplot/uPlot.{end}").decode() for end in ("iife.min.js", "min.css"))
+    script = charts + _bundle(shared | {"report": _part("report.js")})
+    style = chart_style + umqtt_page.read("base.css").decode() + _part("report.css")
     parts = {
         "policy": _POLICY.format(script=_hash(script), style=_hash(style)),
         "style": style,
@@ -61,6 +69,17 @@ def _page(data: dict[str, Any]) -> str:
     }
     # Replace all marks in one pass, because text from a device may look like a mark.
     return re.sub(r"<!--@(\w+)-->", lambda mark: parts[mark[1]], _part("index.html"))
+
+
+def _bundle(modules: Mapping[str, str]) -> str:
+    """Return modules, which import only those before them, as one script: each becomes a function's result."""
+    parts = []
+    for name, source in modules.items():
+        body = _IMPORT.sub(r"const {\1} = \2;", source)
+        exports = ", ".join(_EXPORT.findall(body))
+        body = _EXPORT.sub(lambda found: found[0].removeprefix("export "), body)
+        parts.append(f"const {name} = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();")
+    return "\n".join(parts)
 
 
 def _json(data: dict[str, Any]) -> str:

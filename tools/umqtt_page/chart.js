@@ -1,5 +1,5 @@
 // A chart: lines over time, drawn by uPlot; a readout by pointer or keyboard; zoom by dragging.
-import { make, moment, precise, setText } from "./dom.js";
+import { clock, day, make, precise, setText, zoneName } from "./dom.js";
 
 const HEIGHT = 190;
 const FONT = "12px system-ui, sans-serif";
@@ -11,19 +11,19 @@ const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((step) => s
 const themed = new Set();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => themed.forEach((chart) => chart.rebuild()));
 
-// title, note: texts. write(value): a value as text. series: [{ name, values, tone, low, high, dashed, step }].
-// x: times in milliseconds. zoomed(from, to): the part that was dragged over, in milliseconds; null, null: all again.
+// title, unit, note: texts. write(value): a value as text. zoomed(from, to): the part that was dragged over, in
+// milliseconds; null, null: all again. group: charts whose cursors move together. step: milliseconds that each point
+// stands for; without it the newest value is read out while no point is chosen.
+// set(x, series): x: times in milliseconds; series: [{ name, values, tone, low, high, band: name of low to high, dashed }].
 export class Chart {
-  constructor({ title, note = "", write = String, zoomed = null, group = null, log = false, zero = false, whole = false, height = HEIGHT }) {
-    Object.assign(this, { title, write, zoomed, group, log, zero, whole, height });
+  constructor({ title, unit = "", note = "", write = String, zoomed = null, group = null, log = false, zero = false, whole = false, step = 0, height = HEIGHT }) {
+    Object.assign(this, { title, unit, write, zoomed, group, log, zero, whole, step, height, rest: "" });
     this.legend = make("p", { class: "legend" });
-    this.readout = make("p", { class: "quiet readout", "aria-live": "polite" });
-    const how = "Left and right move, Escape leaves, drag to zoom, double click for all.";
-    this.plot = make("div", { class: "plot", tabindex: "0", role: "img", "aria-label": `${title}. ${how}` });
-    this.note = make("p", { class: "quiet" }, note);
-    this.note.hidden = !note;
+    this.readout = make("p", { class: "quiet readout" });
+    this.plot = make("div", { class: "plot", tabindex: "0", role: "img" });
     this.node = make("figure", { class: "card chart" },
-      make("figcaption", { class: "head" }, make("h3", {}, title), this.legend), this.plot, this.readout, this.note);
+      make("figcaption", { class: "head" }, make("h3", {}, title, unit ? make("small", { class: "quiet" }, ` ${unit}`) : null), this.legend),
+      this.plot, this.readout, note ? make("p", { class: "quiet" }, note) : null);
     new ResizeObserver(() => this.resize()).observe(this.plot);
     this.plot.addEventListener("keydown", (event) => this.onKey(event));
     this.plot.addEventListener("blur", () => this.show(null));
@@ -38,8 +38,14 @@ export class Chart {
 
   set(x, series, from = x[0], to = x.at(-1)) {
     Object.assign(this, { x, series, from, to });
-    this.legend.replaceChildren(...series.map(({ name, tone }, at) => make("span", { class: `key ${tone ?? "abcd"[at % 4]}` }, name)));
-    this.legend.hidden = series.length < 2;
+    const keys = series.flatMap(({ name, tone, band }, at) => [...band ? [{ name: band, tone: "band" }] : [], { name, tone: tone ?? "abcd"[at % 4] }]);
+    this.legend.replaceChildren(...keys.map(({ name, tone }) => make("span", { class: `key ${tone}` }, name)));
+    this.legend.hidden = keys.length < 2 && !this.step;
+    const said = series.map(({ name, values }) => {
+      const known = values.filter((value) => value !== null);
+      return known.length ? `${name}: ${this.write(Math.min(...known))} to ${this.write(Math.max(...known))}` : `${name}: nothing`;
+    });
+    this.plot.setAttribute("aria-label", `${this.title}${this.unit ? `, ${this.unit}` : ""}. ${said.join("; ")}. Arrow keys read it step by step.`);
     this.rebuild();
   }
 
@@ -49,7 +55,7 @@ export class Chart {
     const known = this.series.some(({ values }) => values.some((value) => value !== null));
     if (!known) {
       this.drawn = null;
-      this.plot.replaceChildren(make("p", { class: "empty" }, "No values in this time."));
+      this.plot.replaceChildren(make("p", { class: "empty" }, "Nothing in this time"));
       return;
     }
     this.plot.replaceChildren();
@@ -73,6 +79,7 @@ export class Chart {
       series: lines,
       bands,
       legend: { show: false },
+      tzDate: (at) => (zoneName() ? uPlot.tzDate(new Date(at * 1000), zoneName()) : new Date(at * 1000)),
       padding: [8, 8, 0, 0],
       cursor: {
         drag: { x: Boolean(this.zoomed), y: false, setScale: false },
@@ -112,15 +119,21 @@ export class Chart {
 
   read(index) {
     this.index = index;
-    const shown = index ?? this.last();
+    const shown = index ?? (this.step ? null : this.last());
     if (shown === null || shown === undefined) {
-      setText(this.readout, "");
+      setText(this.readout, this.rest);
       return;
     }
-    const values = this.series.map(({ name, values: own }) =>
-      `${this.series.length > 1 ? `${name} ` : ""}${own[shown] === null ? "no value" : this.write(own[shown])}`);
-    const span = this.to - this.from;
-    setText(this.readout, `${(span < 72e5 ? (ms) => `${precise(ms)}` : moment)(this.x[shown])}: ${values.join(", ")}`);
+    const parts = [];
+    for (const { name, values, low, high, band } of this.series) {
+      const named = this.step || this.series.length > 1 ? `${name} ` : "";
+      if (values[shown] !== null) parts.push(`${named}${this.write(values[shown])}`);
+      if (band && low[shown] !== null) parts.push(`${band} ${this.write(low[shown])} to ${this.write(high[shown])}`);
+    }
+    const at = this.x[shown] - this.step / 2;
+    const fine = this.step ? this.step < 60000 : this.to - this.from < 72e5;
+    const end = this.step ? ` to ${(fine ? precise : clock)(at + this.step)}` : "";
+    setText(this.readout, `${day(at)} ${(fine ? precise : clock)(at)}${end}: ${parts.join(", ") || (this.step ? "nothing" : "no value")}`);
   }
 
   last() {
@@ -142,7 +155,8 @@ export class Chart {
     if (event.key === "Escape") this.show(null);
     else if (step) {
       event.preventDefault();
-      this.show(Math.max(0, Math.min(this.x.length - 1, (this.index ?? this.last() ?? 0) + step)));
+      const from = this.index ?? (this.step ? (step < 0 ? this.x.length : -1) : this.last() ?? 0);
+      this.show(Math.max(0, Math.min(this.x.length - 1, from + step)));
     }
   }
 
@@ -152,5 +166,7 @@ export class Chart {
   }
 }
 
-const tickText = (ms, step) => (step >= 86400 || (ms / 1000 - new Date(ms).getTimezoneOffset() * 60) % 86400 === 0
-  ? moment(ms).replace(/ [0-9:]+$/, "") : step < 60 ? precise(ms) : moment(ms).split(" ").at(-1));
+function tickText(ms, step) {
+  if (step >= 86400 || clock(ms) === "00:00") return day(ms);
+  return (step < 60 ? precise : clock)(ms);
+}

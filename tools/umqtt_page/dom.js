@@ -59,21 +59,22 @@ function scaled(value, units) {
 export const duration = (ms) => scaled(ms, [[864e5, "d"], [36e5, "h"], [6e4, "min"], [1e3, "s"], [1, "ms"]]);
 export const bytes = (value) => scaled(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]]);
 
-const KNOWN = {
+const KNOWN = new Map(Object.entries({
   supply_v: ["Battery", (value) => `${hundredths(value)} V`],
   temp_c: ["Temperature", (value) => `${digits(1, 1)(value)} °C`],
   mem_free: ["Free memory", bytes],
   rssi: ["Signal", (value) => `${whole(value)} dBm`],
-};
+}));
 
 // What a metric is called, and how its values are written.
-export const metricTitle = (name) => (KNOWN[name] ?? [visible(name)])[0];
-export const metricFormat = (name) => (KNOWN[name] ?? [0, plain])[1];
+export const metricTitle = (name) => (KNOWN.get(name) ?? [visible(name)])[0];
+export const metricFormat = (name) => (KNOWN.get(name) ?? [0, plain])[1];
 
 // Times, in milliseconds, in the viewer's zone unless a page says another
 
 let zone;
 export function setZone(name) { zone = name; formats.clear(); }
+export const zoneName = () => zone;
 
 const formats = new Map();
 function format(key, options) {
@@ -94,15 +95,17 @@ export const since = (ms, now) => make("time", { datetime: new Date(ms).toISOStr
 
 // Health and other states: a shape beside the colour, so that nobody needs the colour.
 
-const TONES = {
+// By name in a Map: a device may be called "constructor", which every object has.
+const TONES = new Map(Object.entries({
   ok: "ok", online: "ok", there: "ok", "as desired": "ok",
   late: "warn", gaps: "warn", memory: "warn", quarantined: "warn", likely: "warn", drift: "warn", waiting: "warn",
   rebooting: "odd", goodbye: "calm", passed: "calm", unknown: "calm", absent: "calm",
   offline: "bad", lost: "bad", failed: "bad", refused: "bad",
-};
+}));
+export const toneOf = (state) => TONES.get(state) ?? "warn";
 const MARKS = { ok: "●", warn: "▲", odd: "◆", bad: "■", calm: "○" };
 export function pill(state, text = state) {
-  const tone = TONES[state] ?? "calm";
+  const tone = TONES.get(state) ?? "calm";
   return make("span", { class: `pill ${tone}` }, make("span", { class: "mark", "aria-hidden": "true" }, MARKS[tone]), visible(text));
 }
 

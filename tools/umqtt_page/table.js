@@ -17,7 +17,8 @@ export function local(rows) {
   };
 }
 
-// columns: key, title, right (a number: sorts the largest first), write(value, row) → text or node; fixed: not sortable.
+// columns: key, title, right (a number: sorts the largest first), write(value, row) → text or node; none: the text of an
+// unknown value; fixed: not sortable.
 // source({ offset, limit, sort, down }) → { rows, matched }.
 // first: show so many rows and a button for all, instead of a box that scrolls.
 // drawn(rows): after rows came into view. sorted(sort, down): after a heading was chosen.
@@ -139,11 +140,11 @@ export class Table {
 
   line(row, at) {
     const line = make("tr", { class: `${at % 2 ? "odd" : ""}${row?.over ? " over" : ""}`, "aria-rowindex": at + 2 });
-    for (const { key, right, write } of this.columns) {
+    for (const { key, right, write, none = "–" } of this.columns) {
       const value = row?.[key] ?? null;
       const cell = make("td", { class: right ? "n" : "", "data-key": key });
       if (!row) cell.append("…");
-      else if (value === null && !(write && write.length === 0)) cell.append(make("span", { class: "none" }, "–"));
+      else if (value === null && !(write && write.length === 0)) cell.append(make("span", { class: "none" }, none));
       else cell.append(write ? write(value, row) : visible(value));
       line.append(cell);
     }

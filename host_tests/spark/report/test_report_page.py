@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from gold_tables import END_US, HOUR, decoded, empty, fleet, write_rows
+from page_checks import FAINT_TEXT, NAMELESS
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.report import write_report
@@ -15,46 +16,6 @@ from spark_ingest.report.tables import Tables
 
 playwright = pytest.importorskip("playwright.sync_api")
 OpenPage = Callable[..., "playwright.Page"]
-
-# Finds every text with less contrast to its background than WCAG AA requires.
-FAINT_TEXT = """() => {
-  const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const parts = (colour) => {
-    pixel.clearRect(0, 0, 1, 1); pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
-    return [...pixel.getImageData(0, 0, 1, 1).data];
-  };
-  const over = (front, back) => {
-    const share = front[3] / 255;
-    return [0, 1, 2].map((i) => front[i] * share + back[i] * (1 - share)).concat(255);
-  };
-  const light = (colour) => {
-    const [r, g, b] = colour.map((c) => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  const behind = (node) => {
-    const layers = [];
-    for (let at = node; at; at = at.parentElement) layers.unshift(parts(getComputedStyle(at).backgroundColor));
-    return layers.reduce((back, front) => over(front, back), [255, 255, 255, 255]);
-  };
-  const faint = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let text = walker.nextNode(); text; text = walker.nextNode()) {
-    const node = text.parentElement;
-    if (!text.data.trim() || !node.getClientRects().length) continue;
-    if (node.closest(".hidden, .skip, script, noscript")) continue;
-    const style = getComputedStyle(node);
-    const back = behind(node);
-    const front = over(parts(node.closest("svg") ? style.fill : style.color), back);
-    const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
-    if ((high + .05) / (low + .05) < 4.5) faint.push(`${text.data.trim()} (${node.className})`);
-  }
-  return faint;
-}"""
-# Finds every control that a screen reader could not name.
-NAMELESS = """() => [...document.querySelectorAll("button, input, select, a, [tabindex='0']")].filter((node) =>
-  node.getClientRects().length && !(node.textContent.trim() && !node.matches("select, .scroll, .plot"))
-  && !node.getAttribute("aria-label") && !node.labels?.length).map((node) => node.outerHTML.slice(0, 80))"""
-
 
 @pytest.fixture
 def open_page(browser: "playwright.Browser") -> Iterator[OpenPage]:
@@ -171,7 +132,7 @@ def test_search_finds_names_health_groups_and_firmware(open_page: OpenPage, tmp_
         assert found and sorted(names(page)) == sorted(row["device_id"] for row in found)
         expect(page.locator("#matched")).to_have_text(f"{len(found)} of 12")
     page.fill("#search", "no such device")
-    expect(page.locator("#none")).to_have_text("No device matches.")
+    expect(page.locator("#device-rows .empty")).to_have_text("No device matches.")
     expect(page.locator("#device-rows table")).to_be_hidden()
 
 
@@ -186,7 +147,7 @@ def test_a_device_is_selected_by_a_click_and_by_the_address(open_page: OpenPage,
     expect(page.locator("#metrics-title")).to_be_focused()
     expect(page.locator("#metrics-title")).to_be_in_viewport()
     expect(battery.locator(".legend")).to_have_text("p10 to p90mediansilo-01")
-    expect(battery.locator("path.line.b")).to_have_count(1)
+    expect(battery.locator(".key.b")).to_have_count(1)
     expect(page.locator("#device-rows [aria-current]")).to_contain_text("silo-01")
     i = data["devices"]["id"].index("silo-01")
     expect(page.locator("#facts")).to_contain_text(f"Duplicates{data['devices']['duplicates'][i]}")
@@ -213,7 +174,7 @@ def test_charts_are_read_by_pointer_and_by_keyboard(open_page: OpenPage, tables:
     rate = collect(Tables(tables), 7)["charts"][0]
     page = open_page(page_file)
     for title in ("Message rate", "Delay", "Duplicates and quarantine", "Readings in gaps", "Reboots"):
-        expect(figure(page, title).locator(".plot svg")).to_have_count(1)
+        expect(figure(page, title).locator(".plot canvas")).to_have_count(1)
     plot, readout = figure(page, "Message rate").locator(".plot"), figure(page, "Message rate").locator(".readout")
     assert plot.get_attribute("aria-label").startswith("Message rate, readings a minute. received: 0 to ")
     plot.focus()
@@ -328,7 +289,7 @@ def test_a_thousand_devices_fit_into_two_megabytes(open_page: OpenPage, tmp_path
     page.fill("#search", "pump-99")
     expect(page.locator("#device-rows tbody tr")).to_have_count(1)
     page.get_by_role("button", name="pump-99", exact=True).first.click()
-    expect(page.locator("figure[data-metric=mem_free] path.line.b")).to_have_count(1)
+    expect(page.locator("figure[data-metric=mem_free] .key.b")).to_have_count(1)
 
 
 @pytest.mark.tier(3)

@@ -231,7 +231,7 @@ export async function deviceView(host, parameters, app) {
 }
 
 const GAPS = { missing: ["likely", "may still come"], dropped: ["absent", "dropped on the device"], quarantined: ["quarantined", "came, and could not be read"], earlier: ["unknown", "before the collector"] };
-const gapState = (value) => pill(...(GAPS[value] ?? [value]));
+const gapState = (value) => pill(...(Object.hasOwn(GAPS, value) ? GAPS[value] : [value]));
 
 export function payloadOf({ encoding, text }) {
   const node = make("code", { title: encoding === "hex" ? "in hex" : "" }, visible(text.length > 160 ? `${text.slice(0, 160)}…` : text));

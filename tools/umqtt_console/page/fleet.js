@@ -1,6 +1,6 @@
 // The fleet: totals, health at a glance, and all devices as a table.
 import { Table } from "./table.js";
-import { ago, count, duration, make, metricFormat, metricTitle, percent, pill, setText, since, spark, visible } from "./dom.js";
+import { ago, count, duration, make, metricFormat, metricTitle, percent, pill, setText, since, spark, toneOf, visible } from "./dom.js";
 
 const MAIN = ["device", "health", "link", "seen", "alerts", "fw", "readings", "missing", "delay_p95"];
 // Of phones: what fits, and says most.
@@ -36,7 +36,6 @@ const COLUMNS = {
   reason: { title: "Said last" },
 };
 const FILTERS = { health: "Health", link: "Link", group: "Group", site: "Site", fw: "Firmware" };
-const TONE = { ok: "ok", late: "warn", gaps: "warn", memory: "warn", quarantined: "warn", rebooting: "odd", offline: "bad" };
 
 export async function fleetView(host, parameters, app) {
   const chosen = Object.fromEntries(Object.keys(FILTERS).map((name) => [name, list(parameters.get(name))]));
@@ -61,7 +60,7 @@ export async function fleetView(host, parameters, app) {
   const filters = make("div", { class: "row" });
   const card = make("section", { class: "card", "aria-label": "Devices" });
 
-  const columns = () => state.columns.filter((key) => COLUMNS[key] || key.startsWith("m:")).map((key) => column(key, app));
+  const columns = () => state.columns.filter((key) => Object.hasOwn(COLUMNS, key) || key.startsWith("m:")).map((key) => column(key, app));
   const table = new Table({
     label: "Devices",
     columns: columns(),
@@ -125,7 +124,7 @@ export async function fleetView(host, parameters, app) {
     );
     const all = Math.max(1, totals.devices);
     shares.replaceChildren(...facets.health.map(([name, n]) => {
-      const part = make("span", { class: TONE[name] ?? "warn" });
+      const part = make("span", { class: toneOf(name) });
       part.style.flex = `${n / all} 1 0`;
       return part;
     }));
