@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,6 @@ def test_settings_go_through_a_file_that_is_shown(console: ServedConsole, tmp_pa
         "settings": {"interval_ms": 500, "name": 'a"b\nc', "led": {"pin": 3, "on": True}},
     }
     plan = console.post("acts/plan", {"kind": "settings", "args": args}).json
-    import tomllib
-
     group = tomllib.loads(plan["file"])["group"]["console"]
     assert group == {"devices": args["devices"], "settings": args["settings"]}
     act = ended(console, begun(console, {"kind": "settings", "args": args})["id"])

@@ -285,7 +285,7 @@ class Acts:
             self._processes[act.id] = process
             self._tell(act)
             assert process.stdout is not None
-            while line := await _line(process.stdout):
+            while (line := await _line(process.stdout)) is not None:
                 act.lines.append(line[:_LONGEST_LINE])
                 self._tell(act)
             act.exit_code = await process.wait()
@@ -331,13 +331,13 @@ class Acts:
             ) from error
 
 
-async def _line(stream: asyncio.StreamReader) -> str:
-    """Return the next line with its end, "" at the end of the stream; a line that is too long comes in pieces."""
+async def _line(stream: asyncio.StreamReader) -> str | None:
+    """Return the next line without its end; None at the end of the stream."""
     try:
         line = await stream.readline()
     except ValueError:
-        return "(a line was too long)\n"
-    return line.decode(errors="backslashreplace").rstrip("\n") or ("\n" if line else "")
+        return "(a line was too long)"
+    return line.decode(errors="backslashreplace").rstrip("\r\n") if line else None
 
 
 def _read(audit: Path) -> list[Act]:
