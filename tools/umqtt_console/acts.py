@@ -235,13 +235,30 @@ class Acts:
             "text": act.text,
         }
         self._write_down(said)
-        self._acts[act.id] = act
-        while len(self._acts) > _KEPT:
-            self._acts.popitem(last=False)
+        self._keep(act)
         task = asyncio.get_running_loop().create_task(self._run(act, planned))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return act
+
+    def note(self, who: str, kind: str, args: Mapping[str, Any], text: str) -> str:
+        """Write down that something begins that no command of `umqtt` does; return its id.
+
+        :raises ActRefused: it cannot be written down.
+        """
+        act = Act(secrets.token_hex(8), who, time.time_ns() // 1_000_000, kind, "", text)
+        entry = {"id": act.id, "who": who, "at": act.at, "kind": kind, "args": dict(args), "command": "", "text": text}
+        self._write_down(entry)
+        self._keep(act)
+        return act.id
+
+    def noted(self, act_id: str, problem: str = "") -> None:
+        """Write down how something ended that was noted; "" for an id: nothing was."""
+        act = self._acts.get(act_id)
+        if act is not None:
+            act.state, act.ended = "failed" if problem else "done", time.time_ns() // 1_000_000
+            act.lines.extend([problem] if problem else [])
+            self._end(act)
 
     def stop(self, act_id: str) -> Act:
         """Stop a running act, as Ctrl-C does.
@@ -298,16 +315,19 @@ class Acts:
             self._processes.pop(act.id, None)
             file.unlink(missing_ok=True)
             act.ended = time.time_ns() // 1_000_000
-            self._tell(act)
+        self._end(act)
+
+    def _keep(self, act: Act) -> None:
+        self._acts[act.id] = act
+        while len(self._acts) > _KEPT:
+            self._acts.popitem(last=False)
+
+    def _end(self, act: Act) -> None:
+        self._tell(act)
+        lines = [*act.lines][-20:]
         with suppress(ActRefused):
             self._write_down(
-                {
-                    "id": act.id,
-                    "ended": act.ended,
-                    "state": act.state,
-                    "exit_code": act.exit_code,
-                    "lines": [*act.lines][-20:],
-                }
+                {"id": act.id, "ended": act.ended, "state": act.state, "exit_code": act.exit_code, "lines": lines}
             )
 
     def _tell(self, act: Act) -> None:

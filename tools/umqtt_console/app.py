@@ -25,6 +25,7 @@ from . import device as devices
 from . import path as data_path
 from .access import Access, LoginRefused, Session
 from .acts import KINDS, ActRefused, Acts
+from .broker_api import BrokerApi, BrokerAway
 from .events import Hub, TooManyViewers, Viewer
 from .explore import MOST_ROWS, Explorer, QueryRefused
 from .fleet import Fleet
@@ -40,7 +41,7 @@ _MOST_BODY = 256 * 1024
 _MOST_NAMES = 200
 # The addresses of the page: each shows the same file, which draws the view of the address.
 VIEWS = ("/", "/fleet", "/device", "/path", "/topics", "/explore", "/acts", "/crashes", "/broker")
-_SCRIPTS = ("main.js", "fleet.js", "device.js", "path.js", "topics.js", "explore.js", "acts.js")
+_SCRIPTS = ("main.js", "fleet.js", "device.js", "path.js", "topics.js", "explore.js", "acts.js", "broker_view.js")
 _PAGE = {**dict.fromkeys(_SCRIPTS, "text/javascript"), "console.css": "text/css", "icon.svg": "image/svg+xml"}
 
 
@@ -56,6 +57,7 @@ class Parts:
     tables: Location
     audit: Path
     spool: Path | None = None
+    broker_api: BrokerApi | None = None
     version: str = ""
     explain: Callable[[str, bytes, int, bool], Answer] | None = None
     program: Sequence[str] = ()
@@ -100,6 +102,7 @@ class Api:
                     "spool": self._parts.spool is not None,
                     "broker": bool(self._live.brokers),
                     "rules": self._parts.explain is not None,
+                    "broker_api": self._parts.broker_api is not None,
                 },
             }
         return {
@@ -189,7 +192,11 @@ class Api:
         """Where a reading is."""
         del request
         args = (query["device"], query["boot"], query["seq"])
-        return {"steps": await asyncio.to_thread(devices.trace, self._tables, self._spools, None, *args)}
+        queued = None
+        if self._parts.broker_api is not None:
+            with suppress(BrokerAway):
+                queued = await self._parts.broker_api.queued()
+        return {"steps": await asyncio.to_thread(devices.trace, self._tables, self._spools, queued, *args)}
 
     @property
     def _spools(self) -> Spools | None:
@@ -294,6 +301,27 @@ class Api:
         """The newest messages of some topics."""
         del request
         return {"messages": [one.as_dict() for one in self._live.newest(query["filter"])][-1000:]}
+
+    async def broker(self, request: web.Request, query: Answer) -> Answer:
+        """What the broker's own API answers; what changes something is written down first."""
+        api = self._parts.broker_api
+        if api is None:
+            raise web.HTTPNotFound(text="the broker's API is not known: --broker-http and --broker-token")
+        path = request.path if request.path == "/api/broker" else request.path.replace("/api/broker", "/api", 1)
+        note = ""
+        if request.method != "GET":
+            session = self._access.session(request)
+            assert session is not None, "a request without a session was accepted"
+            does = "is kicked" if request.method == "POST" else "and its queue are forgotten"
+            with _refusing():
+                note = self.operator.note(session.user.name, "broker", query, f"{query['client_id']} {does}.")
+        try:
+            found = await api.ask(request.method, path, query)
+        except BrokerAway as error:
+            self.operator.noted(note, str(error))
+            raise
+        self.operator.noted(note)
+        return found
 
     async def topics(self, request: web.Request, query: Answer) -> Answer:
         """A level of the tree of topics."""
@@ -470,6 +498,8 @@ class Console:
                     response = error_response(error.status, error.text or error.reason)
                 except UnicodeEncodeError:
                     response = error_response(400, "a text holds half of a surrogate pair, which is no character")
+                except BrokerAway as error:
+                    response = error_response(error.status if error.status in (400, 404, 409, 503) else 502, str(error))
                 except TablesAway as error:
                     response = error_response(503, str(error))
             if not response.prepared:

@@ -45,6 +45,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "Order": {"kind": _TEXT, "args": "Any"},
     "Plan": {"command": _TEXT, "text": _TEXT, "file": _TEXT, "role": _TEXT},
     "Stop": {"id": _TEXT},
+    "OfBroker": {},
 }  # fmt: skip
 
 _TOKEN = {"type": "apiKey", "in": "cookie", "name": COOKIE}
@@ -53,6 +54,15 @@ _OFFSET = Parameter("offset", "rows before the first one", 0, lowest=0, highest=
 _DEVICES = Parameter("devices", "ids as a JSON list of texts", "[]")
 _METRICS = Parameter("metrics", "names of metrics as a JSON list of texts", "[]")
 _DEVICE = Parameter("device", "id of the device")
+# They are the broker's own: its API checks their values.
+_SESSION = (Parameter("client_id", "client identifier"), Parameter("mount_point", "of its listener", ""))
+_SESSIONS = (
+    Parameter("search", "part of the client identifier, user name or address", ""),
+    Parameter("state", "which sessions", "all", ("all", "connected", "away", "slow")),
+    Parameter("sort", "as of the broker's own API", "client_id"),
+    Parameter("after", "`next` of the page before", ""),
+    Parameter("limit", "entries a page", 100, lowest=1, highest=1000),
+)
 
 READ: tuple[Route, ...] = (
     Route("GET", "/api/fleet", "fleet", "Totals, the values of each filter, and the metrics of the fleet", "Fleet"),
@@ -98,6 +108,10 @@ READ: tuple[Route, ...] = (
           (Parameter("prefix", "empty, or ending with /", ""), Parameter("search", "part of the topic", ""))),
     Route("GET", "/api/explain", "explain", "What the decoder rules make of the newest message of a topic", "Explained",
           (Parameter("topic", "topic name"),)),
+    Route("GET", "/api/broker", "broker", "Figures of the broker: its own API says what they mean", "OfBroker"),
+    Route("GET", "/api/broker/history", "broker", "Its rates of the last minutes", "OfBroker"),
+    Route("GET", "/api/broker/sessions", "broker", "Its sessions, a page at a time", "OfBroker", _SESSIONS),
+    Route("GET", "/api/broker/sessions/-", "broker", "One session", "OfBroker", _SESSION),
     Route("GET", "/api/schema", "schema", "The tables and their columns", "Schema"),
     Route("POST", "/api/query", "query", "The rows of one SQL statement that only reads; form: json, csv or parquet",
           "Result", body="Query", errors={422: "the statement is wrong, not allowed, or takes too long"}),
@@ -111,6 +125,8 @@ OPEN = (
 )
 """They need no session."""
 OPERATE: tuple[Route, ...] = (
+    Route("POST", "/api/broker/sessions/-/kick", "broker", "Cut a client's connection", "OfBroker", _SESSION),
+    Route("DELETE", "/api/broker/sessions/-", "broker", "Forget a session and its queue", "OfBroker", _SESSION),
     Route("POST", "/api/acts", "begin", "Begin an act; some kinds need the role admin", "Act", body="Order",
           errors={422: "the act is not possible"}),
     Route("POST", "/api/acts/stop", "stop", "Stop a running act", "Act", body="Stop",
@@ -145,6 +161,11 @@ def description() -> dict[str, Any]:
         SCHEMAS | errors,
         _TOKEN,
     )
+    # One handler serves several routes, and every operation needs a name of its own.
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            operation["operationId"] = f"{method}{path.removeprefix('/api').replace('/', '_')}"
+    found["components"]["schemas"]["OfBroker"] = {"type": "object"}
     found["components"]["schemas"]["Any"] = {"description": "any JSON value"}
     for route, role in ROLE_OF:
         found["paths"][route.path][route.method.lower()]["x-role"] = role or "none"

@@ -12,12 +12,14 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 from umqtt_broker.settings.broker import is_loopback_name
 from umqtt_console.access import Access as Users
 from umqtt_console.access import UsersWrong, add_user, ask_password
 from umqtt_console.app import Console, Parts
+from umqtt_console.broker_api import BrokerApi
 
 from spark_ingest.location import Location
 from umqtt_cli.console import say
@@ -38,10 +40,11 @@ class Options:
 
     tables: Location | None
     spool: Path | None
+    broker_http: str | None
+    broker_token: Path | None
     config: Path | None
     audit: Path
-    host: str
-    port: int
+    listen: tuple[str, int]
     users: Path | None
     web_cert: Path | None
     web_key: Path | None
@@ -76,6 +79,7 @@ def serve(options: Options) -> int:
         options.tables,
         options.audit.absolute(),
         options.spool,
+        _broker_api(options),
         version("umqtt-robust"),
         explain=_explainer(options.config),
         program=module_command("umqtt_kit"),
@@ -89,20 +93,33 @@ def serve(options: Options) -> int:
 
 
 async def _run(console: Console, options: Options, tls: ssl.SSLContext | None) -> None:
+    host, port = options.listen
     try:
-        runner, port = await console.serve(options.host, options.port, tls)
+        runner, port = await console.serve(host, port, tls)
     except OSError as error:
         raise KitError(
-            f"cannot listen on {options.host}:{options.port}: {error.strerror or error} — choose another --listen",
+            f"cannot listen on {host}:{port}: {error.strerror or error} — choose another --listen",
             EXIT_NETWORK,
         ) from error
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    click.echo(f"listening on {'https' if tls else 'http'}://{host}:{port}")
+    name = f"[{host}]" if ":" in host else host
+    click.echo(f"listening on {'https' if tls else 'http'}://{name}:{port}")
     await stopped.wait()
     await runner.cleanup()
+
+
+def _broker_api(options: Options) -> BrokerApi | None:
+    if (options.broker_http is None) != (options.broker_token is None):
+        raise KitError("--broker-http and --broker-token go together — give both", EXIT_USAGE)
+    if options.broker_http is None or options.broker_token is None:
+        return None
+    url = urlsplit(options.broker_http)
+    # The token would cross the network in the clear.
+    if url.scheme not in ("http", "https") or (url.scheme == "http" and not is_loopback_name(url.hostname or "")):
+        raise KitError(f"--broker-http {options.broker_http}: give http:// on this computer, or https://", EXIT_USAGE)
+    return BrokerApi(options.broker_http, options.broker_token)
 
 
 def _explainer(config: Path | None) -> Callable[[str, bytes, int, bool], dict[str, Any]]:
@@ -131,19 +148,19 @@ def _broker_flags(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _require_safe(options: Options, has_tls: bool) -> None:
     """Raises KitError for an address that others reach, without users or TLS."""
-    if is_loopback_name(options.host):
+    if is_loopback_name(options.listen[0]):
         return
     lacking = [name for name, there in (("--users", options.users), ("--web-cert and --web-key", has_tls)) if not there]
     if lacking:
         raise KitError(
-            f"--listen {options.host}: others reach that address — give {' and '.join(lacking)}, or 127.0.0.1",
+            f"--listen {options.listen[0]}: others reach that address — give {' and '.join(lacking)}, or 127.0.0.1",
             EXIT_USAGE,
         )
 
 
 def _hosts(options: Options) -> frozenset[str] | None:
     """Return the Host headers of a console on loopback; None for any, as a console for others may have any name."""
-    if not is_loopback_name(options.host):
+    if not is_loopback_name(options.listen[0]):
         return None
     return frozenset({"127.0.0.1", "localhost", "::1"})
 

@@ -4,6 +4,7 @@ base.css      colours, type and space as custom properties; buttons, cards, tabl
 dom.js        elements, text, formats of numbers and times
 table.js      a table that sorts, and draws only the rows in view
 chart.js      a chart, drawn by uPlot (uplot/, MIT licence)
+broker.js     one broker: its figures, its clients
 """
 
 from functools import cache
@@ -14,6 +15,7 @@ NAMES = {
     "dom.js": "text/javascript",
     "table.js": "text/javascript",
     "chart.js": "text/javascript",
+    "broker.js": "text/javascript",
     "uplot/uPlot.iife.min.js": "text/javascript",
     "uplot/uPlot.min.css": "text/css",
 }

@@ -103,11 +103,7 @@ const TONES = new Map(Object.entries({
   offline: "bad", lost: "bad", failed: "bad", refused: "bad",
 }));
 export const toneOf = (state) => TONES.get(state) ?? "warn";
-const MARKS = { ok: "●", warn: "▲", odd: "◆", bad: "■", calm: "○" };
-export function pill(state, text = state) {
-  const tone = TONES.get(state) ?? "calm";
-  return make("span", { class: `pill ${tone}` }, make("span", { class: "mark", "aria-hidden": "true" }, MARKS[tone]), visible(text));
-}
+export const pill = (state, text = state) => make("span", { class: `pill ${TONES.get(state) ?? "calm"}` }, visible(text));
 
 // A small line without axes; holes stay holes.
 export function spark(values, width = 96, height = 22) {
@@ -141,9 +137,10 @@ export function toast(text) {
 
 // A dialog that is shown until it is closed; resolves to the value of the button that closed it ("" for Escape).
 export function dialog(title, content, ...buttons) {
-  const id = `title-${Math.random().toString(36).slice(2)}`;
-  const form = make("form", { method: "dialog" }, make("h2", { id }, title), content, make("div", { class: "actions" }, buttons));
-  const box = make("dialog", { "aria-labelledby": id }, form);
+  // A browser tells late that a dialog was closed: the one before may still be there.
+  for (const closed of document.querySelectorAll("#confirm")) closed.remove();
+  const form = make("form", { method: "dialog" }, make("h2", { id: "confirm-title" }, title), content, make("div", { class: "actions" }, buttons));
+  const box = make("dialog", { id: "confirm", "aria-labelledby": "confirm-title" }, form);
   document.body.append(box);
   box.showModal();
   return new Promise((resolve) => box.addEventListener("close", () => { box.remove(); resolve(box.returnValue); }));
@@ -152,7 +149,7 @@ export function dialog(title, content, ...buttons) {
 // Ask before something that cannot be taken back. Resolves to true or false.
 export async function confirmed(title, text, action) {
   const buttons = [
-    make("button", { class: "button", value: "" }, "Cancel"), make("button", { class: "button stop", value: "yes" }, action),
+    make("button", { class: "button", value: "no", autofocus: true }, "Cancel"), make("button", { class: "button stop", value: "yes", id: "confirm-yes" }, action),
   ];
   return await dialog(title, make("p", { class: "quiet" }, text), ...buttons) === "yes";
 }

@@ -21,10 +21,11 @@ export function local(rows) {
 // unknown value; fixed: not sortable.
 // source({ offset, limit, sort, down }) → { rows, matched }.
 // first: show so many rows and a button for all, instead of a box that scrolls.
+// key(row): its name; a row that is drawn again keeps its elements, so that focus and clicks are not lost.
 // drawn(rows): after rows came into view. sorted(sort, down): after a heading was chosen.
 export class Table {
-  constructor({ columns, source, first = 0, label, sort = "", down = false, drawn, sorted, empty = "Nothing here." }) {
-    Object.assign(this, { source, first, sort, down, drawn, sorted, empty, label });
+  constructor({ columns, source, first = 0, label, sort = "", down = false, key, drawn, sorted, empty = "Nothing here." }) {
+    Object.assign(this, { source, first, sort, down, key, drawn, sorted, empty, label, lines: new Map() });
     this.head = make("tr");
     this.body = make("tbody");
     this.table = make("table", { "aria-label": label }, make("thead", {}, this.head), this.body);
@@ -83,6 +84,13 @@ export class Table {
     return found;
   }
 
+  // Show these rows, and no others.
+  show(rows) {
+    this.pages = new Map([[0, rows]]);
+    this.matched = rows.length;
+    this.draw(true);
+  }
+
   async showAll() {
     this.first = this.matched;
     await this.reload();
@@ -110,7 +118,7 @@ export class Table {
     this.table.setAttribute("aria-rowcount", matched + 1);
     if (this.first) {
       const rows = this.pages.get(0);
-      this.body.replaceChildren(...rows.map((row, at) => this.line(row, at)));
+      this.fill(rows.map((row, at) => this.line(row, at)));
       this.more.hidden = rows.length >= matched;
       setText(this.more, `Show all ${count(matched)}`);
       this.drawn?.(rows);
@@ -132,13 +140,30 @@ export class Table {
     const [above, below] = [spacer(), spacer()];
     above.firstChild.style.height = `${from * ROW}px`;
     below.firstChild.style.height = `${(matched - to) * ROW}px`;
-    const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.row : null;
-    this.body.replaceChildren(above, ...lines, below);
-    if (focused) this.body.querySelector(`[data-row="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    this.fill([above, ...lines, below]);
     this.drawn?.(shown);
   }
 
+  // Put the lines into the body; those that are there already stay where they are, and keep the focus.
+  fill(lines) {
+    lines.forEach((line, at) => { if (this.body.children[at] !== line) this.body.insertBefore(line, this.body.children[at] ?? null); });
+    while (this.body.children.length > lines.length) this.body.lastChild.remove();
+    if (this.key) this.lines = new Map(lines.filter((line) => line.key !== undefined).map((line) => [line.key, line]));
+  }
+
   line(row, at) {
+    const made = this.makeLine(row, at);
+    if (!this.key || !row) return made;
+    made.key = this.key(row);
+    const known = this.lines.get(made.key);
+    if (!known || known.cells.length !== made.cells.length) return made;
+    [...made.cells].forEach((cell, index) => { if (!known.cells[index].isEqualNode(cell)) known.cells[index].replaceWith(cell); });
+    known.className = made.className;
+    known.setAttribute("aria-rowindex", at + 2);
+    return known;
+  }
+
+  makeLine(row, at) {
     const line = make("tr", { class: `${at % 2 ? "odd" : ""}${row?.over ? " over" : ""}`, "aria-rowindex": at + 2 });
     for (const { key, right, write, none = "–" } of this.columns) {
       const value = row?.[key] ?? null;

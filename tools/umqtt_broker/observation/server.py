@@ -5,6 +5,7 @@ import errno
 import socket
 from importlib.resources import files
 
+import umqtt_page
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -31,16 +32,14 @@ _MAX_CONNECTIONS = 64
 # Seconds that a connection has for its first request, and between two requests.
 _SILENCE = 10.0
 
-# The files of the page; nothing else is served from the folder.
+# The files of the page; nothing else is served from the folder. What it shares with other pages is in umqtt_page.
 _PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
-    "/chart.js": ("chart.js", "text/javascript"),
-    "/sessions.js": ("sessions.js", "text/javascript"),
-    "/dom.js": ("dom.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+_SHARED = {f"/{name}": (name, kind) for name, kind in umqtt_page.NAMES.items()}
 _HEALTH = ("/healthz", "/readyz")
 
 
@@ -72,7 +71,7 @@ class Server:
                 f"{name}:{self.port}"
                 for name in ("127.0.0.1", "localhost", "[::1]", f"[{self.host}]" if ":" in self.host else self.host)
             ),
-            frozenset(_PAGE) | frozenset(_HEALTH),
+            frozenset(_PAGE) | frozenset(_SHARED) | frozenset(_HEALTH),
             lambda: self._view.standby,
         )
         self._history = History(self._counters, self._broker.loop.time())
@@ -156,6 +155,8 @@ class Server:
         folder = files(__name__.rpartition(".")[0]) / "page"
         for path, (name, content_type) in _PAGE.items():
             application.router.add_get(path, _static((folder / name).read_bytes(), content_type))
+        for path, (name, content_type) in _SHARED.items():
+            application.router.add_get(path, _static(umqtt_page.read(name), content_type))
         return application
 
     # The figures

@@ -64,7 +64,7 @@ export async function fleetView(host, parameters, app) {
   const table = new Table({
     label: "Devices",
     columns: columns(),
-    sort: state.sort, down: state.down,
+    sort: state.sort, down: state.down, key: (row) => row.device,
     empty: "No device matches.",
     source: async ({ offset, limit, sort, down }) => {
       const answer = await app.api("devices", { search: state.search, filter: chosen, sort, order: down ? "down" : "up", metrics: metricsOf(), offset, limit })
@@ -99,7 +99,7 @@ export async function fleetView(host, parameters, app) {
       const metric = key.slice(2);
       return { key, title: metricTitle(metric), right: true, write: (value, row) => make("span", {}, spark(lines.get(row.device)?.[metric] ?? []), " ", metricFormat(metric)(value)) };
     }
-    if (key === "device") return { key, ...COLUMNS.device, write: (value) => link("/device", { id: value }, { class: "open", "data-row": value }, visible(value)) };
+    if (key === "device") return { key, ...COLUMNS.device, write: (value) => link("/device", { id: value }, { class: "open" }, visible(value)) };
     return { key, ...COLUMNS[key] };
   }
 

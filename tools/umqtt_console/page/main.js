@@ -4,6 +4,7 @@ import { fleetView } from "./fleet.js";
 import { crashesView, deviceView } from "./device.js";
 import { pathView } from "./path.js";
 import { topicsView } from "./topics.js";
+import { brokerView } from "./broker_view.js";
 import { exploreView } from "./explore.js";
 import { actsView } from "./acts.js";
 
@@ -13,6 +14,7 @@ const VIEWS = [
   ["/fleet", "Fleet", fleetView],
   ["/device", "", deviceView],
   ["/path", "Data path", pathView],
+  ["/broker", "Broker", brokerView],
   ["/topics", "Topics", topicsView],
   ["/crashes", "Crashes", crashesView],
   ["/explore", "Explore", exploreView],
@@ -37,8 +39,7 @@ async function api(path, parameters = {}, body = null) {
   return response.json();
 }
 
-async function ask(path, body = null, parameters = {}) {
-  const method = body ? "POST" : "GET";
+async function ask(path, body = null, parameters = {}, method = body ? "POST" : "GET") {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined) query.set(name, typeof value === "object" ? JSON.stringify(value) : value);
@@ -46,7 +47,7 @@ async function ask(path, body = null, parameters = {}) {
   const headers = { ...(body && { "Content-Type": "application/json" }), ...(app.me?.token && method !== "GET" && { [TOKEN_HEADER]: app.me.token }) };
   let response;
   try {
-    response = await fetch(`/api/${path}${query.size ? `?${query}` : ""}`, { method, headers, body: body && JSON.stringify(body), cache: "no-store" });
+    response = await fetch(`/api/${path}${query.size ? `${path.includes("?") ? "&" : "?"}${query}` : ""}`, { method, headers, body: body && JSON.stringify(body), cache: "no-store" });
   } catch {
     throw new RequestError(0, "The console does not answer.");
   }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_ingest.address import Address
-from spark_ingest.location import Location, PathOption, TablesOption
+from spark_ingest.location import PathOption, TablesOption
 from umqtt_cli.requirements import require_module
 from umqtt_kit.mqtt import broker_options
 
@@ -21,6 +21,8 @@ _FILE = PathOption(exists=True, dir_okay=False)
 @click.command()
 @click.option("--tables", type=TablesOption(), help="Folder or URL of the tables, as given to umqtt ingest.")
 @click.option("--spool", type=PathOption(file_okay=False), help="Folder of the collectors' spools, if it is here.")
+@click.option("--broker-http", metavar="URL", help="The paired broker's API, such as http://127.0.0.1:8088.")
+@click.option("--broker-token", type=_FILE, help="The file of its token.")
 @click.option("--config", type=_FILE, help="The ingest.toml, to show what its rules make of messages.")
 @click.option("--audit", type=PathOption(dir_okay=False), default=Path("console-audit.jsonl"), show_default=True,
               help="Who did what, and when: a line of JSON each.")  # fmt: skip
@@ -33,10 +35,7 @@ _FILE = PathOption(exists=True, dir_okay=False)
 @click.option("--web-cert", type=_FILE, help="TLS with this certificate: umqtt certs broker.")
 @click.option("--web-key", type=_FILE, help="Its private key.")
 @broker_options
-def console(
-    tables: Location | None, spool: Path | None, config: Path | None, audit: Path, listen: tuple[str, int],
-    users: Path | None, add_user: str | None, role: str, web_cert: Path | None, web_key: Path | None, access: Access,
-) -> int:  # fmt: skip
+def console(users: Path | None, add_user: str | None, role: str, access: Access, **options: Any) -> int:
     """Serve one page for the whole fleet: devices, data path, topics, commands.
 
     It reads the tables, without Spark, and the broker; it is made for a browser on this computer. For others it needs
@@ -54,4 +53,4 @@ def console(
     if add_user is not None:
         return add(users, add_user, role)
     given = {name: value for name, value in click.get_current_context().params.items() if value}
-    return serve(Options(tables, spool, config, audit, *listen, users, web_cert, web_key, access, given))
+    return serve(Options(users=users, access=access, given=given, **options))
