@@ -94,7 +94,7 @@ def test_no_command_takes_nan_or_infinity_for_a_time(name):
 
 
 # A service says when it is ready; a person talks to a board's prompt.
-_WITHOUT_JSON = {"broker", "collect", "serial", "shell"}
+_WITHOUT_JSON = {"broker", "collect", "console", "serial", "shell"}
 
 
 @pytest.mark.parametrize("name", sorted(set(_COMMANDS) - _WITHOUT_JSON))
