@@ -174,7 +174,7 @@ def test_live_values_settings_and_commands(open_page: OpenPage, serve: Serve, st
     question.get_by_role("button", name="Do it").click()
     act = section(page, "Act")
     expect(act).to_contain_text("done")
-    expect(act).to_contain_text('fw = "0.2.0"')
+    expect(act).to_contain_text("fw = 0.2.0")
     page.goto(f"{console.url}/acts")
     log = page.get_by_role("table", name="Acts")
     expect(log.locator("tbody tr")).to_have_count(1)
@@ -250,6 +250,7 @@ def test_a_login_leads_back_to_the_view(
         page.get_by_role("button", name="Log in").click()
         if password != PASSWORD:
             expect(page.get_by_role("alert")).to_have_text("name or password are wrong")
+    expect(page.locator("body")).to_have_attribute("data-state", "ready")
     expect(devices(page)).to_have_count(console.get("devices", cookie=_cookie(page), search="gate")["matched"])
     page.goto(f"{console.url}/acts")
     expect(page.get_by_text("The role read sees what was done")).to_be_visible()

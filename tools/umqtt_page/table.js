@@ -31,7 +31,7 @@ export class Table {
     this.table = make("table", { "aria-label": label }, make("thead", {}, this.head), this.body);
     this.none = make("p", { class: "empty", hidden: true }, empty);
     this.more = make("button", { type: "button", class: "button more", hidden: true, onclick: () => this.showAll() });
-    const box = { class: first ? "scroll" : "scroll box", role: "region", "aria-label": label, tabindex: "0" };
+    const box = { class: first ? "scroll" : "scroll box", role: "group", "aria-label": label, tabindex: "0" };
     this.box = make("div", box, this.table);
     this.node = make("div", { class: "listing" }, this.box, this.none, this.more);
     if (!first) {

@@ -113,6 +113,13 @@ class Chain:
         self.spark = self._start("spark", (module_command("spark_ingest.pipeline", *arguments), scratch))
         return self.spark
 
+    def start_console(self) -> str:
+        """Start the console on what the chain writes; return its address."""
+        arguments = ["console", "--tables", str(self.folder.tables), "--spool", str(self.folder.spool)]
+        arguments += ["--broker", self.url, "--listen", "127.0.0.1:0"]
+        arguments += ["--audit", str(self.folder.logs / "console-audit.jsonl")]
+        return _listening(self.children.start("console", module_command("umqtt_kit", *arguments)))
+
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
         """Start the simulated devices. They print `connected N devices` when all have a link."""
         arguments = ["--devices", str(devices), "--interval-ms", str(interval_ms), "--broker", broker]

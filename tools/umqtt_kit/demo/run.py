@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -122,6 +123,8 @@ class Demo:
             self._phase("waiting for Spark and for every device")
             self._until(lambda: spark.has_line("ready"), _SPARK_WITHIN_S, "Spark did not get ready")
             self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
+            if not self._plan.proves and importlib.util.find_spec("argon2"):
+                say(f"watch it while it runs: {chain.start_console()}")
             with self._folder.history.open("a") as history:
                 self._adversary = Adversary(plan.faults, chain, network, boards, history, self._burst, updates)
                 self._take_readings(self._adversary)
