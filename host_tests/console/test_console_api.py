@@ -300,7 +300,7 @@ def test_the_description_is_of_what_is_served(serve: Serve, story_of_four: Path)
     }
     for route, _ in ROLE_OF:
         assert route.summary and (route.answer in SCHEMAS)
-        if route.method == "GET":
+        if route.method == "GET" and route.answer != "OfBroker":
             answer = console.get(route.path.removeprefix("/api/"), **given.get(route.path, {}))
             assert answer.keys() == SCHEMAS[route.answer].keys(), route.path
 

@@ -7,19 +7,20 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Any
 
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @contextlib.contextmanager
-def broker_here() -> Iterator[int]:
-    """Run a broker that keeps its sessions in memory; yield its port of 127.0.0.1."""
+def broker_here(**settings: Any) -> Iterator[int]:
+    """Run a broker that keeps its sessions in memory; yield its port of 127.0.0.1. settings: more of BrokerConfig."""
     started: Future[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
         ended = asyncio.Event()
-        async with Broker(BrokerConfig(port=0, store=":memory:")) as broker:
+        async with Broker(BrokerConfig(port=0, store=":memory:", **settings)) as broker:
             started.set_result((broker.port, asyncio.get_running_loop(), ended))
             await ended.wait()
 

@@ -19,6 +19,7 @@ OWN_SERIES = ("delay", "waiting")
 """Series that are no metrics: seconds from a reading to its receipt, and readings taken and not yet received."""
 _MOST_ROWS = 100
 _SAMPLE_BYTES = 1024
+_MOST_DEVICES = 50
 # A hole is shown where this many times the usual distance of points is passed.
 _HOLE = 3.5
 
@@ -47,7 +48,7 @@ def facts(tables: Tables, device: str) -> dict[str, Any]:
             "until IS NOT NULL, since DESC",
         ),
         "texts": rows("texts", 'metric, text, epoch_ms(last_ts) AS "at"', "metric"),
-        "statuses": [one | {"extra": _extra(one["extra"])} for one in status[:20]],
+        "statuses": [one | {"extra": _extra(one["extra"])} for one in status],
         "quarantine": samples(tables, device),
         "metrics": [row["metric"] for row in rows("windows", "DISTINCT metric", "metric")],
     }
@@ -102,11 +103,11 @@ def crashes(tables: Tables) -> list[dict[str, Any]]:
         group["n"] += 1
         group["first"] = row["at"]
         group["devices"][row["device"]] = group["devices"].get(row["device"], 0) + 1
-    return sorted(
-        ({**one, "devices": sorted(one["devices"].items(), key=lambda pair: -pair[1])[:50],
-          "device_count": len(one["devices"])} for one in groups.values()),
-        key=lambda one: -one["n"],
-    )[:_MOST_ROWS]  # fmt: skip
+    found_groups = sorted(groups.values(), key=lambda one: int(one["n"]), reverse=True)[:_MOST_ROWS]
+    for one in found_groups:
+        most = sorted(one["devices"].items(), key=lambda pair: pair[1], reverse=True)
+        one["device_count"], one["devices"] = len(most), most[:_MOST_DEVICES]
+    return found_groups
 
 
 def series(tables: Tables, device: str, name: str, start_ms: int, end_ms: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class Explorer:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
-    async def run(self, sql: str, form: str, seconds: float = SECONDS) -> AsyncIterator[tuple[dict[str, Any], Any]]:
+    async def run(self, sql: str, form: str, seconds: float = SECONDS) -> AsyncGenerator[tuple[dict[str, Any], Any]]:
         """Run a statement; yield what is known of the result, and the stream of its bytes.
 
         :raises QueryRefused: it is wrong, not allowed, or takes too long.
@@ -118,6 +118,7 @@ def main() -> None:
         most = request["rows"]
         reader = database.execute(statements[0]).to_arrow_reader(10_000)
         batches, rows = [], 0
+        assert reader is not None, "a statement that reads has a result"
         for batch in reader:
             batches.append(batch)
             rows += len(batch)

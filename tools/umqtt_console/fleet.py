@@ -136,7 +136,8 @@ class Fleet:
         )
         lines: dict[str, dict[str, list[float | None]]] = {metric: {} for metric in metrics}
         for row in rows:
-            line = lines[row["metric"]].setdefault(row["device_id"], [None] * _SPARK_STEPS)
+            none: list[float | None] = [None] * _SPARK_STEPS
+            line = lines[row["metric"]].setdefault(row["device_id"], none)
             line[row["step"]] = row["mean"]
         return {"step_s": _SPARK_S // _SPARK_STEPS, "lines": lines}
 

@@ -93,7 +93,7 @@ class Broker:
                     subscriber = asyncio.create_task(self._subscribe(client))
                     try:
                         async for topic, payload in client:
-                            self._take(topic.decode(errors="backslashreplace"), bytes(payload), client.retained)
+                            self._take(topic.decode(errors="backslashreplace"), payload, client.retained)
                     finally:
                         subscriber.cancel()
                         with suppress(asyncio.CancelledError):

@@ -158,7 +158,7 @@ def description() -> dict[str, Any]:
         "umqtt console",
         tuple(route for route, _ in ROLE_OF),
         PLAIN,
-        SCHEMAS | errors,
+        {**SCHEMAS, **errors},
         _TOKEN,
     )
     # One handler serves several routes, and every operation needs a name of its own.

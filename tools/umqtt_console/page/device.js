@@ -100,6 +100,10 @@ export async function deviceView(host, parameters, app) {
         time("last_seen", "Last heard"), number("readings", "Readings"), number("missing", "Missing"), { key: "fw", title: "Firmware" },
         { key: "reason", title: "Ended" }, { key: "boot", title: "Id", write: (value) => make("code", {}, visible(value)) },
       ], data.boots, "No boot is known.")),
+      data.statuses.length ? section("Links", "when it came and went, and why, as its status and its last will say", table("Links", [
+        time("at", "When"), { key: "link", title: "Link", write: (value) => pill(value) }, { key: "reason", title: "Why" }, { key: "fw", title: "Firmware" },
+        { key: "boot", title: "Boot", write: (value) => make("code", {}, visible(value)) },
+      ], data.statuses.map((one) => ({ ...one, link: one.online ? "online" : "offline" })))) : "",
       data.gaps.length ? section("Gaps", "readings that are missing between others", table("Gaps", [
         number("missing", "Missing"), number("first", "From"), number("last", "To"), { key: "state", title: "State", write: gapState }, time("since", "Noticed"),
         { key: "boot", title: "Boot", write: (value) => make("code", {}, visible(value)) },
@@ -158,7 +162,7 @@ export async function deviceView(host, parameters, app) {
       row && fact("Missing", row.missing === null ? "not known" : count(row.missing), row.dropped ? `${count(row.dropped)} dropped on the device` : ""),
       row && fact("Delay", row.delay_p50 === null ? null : duration(row.delay_p50), row.delay_p95 === null ? "" : `p95 ${duration(row.delay_p95)}`),
       fact("Firmware", visible(said?.fw ?? row?.fw ?? status?.fw ?? "–"), extra.slot ? `slot ${visible(extra.slot)}` : ""),
-      row && fact("Boots", count(row.boots ?? 0), `${count(row.reboots ?? 0)} restarts in 24 h`),
+      row && fact("Boots", count(row.boots ?? 0), row.reboots ? `${count(row.reboots)} × restarted in 24 h` : "no restart in 24 h"),
       fact("Last cause", extra.cause && visible(extra.cause)),
       row && fact("Clock", row.clock === null ? null : `${percent(row.clock)} of readings`, row.behind ? `${row.behind} h behind` : "set by itself"),
       fact("Outbox", outbox === undefined || outbox === null ? null : `${count(outbox)} waiting`),
