@@ -12,8 +12,8 @@ from umqtt_console import access
 from umqtt_console.access import COOKIE, TOKEN_HEADER, UsersWrong, add_user, read_users
 from umqtt_console.app import VIEWS
 from umqtt_console.routes import ROLE_OF
-from umqtt_kit.__main__ import umqtt
 
+from umqtt_cli.__main__ import umqtt
 from umqtt_cli.errors import KitError
 
 PASSWORD = "correct horse"

@@ -143,7 +143,7 @@ def test_the_log_is_read_again_after_a_kill(serve: Serve, fleet_of_forty: Path, 
 def test_a_command_reaches_a_device_and_its_reply_is_shown(serve: Serve, fleet_of_forty: Path, broker: int) -> None:
     PlayedDevice(broker, "pump-7", lambda asked: [{"id": asked["id"], "ok": True, "result": {"fw": "0.2.0"}}])
     flags = [f"--broker=mqtt://127.0.0.1:{broker}"]
-    console = serve(fleet_of_forty, program=module_command("umqtt_kit"), broker_flags=flags)
+    console = serve(fleet_of_forty, program=module_command("umqtt_cli"), broker_flags=flags)
     act = ended(console, begun(console, PING)["id"])
     assert act["state"] == "done" and "0.2.0" in "\n".join(act["lines"]), act
 

@@ -161,7 +161,7 @@ def test_live_values_settings_and_commands(open_page: OpenPage, serve: Serve, st
     device.say("reported", {"boot": "5-x", "settings": {"interval_ms": 1000}}, retain=True)
     device.say("desired", {"id": "x", "cmd": "set", "args": {"settings": {"interval_ms": 5000}}}, retain=True)
     flags = [f"--broker=mqtt://127.0.0.1:{broker}"]
-    console = serve(story_of_four, broker=broker, program=module_command("umqtt_kit"), broker_flags=flags)
+    console = serve(story_of_four, broker=broker, program=module_command("umqtt_cli"), broker_flags=flags)
     page = open_page(console, "/device?id=pump-7")
     now = section(page, "Now")
     expect(now).to_contain_text("interval_ms is 1000, not 5000")

@@ -352,7 +352,7 @@ def test_a_library_that_aborts_at_the_end_does_not_change_the_exit_code():
     """Planted: a proof that held ended with SIGABRT."""
     program = (
         "import atexit, os, sys; sys.modules['deltalake'] = sys; atexit.register(os.abort); "
-        "from umqtt_kit.__main__ import main; sys.argv[1:] = ['--version']; main()"
+        "from umqtt_cli.__main__ import main; sys.argv[1:] = ['--version']; main()"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout[:8]) == (0, "umqtt 0.")

@@ -82,7 +82,7 @@ def serve(options: Options) -> int:
         _broker_api(options),
         version("umqtt-robust"),
         explain=_explainer(options.config),
-        program=module_command("umqtt_kit"),
+        program=module_command("umqtt_cli"),
         broker=list(_broker_flags(options.given)),
         environment={"UMQTT_PASSWORD": options.access.password or ""} if has_password else {},
     )

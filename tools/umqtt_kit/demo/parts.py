@@ -118,7 +118,7 @@ class Chain:
         arguments = ["console", "--tables", str(self.folder.tables), "--spool", str(self.folder.spool)]
         arguments += ["--broker", self.url, "--listen", "127.0.0.1:0"]
         arguments += ["--audit", str(self.folder.logs / "console-audit.jsonl")]
-        return _listening(self.children.start("console", module_command("umqtt_kit", *arguments)))
+        return _listening(self.children.start("console", module_command("umqtt_cli", *arguments)))
 
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
         """Start the simulated devices. They print `connected N devices` when all have a link."""
