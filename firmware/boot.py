@@ -6,9 +6,7 @@ It writes nothing, because tools restart the interpreter as often as they like: 
 import gc
 
 try:
-    import startup
-
-    startup.begin(False)
+    __import__("boot_choice").start(False)
 except Exception as error:  # noqa: BLE001 - whatever is wrong: main.py and the prompt must be reached
     print("boot.py: the version to run was not chosen:", repr(error))
 

@@ -1,7 +1,7 @@
 """Chooses the version of the application to run from the records of the boots before, and writes them (startup.py).
 
 Needed at the start and seldom later, and unloaded in between. It is installed over the cable only, like startup.py. The
-functions below take the Startup as `boots`; most are its methods.
+functions below take the Startup as `boots`.
 """
 
 import os
@@ -16,8 +16,23 @@ _FROZEN = ".frozen"
 _WAKE = "/state/wake"
 
 
-def choose(boots, cause):
-    """Set the attributes of a new Startup from the records. cause: machine.reset_cause()."""
+def start(counts=True):
+    """Choose the version to run. counts: count this boot too, as main.py does once; startup.now is its Startup then.
+
+    Returns the Startup.
+    """
+    boots = read_boots("", cause())
+    if counts:
+        startup.now = boots
+        begin(boots)
+    select(boots.folder)
+    sys.modules.pop("boot_choice", None)  # hardly needed again, and heap is scarce
+    return boots
+
+
+def read_boots(root="", cause=startup.UNKNOWN):
+    """Return a Startup made from the records. root: see there; cause: machine.reset_cause()."""
+    boots = startup.Startup(root)
     # An rp2 ends its sleep with a reset; a power cut or the watchdog during the sleep leaves no file.
     boots.woke = (
         cause == _constant("DEEPSLEEP_RESET") or cause == _constant("WDT_RESET") and _exists(boots.root + _WAKE)
@@ -37,6 +52,7 @@ def choose(boots, cause):
         elif state:
             boots.failures = 0
     _choose(boots, boots.trial != startup.NONE and boots.tries > 0)
+    return boots
 
 
 def _choose(boots, on_trial):

@@ -1,11 +1,9 @@
-"""Starts the application. startup.py and the package app make all decisions; see app/__init__.py."""
+"""Starts the application. boot_choice.py and the package app make all decisions; see app/__init__.py."""
 
 import os
 
-import startup
-
 try:
-    startup.begin()
+    __import__("boot_choice").start()
     if "portal.json" in os.listdir("/"):
         __import__("portal").open_if_wanted()
     # Imported inside the try: a file missing after an interrupted deployment is reported like any other crash.

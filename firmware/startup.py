@@ -1,8 +1,8 @@
 """The records of the boots: which version of the application runs, and how many boots in a row have failed.
 
-It lies beside boot.py with boot_choice.py, which reads the records and chooses the version. Both are installed over the
-cable only and import nothing of a version, so they work whatever came over the air. There are three records, each one
-line of words and their CRC-32 in hex:
+It lies beside boot.py with boot_choice.py, which imports it, reads the records and chooses the version. Both are
+installed over the cable only and import nothing of a version, so they work whatever came over the air. There are three
+records, each one line of words and their CRC-32 in hex:
 
     /ota/current                  RUN TRIAL TRIES PREVIOUS FAILED: the version that runs, the version on trial, how
                                   often it may still be started, the previous version, and the last one that failed
@@ -23,7 +23,6 @@ count goes to the older of two files, and a torn mark counts as no mark.
 """
 
 import os
-import sys
 from binascii import crc32
 
 BASE = "base"
@@ -36,14 +35,14 @@ _MARK = "/state/mark"
 # The reset cause on a port that reports none; equal to no constant of machine.
 UNKNOWN = -1
 
-# The Startup of this boot, once begin() has run.
+# The Startup of this boot, once boot_choice.start() has counted it.
 now = None
 # machine.WDT once the application has started it; it cannot be stopped, so postmortem.py has to keep feeding it.
 watchdog = None
 
 
 class Startup:
-    """The state of this boot. root: folder of the board's files, "" on a board; cause: machine.reset_cause().
+    """The state of this boot, filled in by boot_choice.read_boots(). root: folder of the board's files, "" on a board.
 
     slot: the version that runs; folder: its folder, "" for base; on_trial: bool; count: number of boots; failures:
     failed boots in a row before this one; safe: bool, safe mode; woke: bool, a wake from deep sleep that is not yet
@@ -51,20 +50,9 @@ class Startup:
     counter to write; run, trial, tries, previous, failed: see /ota/current.
     """
 
-    def __init__(self, root="", cause=UNKNOWN):
-        from boot_choice import choose
-
+    def __init__(self, root):
         self.root = root
         self.error = None
-        choose(self, cause)
-
-    def __getattr__(self, name):
-        # The methods that are seldom needed are functions of boot_choice.py, whose first argument is this object:
-        # begin, count_boot, adopt, try_version, overwrite, run_base and give_up.
-        import boot_choice
-
-        function = getattr(boot_choice, name)
-        return lambda *arguments: function(self, *arguments)
 
     def state(self):
         """Return the mark of this boot so far, or None."""
@@ -76,33 +64,10 @@ class Startup:
         if self.state() != state:
             write(self.root + _MARK, (self.count, state))
 
-    def confirm(self):
-        """Mark this boot as healthy, and adopt the version on trial if there is one. Raises OSError."""
-        if self.on_trial:
-            self.adopt()
-        self.mark(CONFIRMED)
-
 
 def folder_of(slot):
     """Return the folder that holds app and lib of a version; "" is the root."""
     return "" if slot == BASE else "/ota/" + slot
-
-
-def begin(counts=True):
-    """Choose the version to run. counts: count this boot too, as main.py does once; `now` is its Startup then.
-
-    Returns the Startup.
-    """
-    global now
-    import boot_choice
-
-    boots = Startup("", boot_choice.cause())
-    if counts:
-        now = boots
-        boots.begin()
-    boot_choice.select(boots.folder)
-    sys.modules.pop("boot_choice")  # hardly needed again, and heap is scarce
-    return boots
 
 
 def write(path, words):

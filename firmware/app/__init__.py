@@ -18,8 +18,8 @@
 Beside the package, and never part of an update: startup.py and boot_choice.py choose the version to run,
 postmortem.py saves the traceback that ended it, portal takes settings from a phone.
 
-Modules here may import umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Hardware
-modules (network, machine) are imported by the build_* modules and passed in, or only inside the function or
+Modules here may import umqtt_robust, startup, boot_choice, postmortem and MicroPython's own modules, nothing else.
+Hardware modules (network, machine) are imported by the build_* modules and passed in, or only inside the function or
 sensor that needs them, so that the rest runs on a host unchanged.
 """
 

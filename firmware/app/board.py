@@ -1,5 +1,16 @@
 """The parts of the running application, as the commands see them."""
 
+import os
+
+
+def exists(path):
+    """Return whether there is a file or folder."""
+    try:
+        os.stat(path)
+        return True
+    except OSError:
+        return False
+
 
 class Board:
     """The parts. folder: holds settings.json, "" for the root; settings: dict; boots: startup.Startup; version: str.

@@ -25,7 +25,7 @@ def begin(folder, settings):
 
     Raises SettingsError, naming the key.
     """
-    boots = startup.now or startup.begin()
+    boots = startup.now or __import__("boot_choice").start()
     if settings["watchdog_ms"] and not startup.watchdog:
         start_watchdog(settings["watchdog_ms"])
     board = Board(folder.rstrip("/"), settings, boots, VERSION)
@@ -52,7 +52,7 @@ def _wake(boots):
 
     wake = woken(boots.count)
     if wake is None:
-        boots.count_boot()
+        __import__("boot_choice").count_boot(boots)
     return wake
 
 

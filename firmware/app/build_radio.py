@@ -1,8 +1,6 @@
 """Builds the third part of the application: radio, time and commands."""
 
-import os
-
-from app.board import Restart
+from app.board import Restart, exists
 from app.command_door import CommandDoor, first_bytes
 from app.modules import once
 from app.wifi import Wifi
@@ -18,7 +16,7 @@ def add_parts(board, secrets):
     board.files = _files(board)
     board.wifi = Wifi(_network() if settings["wifi"] else None, settings, secrets["wifi"], log.report)
     board.ntp = _ntp(board)
-    if _exists(board.state_folder + "/commands/desired"):
+    if exists(board.state_folder + "/commands/desired"):
         board.unreported = not board.wake
     ledger = board.state_folder + "/commands"
     board.commands = CommandDoor(board, ledger, is_unfinished(ledger))
@@ -33,13 +31,13 @@ def _files(board):
     if getattr(board.client.outbox.store, "volatile", False):
         return None
     folder = board.state_folder + "/mqtt/later"
-    files = once("overflow", "find", folder) if _exists(folder) else [folder, 0, 0, 0]
+    files = once("overflow", "find", folder) if exists(folder) else [folder, 0, 0, 0]
     return None if board.settings["outbox"] and files[1] == files[2] else files
 
 
 def _crash_report(state_folder, report):
     # Returns None if there is no traceback to publish.
-    if not _exists(state_folder + "/traceback.txt"):
+    if not exists(state_folder + "/traceback.txt"):
         return None
     from app.crash import CrashReport
 
@@ -84,11 +82,3 @@ def is_unfinished(path):
 
 def _order(name):
     return int.from_bytes(first_bytes(name)[4:], "little")
-
-
-def _exists(path):
-    try:
-        os.stat(path)
-        return True
-    except OSError:
-        return False

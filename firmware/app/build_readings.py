@@ -1,8 +1,8 @@
 """Builds the last part of the application: sensors, readings and health."""
 
-import os
 import sys
 
+from app.board import exists
 from app.health import Health
 
 
@@ -13,7 +13,7 @@ def add_readings(board):
     board.wake = None
     board.health = Health(board.client, board.clock, board.telemetry, board.boots, board.restart, board.status)
     if board.telemetry and (
-        _exists(board.folder + "/settings.json.was") or _exists(board.folder + "/secrets.json.was")
+        exists(board.folder + "/settings.json.was") or exists(board.folder + "/secrets.json.was")
     ):
         from app.settings_trial import Trial
 
@@ -38,15 +38,7 @@ def _add_telemetry(board):
         board.client, board.identity, clock, sensors, settings["interval_ms"], report, board.gaps,
         settings["telemetry_qos"], settings["expires_s"], settings["encoding"], board.files,
     )  # fmt: skip
-    if settings["home_assistant"] or _exists(board.state_folder + "/discovery"):
+    if settings["home_assistant"] or exists(board.state_folder + "/discovery"):
         board.discover(settings["home_assistant"])
     if settings["sleep_s"]:
         board.sleep(board.wake)
-
-
-def _exists(path):
-    try:
-        os.stat(path)
-        return True
-    except OSError:
-        return False

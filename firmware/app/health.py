@@ -75,7 +75,7 @@ class Health:
             if self.delivered and healthy_ms >= CONFIRM_MS:
                 self.confirm()
             elif now >= TRIAL_MS:
-                self._end(self._boots.give_up)
+                self._end(lambda: __import__("boot_choice").give_up(self._boots))
         elif self.delivered or healthy_ms >= CONFIRM_MS:
             self.confirm()
 
@@ -101,7 +101,9 @@ class Health:
         """Confirm this boot and keep the version that runs. If the flash refuses, the next pass tries again."""
         on_trial = self._boots.on_trial
         try:
-            self._boots.confirm()
+            if on_trial:
+                __import__("boot_choice").adopt(self._boots)
+            self._boots.mark(startup.CONFIRMED)
             self.confirmed = True
             self.error = None
             if on_trial:

@@ -18,6 +18,7 @@ import hashlib
 import os
 from binascii import hexlify
 
+import boot_choice
 import startup
 
 from app import versions
@@ -131,7 +132,7 @@ class Updater:
         slot = "a" if self._board.boots.run != "a" else "b"
         folder = startup.folder_of(slot)
         root = self._board.folder
-        self._board.boots.overwrite(slot)
+        boot_choice.overwrite(self._board.boots, slot)
         for path in ("/ota", folder):
             try:
                 os.mkdir(root + path)
@@ -211,7 +212,7 @@ class Updater:
             raise CommandError("needs %d bytes of flash, and %d are free" % (needed, free))
         # There is no room for a third version: the base version runs until the update has overwritten this one.
         versions.remove(folder)
-        boots.run_base()
+        boot_choice.run_base(boots)
         yield from self._restart()
 
     def _verify(self, folder):
@@ -231,7 +232,7 @@ class Updater:
         yield from self._try(slot)
 
     def _try(self, slot):
-        self._board.boots.try_version(slot)
+        boot_choice.try_version(self._board.boots, slot)
         yield from self._restart()
 
     def _restart(self):

@@ -253,6 +253,7 @@ def violations(root: Path) -> list[str]:
     return [
         *_package_violations(root),
         *_layer_violations(root / PACKAGES["umqtt_robust"].folder),
+        *_boot_violations(root / PACKAGES["firmware"].folder),
         *(line for name, rooms in ROOMS.items() for line in _room_violations(root, name, rooms)),
     ]
 
@@ -292,6 +293,12 @@ def _layer_violations(folder: Path) -> Iterator[str]:
                 yield f"umqtt_robust/{module}.py: {module} must not reach {layer}"
     for forbidden in sorted(_reach(graph, "session") & SESSION_IS_FREE_OF):
         yield f"umqtt_robust/session.py: session must not reach {forbidden}"
+
+
+def _boot_violations(folder: Path) -> Iterator[str]:
+    graph = {file.stem: set(imports(file)) for file in folder.glob("*.py")}
+    circular = [module for module in graph if module in _reach(graph, module)]
+    yield from (f"firmware/{module}.py: imports itself by way of others" for module in circular)
 
 
 def _room_violations(root: Path, package: str, rooms: tuple[str, ...]) -> Iterator[str]:
@@ -382,6 +389,7 @@ def test_every_exception_is_still_needed():
         ("umqtt_robust/client.py", "import umqtt_broker", "umqtt_robust must not import umqtt_broker"),
         ("firmware/app/clock.py", "import typing", "a board has no module typing"),
         ("firmware/main.py", "import umqtt_testkit.portable", "firmware must not import umqtt_testkit"),
+        ("firmware/startup.py", "import boot_choice", "firmware/startup.py: imports itself by way of others"),
         ("spark_ingest/status.py", "from umqtt_broker import Broker", "spark_ingest must not import umqtt_broker"),
         ("spark_ingest/tables.py", "import click_spinner", "not declared in the extras ['alerts', 'spark']"),
         ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['broker', 'redis']"),
@@ -423,6 +431,8 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, co
         "umqtt_robust/_platform.py": "import time",
         "umqtt_robust/session.py": "from . import packets\nfrom ._platform import const",
         "umqtt_robust/client.py": "import os\nfrom .session import Session",
+        "firmware/boot_choice.py": "import startup",
+        "firmware/startup.py": "import os",
         "firmware/main.py": "from app import telemetry\nfrom umqtt_robust import Client\nimport machine",
         "spark_ingest/status.py": "import click, json\nfrom umqtt_robust import Client",
         "spark_ingest/pipeline/run/upkeep.py": "from umqtt_cli.numbers import Finite",

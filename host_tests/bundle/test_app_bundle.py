@@ -87,7 +87,7 @@ def test_the_firmwares_units_hold_for_its_bundle(tmp_path: Path):
 def test_a_traceback_of_the_bundle_is_translated_to_the_lines_of_the_readable_modules(tmp_path: Path):
     bundle = _bundle()
     _compile({name: bundle.sources[name] for name in ("boot_choice", "startup")}, tmp_path)
-    done = _run("import startup\nstartup.Startup('/dev/null').mark('c')\n", tmp_path)
+    done = _run("import boot_choice\nboot_choice.read_boots('/dev/null').mark('c')\n", tmp_path)
     told = bundle.readable(done.stdout + done.stderr)
     written = _line_of("startup.py", 'with open(path, "w")')
     assert f'File "startup.py", line {written}, in write' in told, told

@@ -292,9 +292,8 @@ def test_a_heap_that_is_too_small_for_the_firmware_is_what_deploy_and_doctor_say
 
 
 _CRASHES = b"""
-import startup
 try:
-    startup.begin()
+    __import__('boot_choice').start()
     raise ValueError("the planted one")
 except BaseException as error:
     import postmortem

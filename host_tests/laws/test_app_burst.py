@@ -3,6 +3,7 @@
 import json
 import os
 
+import boot_choice
 from app.actions import Actions
 from app.board import Board
 from app.clock import Clock
@@ -10,7 +11,6 @@ from app.commands import Commands
 from app.identity import Identity
 from app.ledger import SIZE, Ledger
 from app.telemetry import Telemetry
-from startup import Startup
 from umqtt_testkit.portable import equal, new_path
 from world import Flash, World
 
@@ -37,8 +37,8 @@ class Commanded(World):
     def boot(self):
         clock = Clock(self.clock.ticks_ms, self.clock.ticks_diff, None)
         identity = Identity("pump-7", 17, b"12345678")
-        boots = Startup(self.root)
-        boots.begin()
+        boots = boot_choice.read_boots(self.root)
+        boot_choice.begin(boots)
         self.board = board = Board(self.root, dict(_SETTINGS), boots, "0.1.0")
         board.client, board.clock, board.identity, board.log = self.client, clock, identity, Log()
         board.telemetry = Telemetry(self.client, board.identity, clock, (), 100, board.log.report)

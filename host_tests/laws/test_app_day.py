@@ -60,10 +60,11 @@ class Day:
         self.dog = Dog()
         self.modules = {name: sys.modules.get(name) for name in ("machine", "umqtt_robust.transport")}
         sys.modules["machine"] = Machine(self.dog)
+        import boot_choice
         import startup
 
-        startup.now = startup.Startup(ROOT, 1)
-        startup.now.begin()
+        startup.now = boot_choice.read_boots(ROOT, 1)
+        boot_choice.begin(startup.now)
         with open(ROOT + "/settings.json", "w") as file:
             always = {"device_id": _ID, "brokers": ["mqtt://b"], "ntp_host": "", "watchdog_ms": _WATCHDOG_MS}
             always.update(settings)

@@ -5,6 +5,7 @@ import os
 from binascii import unhexlify
 
 import _app_fakes as fakes
+import boot_choice
 from app import signed
 from app.actions import Actions
 from app.board import Board
@@ -13,7 +14,6 @@ from app.ledger import SIZE, Ledger
 from app.settings import check_settings
 from app.settings_files import save
 from app.telemetry import Telemetry
-from startup import Startup
 from umqtt_testkit.portable import equal, new_path
 
 HEAP = "4M"
@@ -68,8 +68,8 @@ class World:
 
     def boot(self):
         self.ticks, clock = fakes.clock()
-        boots = Startup(self.root, 1)
-        boots.begin()
+        boots = boot_choice.read_boots(self.root, 1)
+        boot_choice.begin(boots)
         with open(self.root + "/settings.json") as file:
             settings = check_settings(json.load(file))
         self.client = fakes.Client()

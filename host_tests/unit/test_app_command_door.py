@@ -5,10 +5,10 @@ import os
 import sys
 
 import _app_fakes as fakes
+import boot_choice
 from app.board import Board
 from app.build_radio import is_unfinished
 from app.command_door import CommandDoor
-from startup import Startup
 from umqtt_testkit.portable import equal, new_path
 
 _CMD = b"fleet/pump-7/cmd"
@@ -35,8 +35,8 @@ class World:
         self.root = root or new_path("door")
         if not root:
             os.mkdir(self.root)
-        boots = Startup(self.root)
-        boots.begin()
+        boots = boot_choice.read_boots(self.root)
+        boot_choice.begin(boots)
         self.client = fakes.Client()
         self.ticks, clock = fakes.clock()
         self.board = board = Board(self.root, {"brokers": ["mqtt://b"], "unsigned_commands": True}, boots, "1")

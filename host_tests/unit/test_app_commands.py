@@ -5,12 +5,12 @@ import os
 from binascii import crc32
 
 import _app_fakes as fakes
+import boot_choice
 from app.actions import Actions
 from app.board import Board
 from app.commands import CommandError, Commands, parse_command
 from app.ledger import SIZE, Ledger
 from app.telemetry import Telemetry
-from startup import Startup
 from umqtt_testkit.portable import Rng, equal, new_path, raises
 
 _REPLY = b"fleet/pump-7/reply"
@@ -39,8 +39,8 @@ class World:
 
     def boot(self):
         self.ticks, clock = fakes.clock()
-        boots = Startup(self.root)
-        boots.begin()
+        boots = boot_choice.read_boots(self.root)
+        boot_choice.begin(boots)
         self.board = board = Board(self.root, dict(_SETTINGS), boots, "0.1.0")
         board.client, board.clock, board.identity, board.log = self.client, clock, fakes.identity(), fakes.Log()
         board.telemetry = Telemetry(self.client, board.identity, clock, (), 100, board.log.report)

@@ -7,6 +7,7 @@ their ids.
 import json
 
 import _app_fakes as fakes
+import boot_choice
 from app import signed
 from app.actions import Actions
 from app.board import Board
@@ -14,7 +15,6 @@ from app.commands import Commands
 from app.ledger import Ledger
 from app.settings_files import save
 from app.telemetry import Telemetry
-from startup import Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import FULL, equal, raises
 
@@ -101,8 +101,8 @@ def _restart():
 
 def _life(root, broker, ledger_class=Ledger, replayed=False):
     """Run the board until it restarts (False) or is at rest. replayed: commands done long ago come again."""
-    boots = Startup(root, 1)
-    boots.begin()
+    boots = boot_choice.read_boots(root, 1)
+    boot_choice.begin(boots)
     with open(root + "/settings.json") as file:
         settings = json.load(file)
     settings.setdefault("unsigned_commands", False)

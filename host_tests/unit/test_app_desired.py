@@ -4,6 +4,7 @@ import json
 import os
 
 import _app_fakes as fakes
+import boot_choice
 from app.act_set import apply
 from app.board import Board
 from app.build_radio import is_unfinished
@@ -14,7 +15,6 @@ from app.settings import check_settings
 from app.settings_files import load, save
 from app.settings_trial import give_back
 from app.telemetry import Telemetry
-from startup import Startup
 from umqtt_testkit.portable import equal, new_path
 
 _DESIRED = b"fleet/pump-7/desired"
@@ -35,8 +35,8 @@ class World:
 
     def boot(self):
         self.ticks, clock = fakes.clock()
-        boots = Startup(self.root)
-        boots.begin()
+        boots = boot_choice.read_boots(self.root)
+        boot_choice.begin(boots)
         self.board = board = Board(self.root, load(self.root)[0], boots, "1")
         board.client, board.clock, board.identity, board.log = self.client, clock, fakes.identity(), fakes.Log()
         board.telemetry = Telemetry(self.client, board.identity, clock, (), 100, board.log.report)

@@ -6,6 +6,7 @@ import os
 from binascii import hexlify
 
 import _app_fakes as fakes
+import boot_choice
 from app import replace, settings_trial, signed
 from app.commands import CommandError
 from app.health import CONFIRM_MS, TRIAL_MS, Health
@@ -13,7 +14,6 @@ from app.log import Log
 from app.rotation import Rotation
 from app.settings_files import load, read_before, save
 from app.status import Status
-from startup import Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import FULL, equal, new_path, raises
 
@@ -86,8 +86,8 @@ class Boot:
 
     def __init__(self, root, passwords=(), data=b""):
         self.folder = root
-        self.boots = boots = Startup(root, _POWER_ON)
-        boots.begin()
+        self.boots = boots = boot_choice.read_boots(root, _POWER_ON)
+        boot_choice.begin(boots)
         self.settings, self.secrets = load(root)
         with open(root + self.secrets["tls"]["ca"]) as file:
             certificate = file.read()

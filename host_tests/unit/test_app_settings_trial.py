@@ -3,12 +3,12 @@
 import os
 
 import _app_fakes as fakes
+import boot_choice
 from app import act_set, settings_trial
 from app.health import CONFIRM_MS, TRIAL_MS, Health
 from app.settings import LIVE
 from app.settings_files import change, load, save
 from app.status import Status
-from startup import Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import FULL, equal, new_path, raises
 
@@ -31,8 +31,8 @@ class Boot:
 
     def __init__(self, root, reached=()):
         self.folder = root
-        self.boots = boots = Startup(root, _POWER_ON)
-        boots.begin()
+        self.boots = boots = boot_choice.read_boots(root, _POWER_ON)
+        boot_choice.begin(boots)
         self.settings = load(root)[0]
         self.brokers = self.settings["brokers"]
         self.unreported = None

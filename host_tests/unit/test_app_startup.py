@@ -4,7 +4,7 @@ import os
 import sys
 
 import boot_choice
-from startup import BASE, CONFIRMED, CRASHED, INTERRUPTED, NONE, RETRY, STEADY, Startup
+from startup import BASE, CONFIRMED, CRASHED, INTERRUPTED, NONE, RETRY, STEADY
 from umqtt_testkit.portable import Rng, equal, new_path
 
 _POWER_ON, _RESET, _WATCHDOG = 1, 2, 3
@@ -22,10 +22,12 @@ def _root():
 
 
 def _boot(root, cause=_WATCHDOG, ends=None):
-    boots = Startup(root, cause)
-    boots.begin()
+    boots = boot_choice.read_boots(root, cause)
+    boot_choice.begin(boots)
     if ends == CONFIRMED:
-        boots.confirm()
+        if boots.on_trial:
+            boot_choice.adopt(boots)
+        boots.mark(CONFIRMED)
     elif ends:
         boots.mark(ends)
     return boots
@@ -122,14 +124,14 @@ def test_a_wake_from_deep_sleep_is_not_counted_unless_asked_for():
     for _ in range(6):
         wake = _boot(root, _Machine.DEEPSLEEP_RESET)
         equal((wake.count, wake.woke, wake.safe), (1, True, False))
-    wake.count_boot()
+    boot_choice.count_boot(wake)
     equal((wake.count, wake.woke), (2, False))
     equal(_boot(root).count, 3)
 
 
 def test_a_version_on_trial_is_started_once_and_then_the_one_before_runs():
     root = _root()
-    _boot(root, ends=CONFIRMED).try_version("a")
+    boot_choice.try_version(_boot(root, ends=CONFIRMED), "a")
     trial = _boot(root)
     equal((trial.slot, trial.folder, trial.on_trial), ("a", "/ota/a", True))
     for _ in range(2):
@@ -139,11 +141,11 @@ def test_a_version_on_trial_is_started_once_and_then_the_one_before_runs():
 
 def test_a_version_that_was_confirmed_stays():
     root = _root()
-    _boot(root).try_version("a")
+    boot_choice.try_version(_boot(root), "a")
     _boot(root, ends=CONFIRMED)
     after = _boot(root)
     equal((after.slot, after.on_trial, after.previous, after.failed), ("a", False, BASE, NONE))
-    after.try_version("b")
+    boot_choice.try_version(after, "b")
     _boot(root, ends=CONFIRMED)
     after = _boot(root, _POWER_ON)
     equal((after.slot, after.previous), ("b", "a"))
@@ -151,18 +153,18 @@ def test_a_version_that_was_confirmed_stays():
 
 def test_safe_mode_runs_the_base_version():
     root = _root()
-    _boot(root).try_version("b")
+    boot_choice.try_version(_boot(root), "b")
     _boot(root, ends=CONFIRMED).mark(STEADY)
     equal([_boot(root).slot for _ in range(4)], ["b", "b", "b", BASE])
     # A version received over the air is tried all the same: it may fix the failure.
-    Startup(root, _WATCHDOG).try_version("a")
+    boot_choice.try_version(boot_choice.read_boots(root, _WATCHDOG), "a")
     trial = _boot(root)
     equal((trial.slot, trial.safe), ("a", False))
 
 
 def test_a_trial_that_cannot_be_counted_is_not_begun():
     root = _root()
-    _boot(root).try_version("a")
+    boot_choice.try_version(_boot(root), "a")
     # Nothing can be written over a folder.
     os.mkdir(root + "/ota/current.new")
     boots = _boot(root)
@@ -174,7 +176,7 @@ def test_a_torn_pointer_means_the_base_version_or_the_one_that_was_meant():
     rng = Rng(7)
     for _ in range(30):
         root = _root()
-        _boot(root).try_version("a")
+        boot_choice.try_version(_boot(root), "a")
         with open(root + "/ota/current", "rb") as file:
             data = file.read()
         with open(root + "/ota/current", "wb") as file:

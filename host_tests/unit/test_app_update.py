@@ -6,6 +6,7 @@ import os
 from binascii import hexlify
 
 import _app_fakes as fakes
+import boot_choice
 from app import signed, versions
 from app.actions import Actions
 from app.commands import CommandError
@@ -14,7 +15,7 @@ from app.ledger import Ledger
 from app.settings_files import save
 from app.update import Updater
 from app.update_http import Http
-from startup import BASE, NONE, Startup
+from startup import BASE, CONFIRMED, NONE
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import FULL, equal, new_path, raises
 
@@ -139,11 +140,18 @@ def files_in(root):
     return found
 
 
+def _confirm(boots):
+    """Keep the version that runs, as a healthy boot does."""
+    if boots.on_trial:
+        boot_choice.adopt(boots)
+    boots.mark(CONFIRMED)
+
+
 def boot(root, confirm=False):
-    boots = Startup(root)
-    boots.begin()
+    boots = boot_choice.read_boots(root)
+    boot_choice.begin(boots)
     if confirm:
-        boots.confirm()
+        _confirm(boots)
     return boots
 
 
@@ -168,7 +176,7 @@ def test_a_new_version_is_written_beside_tried_and_confirmed():
     for _ in range(3):
         board.updater.step()
     equal(board.commands.replies, [])
-    trial.confirm()
+    _confirm(trial)
     board.drive()
     equal(board.commands.replies, [(True, {"slot": "a", "version": "?"})])
     # A power cut before the reply was kept: the same reply once more, and nothing else.
@@ -513,7 +521,7 @@ def _life(root, updater_class=Updater):
             board.updater.recover(board.args, 1)
         except CommandError:
             return boots  # it was given up
-        boots.confirm()
+        _confirm(boots)
         board.drive()
         if not board.restarts:
             assert board.commands.replies == [(True, {"slot": boots.slot, "version": "?"})], board.commands.replies
@@ -533,7 +541,7 @@ def _small_life(root, ledger):
             board.updater.recover(board.args, 1)
         except CommandError:
             return boots  # it was given up
-        boots.confirm()
+        _confirm(boots)
         board.drive()
         if not board.restarts:
             equal(board.commands.replies, [(True, {"slot": boots.slot, "version": "?"})])
@@ -567,7 +575,7 @@ def test_a_release_that_fits_nowhere_leaves_the_version_that_runs():
     """Planted: the base version runs first, whatever the size of the release."""
     root = fresh()
     Board(root, boot(root), NEW, "2").update()
-    boot(root).confirm()
+    _confirm(boot(root))
     free_bytes = versions.free_bytes
     try:
         versions.free_bytes = lambda root: _SPARE + 8192
@@ -654,7 +662,7 @@ def _signed_life(root, ledger):
         commands = Ledger(root + "/state/commands", _SIGNED_SIZE)
         board.commands = Commands_(board.client, b"reply", commands, Actions(board))
         board.commands.step()
-        boots.confirm()
+        _confirm(boots)
         board.commands.handle(b"c", _signed_update(board.args))
         while part.busy and not board.restarts:
             board.ticks.advance(part.step() or 0)
@@ -709,7 +717,7 @@ class PointerFirst(Updater):
         yield 0
 
     def _make_room(self, folder, manifest):
-        self._board.boots.try_version("a")
+        boot_choice.try_version(self._board.boots, "a")
         yield 0
 
 

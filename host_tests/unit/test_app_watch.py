@@ -3,10 +3,11 @@
 import os
 
 import _app_fakes as fakes
+import boot_choice
 import startup
 from app.health import CONFIRM_MS, RETRY_MS, STEADY_MS, TRIAL_MS, Health
 from app.status import Status
-from startup import CONFIRMED, RETRY, STEADY, Startup
+from startup import CONFIRMED, RETRY, STEADY
 from umqtt_testkit.portable import equal, new_path
 
 _POWER_ON, _WATCHDOG = 1, 3
@@ -33,11 +34,11 @@ class World:
         self.root = new_path("watch")
         os.mkdir(self.root)
         for _ in range(failures):
-            Startup(self.root, _WATCHDOG).begin()
+            boot_choice.begin(boot_choice.read_boots(self.root, _WATCHDOG))
         if trial:
-            Startup(self.root, _WATCHDOG).try_version("a")
-        self.boots = Startup(self.root, _WATCHDOG)
-        self.boots.begin()
+            boot_choice.try_version(boot_choice.read_boots(self.root, _WATCHDOG), "a")
+        self.boots = boot_choice.read_boots(self.root, _WATCHDOG)
+        boot_choice.begin(self.boots)
         self.ticks, clock = fakes.clock()
         self.client = fakes.Client()
         self.telemetry = None if self.boots.safe else Telemetry()
@@ -101,7 +102,7 @@ def test_a_minute_of_healthy_loop_confirms_a_boot_that_finds_no_network():
     equal(world.boots.state(), None)
     world.run(1100)
     equal((world.boots.state(), world.health.confirmed), (CONFIRMED, True))
-    equal(Startup(world.root, _POWER_ON).failures, 0)
+    equal(boot_choice.read_boots(world.root, _POWER_ON).failures, 0)
     # A failure hours later is independent of the earlier boots.
     world.run(STEADY_MS, passes=1000)
     equal(world.boots.state(), STEADY)
@@ -153,7 +154,7 @@ def test_a_version_on_trial_that_delivers_nothing_is_given_up():
     world = World(trial=True)
     world.run(TRIAL_MS + 100, passes=1000)
     equal(world.restarts > 0, True)
-    after = Startup(world.root, _WATCHDOG)
+    after = boot_choice.read_boots(world.root, _WATCHDOG)
     equal((after.slot, after.failed), ("base", "a"))
 
 
@@ -165,7 +166,7 @@ def test_safe_mode_feeds_the_watchdog_and_tries_again_after_an_hour():
     world.run(11_000, passes=1000)
     assert world.restarts
     equal(world.boots.state(), RETRY)
-    equal(Startup(world.root, _WATCHDOG).safe, False)
+    equal(boot_choice.read_boots(world.root, _WATCHDOG).safe, False)
 
 
 def test_a_flash_that_takes_no_mark_does_not_end_the_loop():

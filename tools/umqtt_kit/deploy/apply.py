@@ -19,8 +19,8 @@ from umqtt_kit.device import Board, DeviceError
 
 # Clears the record of failed boots, because it is about the files that were there before.
 _FORGIVE = """
-import startup
-_u_startup = startup.Startup()
+import boot_choice, startup
+_u_startup = boot_choice.read_boots()
 if _u_startup.count: _u_startup.mark(startup.INTERRUPTED)
 """
 

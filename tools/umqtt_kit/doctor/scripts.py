@@ -11,7 +11,7 @@ UNIX_TIME = "__import__('time').time() + (946684800 if __import__('time').gmtime
 STARTS = """
 def _u_starts():
     import boot_choice, postmortem, startup
-    now = startup.now or startup.Startup("", boot_choice.cause())
+    now = startup.now or boot_choice.read_boots("", boot_choice.cause())
     # A crash of this boot is counted by the next one.
     failures = now.failures + (startup.now is not None and now.state() == startup.CRASHED)
     traceback = None
