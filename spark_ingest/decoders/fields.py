@@ -77,7 +77,7 @@ class FieldMap:
         :raises BadRecord: it is not what the rule describes.
         """
         prefix = "" if topic.metric is None else f"{topic.metric}/"
-        if not self.holds(content):
+        if (self._when or self._has) and not self.holds(content):
             return UNMATCHED
         if self._each is not None:
             return self._elements(content, prefix)
@@ -89,7 +89,7 @@ class FieldMap:
         """Return whether a payload's value fulfils the conditions of `when` and `has`."""
         if self._has and all(_at(content, path) is _MISSING for path in self._has):
             return False
-        return not self._when or _holds(self._when, content, content)
+        return _holds(self._when, content, content)
 
     def device_of(self, content: object) -> str:
         """Return the device that the fields of `device` name. Raises BadRecord if they do not."""
