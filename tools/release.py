@@ -3,7 +3,7 @@
     dist/umqtt_robust-0.3.0-py3-none-any.whl, dist/umqtt_robust-0.3.0.tar.gz
     dist/mip/            the index for `mpremote mip install --index`
     dist/constraints.txt the exact versions of all packages that the extras install, as they were tested here
-    dist/requirements.txt  the same for services, with the hashes of their files for this platform and Python
+    dist/requirements.txt  the same for services, with the hashes of their files for Linux and this Python
     dist/sbom.cdx.json   the same as constraints.txt, as a software bill of materials, in CycloneDX's format
     dist/SHA256SUMS      checksums of all these; SHA256SUMS.sig by ssh-keygen, namespace umqtt-robust
     a commit that turns the changelog's section Unreleased into that of the version, and the tag v0.3.0
@@ -20,6 +20,7 @@ import datetime
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -178,17 +179,35 @@ def locked(*extras: str) -> list[str]:
 
 
 def hashed(folder: Path, packages: list[str]) -> list[str]:
-    """Return the packages with the hashes of the files that pip would install on this platform. Raises Refused."""
-    pip = (sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    report = run(folder, *pip, "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", *packages)
+    """Return the packages with the hashes of the files that pip would install here, and on the other kind of machine.
+
+    Raises Refused.
+    """
+    found = downloads(folder, packages)
+    native = [one for one, (name, _) in found.items() if name.endswith(".whl") and not name.endswith("-any.whl")]
+    machine = next(one for one in ("aarch64", "x86_64") if one != platform.machine())
+    tags = [f"manylinux2014_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in range(17, 41))]
+    where = ("--target", str(folder / "nowhere"), "--only-binary", ":all:", *(f"--platform={tag}" for tag in tags))
+    there = downloads(folder, native, *where) if native else {}
     lines = []
+    for one in sorted(found):
+        digests = dict.fromkeys(files[one][1] for files in (found, there) if one in files)
+        lines.append(" ".join([one, *(f"--hash=sha256:{digest}" for digest in digests)]))
+    return lines
+
+
+def downloads(folder: Path, packages: list[str], *options: str) -> dict[str, tuple[str, str]]:
+    """Return the name and SHA-256 of the file that pip would install of each package. Raises Refused."""
+    pip = (sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options)
+    report = run(folder, *pip, "--dry-run", "--ignore-installed", "--no-deps", "--report", "-", *packages)
+    found = {}
     for one in json.loads(report)["install"]:
         name, version = canonicalize_name(one["metadata"]["name"]), one["metadata"]["version"]
         archive = one["download_info"]["archive_info"]
         # pip before 23.1 has the one field alone.
         digest = archive["hashes"]["sha256"] if "hashes" in archive else archive["hash"].removeprefix("sha256=")
-        lines.append(f"{name}=={version} --hash=sha256:{digest}")
-    return sorted(lines)
+        found[f"{name}=={version}"] = Path(one["download_info"]["url"]).name, digest
+    return found
 
 
 def write_sums(folder: Path, key: Path | None) -> None:

@@ -110,15 +110,15 @@ def test_a_release_is_whole_and_its_signed_sums_verify(copy: Path, tmp_path: Pat
 
 
 def test_a_package_is_installed_only_if_it_is_the_one_of_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Planted: the hashes are those of the installed files."""
+    """Planted: the hashes are those of the installed files; or of this kind of machine alone."""
 
-    def wheel(content: str) -> Path:
-        path = tmp_path / "Some_Thing-1.5-py3-none-any.whl"
-        info = "some_thing-1.5.dist-info"
+    def wheel(content: str, name: str = "Some_Thing", tag: str = "py3-none-any") -> Path:
+        path = tmp_path / f"{name}-1.5-{tag}.whl"
+        info = f"{name.lower()}-1.5.dist-info"
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("some_thing.py", content)
-            archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: Some_Thing\nVersion: 1.5\n")
-            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{name.lower()}.py", content)
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
             archive.writestr(f"{info}/RECORD", "")
         return path
 
@@ -127,6 +127,13 @@ def test_a_package_is_installed_only_if_it_is_the_one_of_the_release(tmp_path: P
     digest = hashlib.sha256(wheel("x = 1").read_bytes()).hexdigest()
     lines = release.hashed(tmp_path, ["some-thing==1.5"])
     assert lines == [f"some-thing==1.5 --hash=sha256:{digest}"]
+    # What is compiled has a file for each kind of machine.
+    for machine in ("x86_64", "aarch64"):
+        wheel(f"machine = {machine!r}", "Native", f"py3-none-manylinux_2_24_{machine}")
+    native = release.hashed(tmp_path, ["some-thing==1.5", "native==1.5"])
+    assert native[1] == lines[0]
+    digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.glob("Native*.whl")}
+    assert {one.removeprefix("--hash=sha256:") for one in native[0].split()[1:]} == digests and len(digests) == 2
     (tmp_path / "requirements.txt").write_text(lines[0] + "\n")
     pip = [sys.executable, "-m", "pip", "install", "--target", str(tmp_path / "there"), "--require-hashes", "-r"]
     assert subprocess.run([*pip, str(tmp_path / "requirements.txt")], check=False).returncode == 0
