@@ -157,7 +157,12 @@ class Cloud:
     def _told(self, leaf, payload):
         if leaf == "throttle":
             self._blocked_until = self._board.clock.uptime_ms() + _MINUTE_MS
-        self._board.log.report("warning", "the cloud says on %s: %s" % (leaf, bytes(payload[:200]).decode()))
+        text = bytes(payload[:200])
+        try:
+            text = text.decode()
+        except UnicodeError:
+            pass  # shown as bytes
+        self._board.log.report("warning", "the cloud says on %s: %s" % (leaf, text))
 
     # Shared access signatures (Azure IoT Hub)
 

@@ -171,6 +171,8 @@ def test_no_minute_has_more_data_points_than_the_cloud_takes():
     board.ticks.advance(120_000)
     client.handlers[b"ada/throttle"](b"ada/throttle", b"wait 60 seconds")
     equal(board.log.records, [("warning", "the cloud says on throttle: wait 60 seconds", None)])
+    client.handlers[b"ada/throttle"](b"ada/throttle", b"x" + "\u00b0".encode() * 150)  # cut within a character
+    assert board.log.records[-1][1].startswith("the cloud says on throttle: b'x"), board.log.records[-1]
     board.ticks.advance(59_000)
     assert not _send(client, b"telemetry", record)
     board.ticks.advance(3_000)
