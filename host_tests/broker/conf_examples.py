@@ -9,8 +9,6 @@ from umqtt_broker.conf import Configuration
 OPEN = "listener 1883 127.0.0.1\nallow_anonymous true\n"
 
 
-
-
 def first(configuration: Configuration) -> Any:
     """Return the first listener."""
     return configuration.broker.listeners[0]

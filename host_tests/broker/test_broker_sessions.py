@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 from broker_peer import BrokerThread, Packet, Peer
+from umqtt_broker import BrokerConfig
 from umqtt_broker.sessions import durable
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
@@ -346,3 +347,16 @@ def test_packets_sent_in_one_piece_with_connect_are_processed_behind_the_connack
         )
         kinds = [peer.receive().kind for _ in range(4)]
         assert kinds[0] == 2 and sorted(kinds) == [2, 3, 4, 9]
+
+
+def test_the_wills_of_a_broker_that_stops_leave_in_the_order_in_which_the_clients_came() -> None:
+    """Planted: connections in a set, whose order depends on their addresses."""
+    names = [b"client%d" % i for i in range(8)]
+    with ExitStack() as stack:
+        with BrokerThread(BrokerConfig(port=0, sys_interval=0)) as broker:
+            watcher = stack.enter_context(Peer(broker.port))
+            watcher.connect(b"watcher")
+            watcher.subscribe(b"will/#", 0)
+            for name in names:
+                stack.enter_context(Peer(broker.port)).connect(name, will=(b"will/" + name, name, 0, False))
+        assert [watcher.receive().payload for _ in names] == names

@@ -17,7 +17,7 @@ from .reload import apply, permissions
 from .routing.router import Router
 from .settings.broker import BrokerConfig, Listener
 from .stats import Stats
-from .store import open_store
+from .store import Store, open_store
 from .transport.listeners import BoundListener, open_listeners
 from .transport.peers import client_share
 
@@ -28,21 +28,33 @@ _STOP_TIMEOUT = 2.0
 class Broker:
     """A broker in the running asyncio event loop: an asynchronous context manager, or start() and stop().
 
+    store: where sessions are kept, None: as the settings say. listen: opens the listeners. clock: returns the seconds
+    since 1970, None: the machine's. With these and its event loop, a broker gets all time and all bytes from outside.
     stats: its counters. view: reads its sessions, subscriptions and messages. host, port: where its first listener
     listens once started. bound_listeners, connections: for the broker's own modules; other programs use `view`.
     """
 
-    def __init__(self, config: BrokerConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        *,
+        store: Store | None = None,
+        listen: Callable[..., list[BoundListener]] = open_listeners,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self.config = config or BrokerConfig()
         self.stats = Stats()
-        self.store = open_store(self.config.store, self.config.accept_loss)
+        self.store = open_store(self.config.store, self.config.accept_loss) if store is None else store
         self.context = BrokerContext(self.config, self.stats, self.store)
+        self.context.expiry.clock = clock or self.context.expiry.clock
+        self._listen = listen
         self.router = Router(self.context)
         self.sessions = Sessions(self.context, self.router)
         self.stats.count_queued_with(lambda: self.sessions.queued)
         self.host = self.config.host
         self.port = self.config.port
-        self.connections: set[Connection] = set()
+        # A dict, so that wills and last packets leave in the order in which the clients came.
+        self.connections: dict[Connection, None] = {}
         self._connections_of: Counter[int] = Counter()
         # The connections that are not logged in, by the address of the client: all, and those of each listener.
         self._unfinished: Shares[Connection] = Shares()
@@ -100,7 +112,7 @@ class Broker:
     async def _start(self, bound: Callable[[], None] | None) -> None:
         """Bind, recover and serve. See start()."""
         # The ports first: a broker that cannot listen must not change the store.
-        self.bound_listeners = open_listeners(
+        self.bound_listeners = self._listen(
             self.config, self.stats, self.refusals, self.new_connection, self.make_room, bound
         )
         first = self.bound_listeners[0]
@@ -220,7 +232,7 @@ class Broker:
         if not self._has_room(listener, share):
             self.stats.connections_refused += 1
             return False
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._connections_of[id(listener)] += 1
         for unfinished in (self._unfinished, self._unfinished_of[id(listener)]):
             unfinished.add(connection, share, self.loop.time())
@@ -263,7 +275,7 @@ class Broker:
     def forget(self, connection: Connection) -> None:
         """Remove a network connection that is gone."""
         if connection in self.connections:
-            self.connections.remove(connection)
+            del self.connections[connection]
             self._unfinished.discard(connection)
             listener = id(connection.listener)
             self._unfinished_of[listener].discard(connection)

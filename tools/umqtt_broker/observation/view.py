@@ -26,7 +26,7 @@ class ObservedBroker(Protocol):
     standby: str
     router: Router
     sessions: Sessions
-    connections: set[Connection]
+    connections: dict[Connection, None]
     bound_listeners: list[BoundListener]
     loop: asyncio.AbstractEventLoop
 

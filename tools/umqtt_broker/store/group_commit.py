@@ -45,6 +45,10 @@ _CHANGE_SIZE = 300
 _POSITION_BITS = 48
 
 
+# The rows of each page of a batch.
+Pages = list[list[DeliveryRow]]
+
+
 class Opened(NamedTuple):
     """What a backend has read when it was opened.
 
@@ -72,7 +76,7 @@ class Backend(Protocol):
         """Open the store and read everything but the queues. Raises StoreError."""
         ...
 
-    def write(self, batch: Batch) -> list[list[DeliveryRow]]:
+    def write(self, batch: Batch) -> Pages:
         """Write all of `batch`, or nothing of it if it raises. Returns the rows of each of its pages.
 
         Raises LeaseLost if another broker has the store or if the result is unknown; then it is not called again.
@@ -84,16 +88,32 @@ class Backend(Protocol):
         ...
 
 
-class GroupCommitStore(Store):
-    """See Store. All methods run in the event loop's thread."""
+class Writer(Protocol):
+    """Runs functions outside the event loop, one after the other: an executor with one thread."""
 
-    def __init__(self, backend: Backend) -> None:
+    def submit(self, function: Callable[[Batch], Pages], batch: Batch, /) -> "Future[Pages]":
+        """Have function(batch) run, and return its future."""
+        ...
+
+    def shutdown(self) -> None:
+        """Wait until everything has run."""
+
+
+def _store_thread() -> Writer:
+    return ThreadPoolExecutor(1, "umqtt-broker-store")
+
+
+class GroupCommitStore(Store):
+    """See Store. All methods run in the event loop's thread. new_writer: makes what runs the transactions."""
+
+    def __init__(self, backend: Backend, new_writer: Callable[[], Writer] = _store_thread) -> None:
         self.durable = True
         self.recorded = 0
         self.batch = 1
         self.committed = 0
         self.is_shared = backend.is_shared
         self._backend = backend
+        self._new_writer = new_writer
         # True if nothing is written any more.
         self._has_ended = False
         self._renewal: asyncio.TimerHandle | None = None
@@ -130,7 +150,7 @@ class GroupCommitStore(Store):
         self._flush = flush
         recovered, self._next_session, self._releases = self._backend.open()
         self._leave(recovered.leftovers)
-        self._thread = ThreadPoolExecutor(1, "umqtt-broker-store")
+        self._thread = self._new_writer()
         self._lost = loop.create_future()
         if self.is_shared:
             self._renew()
@@ -502,14 +522,14 @@ class GroupCommitStore(Store):
             lambda result: self._loop.call_soon_threadsafe(self._finished, batch, result)
         )
 
-    def _finished(self, batch: Batch, result: Future[list[list[DeliveryRow]]]) -> None:
+    def _finished(self, batch: Batch, result: Future[Pages]) -> None:
         error = result.exception()
         if error is None:
             self._done(batch, result.result())
         else:
             self._failed(batch, error)
 
-    def _done(self, batch: Batch, pages: list[list[DeliveryRow]]) -> None:
+    def _done(self, batch: Batch, pages: Pages) -> None:
         self._committing = None
         self._writing = 0
         self.committed = batch.number
