@@ -5,6 +5,7 @@ For tests:
     flash        a power-cut NOR flash under a real littlefs, for sweeps over every flash operation
     waiting      how tests wait: eventually(), eventually_async() and the one limit, WAIT_LIMIT_S
     virtual_time an asyncio event loop whose clock advances only when nothing is left to do
+    simulation   virtual time, network, disks and a model of MQTT, for many programs in one process
     peer, wire   a scripted MQTT peer that plays a broker byte for byte, and its strict decoder
     encoder      encodes MQTT packets, also malformed ones, on CPython and on MicroPython
     proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split
