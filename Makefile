@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mip demo check test test-costs size-of-things driver-table lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
+.PHONY: help setup mip demo check test test-costs size-of-things driver-table lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-simulation prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,10 @@ prove-firmware: setup ## The firmware: attacks refused, a fleet of 20, every pow
 
 prove-broker: setup ## The broker killed 50 times under load of MQTT 3.1.1 and 50 of MQTT 5, counted; traced runs; attacks (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/broker/prove.py $(ARGS)
+
+prove-simulation: setup ## Broker and clients in one process in virtual time, each world twice, by seeds (ARGS="--seeds N --seed FIRST")
+	@$(PY) host_tests/simulation/simulate.py --seeds 1000 --twice $(ARGS)
+	@$(PY) host_tests/simulation/planted_simulation.py
 
 prove-ingest: setup ## The way into the tables killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/spark/prove.py $(ARGS)
