@@ -8,7 +8,7 @@ import cbor2
 import pyarrow as pa
 import pytest
 from app.cbor import encode as firmware_cbor
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS, TOPIC, record, topic_of
 
@@ -377,9 +377,15 @@ SENT = st.tuples(
 )
 
 
+# As many objects as payloads.
+SHIFTED = [("fleet/a/telemetry", one) for one in (2 * record("a", "1-x", 0), b"", record("a", "1-x", 1))]
+
+
 @given(st.lists(SENT, max_size=12), st.booleans())
+@example(SHIFTED, False)
 def test_messages_that_are_decoded_together_become_what_each_becomes_alone(sent, trust_ids):
-    """Planted: an id with a slash is accepted on the topic that it completes, or one row is dropped for another."""
+    """Planted: an id with a slash is accepted on the topic that it completes, or one row is dropped for another; a
+    payload has an object of the one before it."""
     table = pa.concat_tables([messages([payload], topic) for topic, payload in sent] or [messages([])])
     together = decode(table, trust_ids=trust_ids)
     alone = [decode(table.slice(row, 1), trust_ids=trust_ids) for row in range(len(sent))]

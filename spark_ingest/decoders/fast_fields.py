@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import UNSET
 
-from .fast_decode import EXACT_END, TS_END
+from .fast_decode import EXACT_END, TOGETHER, TS_END, UNREADABLE, objects_in_lines
 from .names import split_path
 from .reading import BadRecord
 from .times import unix_ms
@@ -21,8 +21,6 @@ from .times import unix_ms
 _KEYS = frozenset(("topic", "format", "metrics", "time", "unit", "zone", "skip_retained"))
 _NUMBER = Annotated[float, msgspec.Meta(gt=-float(EXACT_END), lt=float(EXACT_END))] | msgspec.UnsetType | None
 _TIME = int | float | str | msgspec.UnsetType | None
-# So many payloads are read at once. If one of them is doubtful, each is read alone.
-_TOGETHER = 128
 
 
 def fast_reader(table: Mapping[str, Any]) -> "FastReader | None":
@@ -103,8 +101,8 @@ class FastReader:
         metrics: list[float | None] = []
         times: list[int | None] = []
         left: list[int] = []
-        for start in range(0, len(payloads), _TOGETHER):
-            some = payloads[start : start + _TOGETHER]
+        for start in range(0, len(payloads), TOGETHER):
+            some = payloads[start : start + TOGETHER]
             if not self._read(some, metrics, times):
                 left += [i for i, one in enumerate(some, start) if not self._read([one], metrics, times)]
         return metrics, times, left
@@ -112,25 +110,22 @@ class FastReader:
     def _read(self, payloads: Sequence[bytes], metrics: list[float | None], times: list[int | None]) -> bool:
         """Add what is in payloads to `metrics` and `times`; return False, and add nothing, if one is doubtful."""
         lines, count = b"\n".join(payloads), len(payloads)
-        # No JSON value has a line feed between } and {, so each line is an object, or several. With an escape, a name
-        # could be there twice in two spellings.
-        if lines[:1] != b"{" or lines[-1:] != b"}" or b"\\" in lines:
-            return False
-        if lines.count(b"\n") != count - 1 or lines.count(b"}\n{") != count - 1:
+        # With an escape, a name could be there twice in two spellings.
+        if b"\\" in lines:
             return False
         try:
             if not lines.isascii():
                 # The decoder does not look at texts that it skips.
                 lines.decode("utf-8")
-            objects = self._decode_lines(lines)
-            if len(objects) != count:
+            objects = objects_in_lines(lines, count, self._decode_lines)
+            if objects is None:
                 return False
             columns = list(zip(*map(self._take, objects), strict=True))
             found: Sequence[int | None] = (None,) * count
             values = columns[: self._width]
             if self._has_time:
                 found = [self._unix_ms(value) for value in columns[-1]]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadRecord):
+        except (*UNREADABLE, BadRecord):
             return False
         missing = [len([None for value in column if value is UNSET]) for column in columns]
         for name, (own, inner) in self._names.items():

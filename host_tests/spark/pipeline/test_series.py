@@ -374,7 +374,7 @@ def test_the_fast_reader_of_objects_says_exactly_what_the_slow_one_says(tmp_path
         messages += [(topic, one) for one in (text[:cut], text[cut:]) if one]
         if rng.random() < 0.05:
             messages += [(topic, text + text[:-1]), (topic, b"}")]
-    monkeypatch.setattr("spark_ingest.decoders.fast_fields._TOGETHER", rng.randrange(2, 4))
+    monkeypatch.setattr("spark_ingest.decoders.fast_fields.TOGETHER", rng.randrange(2, 4))
     fast = part(sent(*messages), how)
     match = how.match("f/d")
     assert match is not None and match.fast is not None

@@ -150,11 +150,13 @@ tasks._pieces = small_only
 """
 
 CUTS_DENSE = """
-plain_records = record.plain_records
-def cut(payloads):
-    records, doubtful = plain_records(payloads)
-    return [one and (*one[:5], dict(list(one[5].items())[:1000])) for one in records], doubtful
-record.plain_records = cut
+metric_maps = record.metric_maps
+def cut(offsets, names, values):
+    sizes = record.np.minimum(record.np.diff(offsets), 1000)
+    kept = [at for start, size in zip(offsets.tolist(), sizes.tolist()) for at in range(start, start + size)]
+    ends = record.np.concatenate([[0], record.np.cumsum(sizes)]).astype("int32")
+    return metric_maps(ends, names.take(pa.array(kept, pa.int64())), [values[at] for at in kept])
+record.metric_maps = cut
 """
 
 # Takes the collector's clock at its word.
