@@ -113,8 +113,9 @@ class Delta:
         return self._table
 
     def catch_up(self) -> None:
-        """Read the newest version, so that the next use of the table need not."""
-        _ = self.delta
+        """Read the newest version, so that the next use need not; an object store is asked at each use anyway."""
+        if not isinstance(self.path, StorePath):
+            _ = self.delta
 
     @property
     def identity(self) -> str:
