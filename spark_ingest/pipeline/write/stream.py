@@ -10,8 +10,8 @@ write     the readings are written as rows of silver
 ========  ======================================================================================================
 
 The query itself is ranges and decode, so Spark gets the function of that step once; the others are planned for each
-micro-batch. One of one partition is not shuffled: the task that decodes does all steps, and takes all buckets. A second
-stage would cost more than the work on a few thousand rows.
+micro-batch. One of one partition is not shuffled unless there is a transform: the task that decodes does all steps, and
+takes all buckets. A second stage would cost more than the work on a few thousand rows.
 
 What differs between micro-batches (:class:`Job`) comes to the tasks as a local property of Spark.
 """
@@ -66,16 +66,13 @@ _ATTEMPTS = 4
 class _Steps:
     """The steps as functions of a task. Spark pickles the object into each task."""
 
-    def __init__(
-        self, options: Options, reports: Accumulator[dict[str, Any]], silver: pa.Schema, *, has_transform: bool = False
-    ) -> None:
+    def __init__(self, options: Options, reports: Accumulator[dict[str, Any]], silver: pa.Schema) -> None:
         self._options = options
         self._reports = reports
         self._silver = silver
-        self._has_transform = has_transform
 
     def decode(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode; a task for all does all steps up to a transform, but nothing if there are other partitions."""
+        """Decode; a task for all does the other steps too, but nothing at all if there are other partitions."""
         held = list(ranges)  # a partition has only a few
         job, partition, attempt = _task()
         parts = _parts(held)
@@ -83,7 +80,7 @@ class _Steps:
             return iter(())
         messages = messages_in(self._options, held)
         rows = tasks.decode(job, partition, messages, self._report, parts=parts or 1, attempt=attempt)
-        return self.write(self.deduplicate(rows)) if job.in_one_task and not self._has_transform else rows
+        return self.write(self.deduplicate(rows)) if job.in_one_task else rows
 
     def deduplicate(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         job, bucket, attempt = _task()
@@ -125,9 +122,9 @@ class MicroBatches:
         for name, value in (_WITHOUT_CLOSURES if transform else _WITHOUT_CLOSURES | _INTERPRETED).items():
             self._session.conf.set(name, value)
         self._reports = session.sparkContext.accumulator({}, _Reports())
-        has_transform = transform is not None
-        self._steps = _Steps(Options(source), self._reports, silver or SILVER_SCHEMA, has_transform=has_transform)
-        self._was_small = True
+        self._steps = _Steps(Options(source), self._reports, silver or SILVER_SCHEMA)
+        # A transform is a step of its own, after a shuffle.
+        self._was_small = transform is None
 
     def stream(self) -> DataFrame:
         """Return the query, whose micro-batches :meth:`run` takes."""
@@ -147,17 +144,18 @@ class MicroBatches:
             self._run(self._steps_of(rows, job.buckets, in_one_task), replace(job, in_one_task=in_one_task))
             if "partition 0" in self._reports.value:
                 break
-        self._was_small = "partition 1" not in self._reports.value
+        self._was_small = self._transform is None and "partition 1" not in self._reports.value
         return self._reports.value
 
     def _steps_of(self, rows: DataFrame, buckets: int, in_one_task: bool) -> DataFrame:
         step = self._steps
-        if not in_one_task:
-            # Partition by the bucket's number, not by its hash: each task runs, even if it gets no rows.
-            rows = rows.repartitionById(buckets, "bucket")
-        if self._transform is None:
+        if in_one_task:
             # The one task has done all.
-            return rows if in_one_task else rows.mapInArrow(lambda some: step.write(step.deduplicate(some)), _NOTHING)
+            return rows
+        # Partition by the bucket's number, not by its hash: each task runs, even if it gets no rows.
+        rows = rows.repartitionById(buckets, "bucket")
+        if self._transform is None:
+            return rows.mapInArrow(lambda some: step.write(step.deduplicate(some)), _NOTHING)
         readings = rows.mapInArrow(lambda some: _batches(step.deduplicate(some)), SILVER_COLUMNS)
         return self._transform(readings).mapInArrow(lambda some: step.write(map(_table, some)), _NOTHING)
 
