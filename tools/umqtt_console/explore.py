@@ -22,7 +22,7 @@ _AT_ONCE = 2
 _LONGEST_SQL = 20_000
 _LONGEST_TEXT = 2000
 _PIECE = 1 << 16
-_STARTS_WITHIN_S = 20.0
+_STARTS_WITHIN_S = 60.0
 
 
 class QueryRefused(Exception):

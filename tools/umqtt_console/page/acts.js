@@ -114,8 +114,8 @@ export async function actsView(host, parameters, app) {
     log.replaceChildren(make("div", { class: "head" }, make("h2", {}, "Log"), make("p", { class: "quiet" }, "who did what, and when")), table.node);
   }
   host.append(make("div", { class: "top" }, make("h1", {}, "Act")), cards);
-  if (!app.me.parts.broker) host.append(make("p", { class: "banner warn" }, "No broker is given: start the console with --broker."));
-  else if (!app.may("operate")) host.append(make("p", { class: "quiet" }, `The role ${app.me.role} sees what was done; operate may do more.`));
+  if (!app.may("operate")) host.append(make("p", { class: "quiet" }, `The role ${app.me.role} sees what was done; operate may do more.`));
+  else if (!app.me.parts.broker) host.append(make("p", { class: "banner warn" }, "No broker is given: start the console with --broker."));
   else host.append(make("div", { class: "pair" }, settings, ...app.may("admin") ? [update] : []));
   host.append(log);
   await draw();

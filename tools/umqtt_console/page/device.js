@@ -10,6 +10,10 @@ const MOST_CHARTS = 12;
 
 export async function deviceView(host, parameters, app) {
   const id = parameters.get("id") ?? "";
+  if (!id) {
+    app.go("/fleet", {}, { replace: true, draw: true });
+    return {};
+  }
   let data = await app.api("device", { device: id });
   const live = new Map();
   const newest = await app.api("newest", { filter: `fleet/${id}/#` }).catch(() => ({ messages: [] }));
@@ -213,7 +217,7 @@ export async function deviceView(host, parameters, app) {
 
   let waiting = 0;
   return {
-    watch: id && !/[+#]/.test(id) ? `fleet/${id}/#` : "",
+    watch: !/[+#]/.test(id) ? `fleet/${id}/#` : "",
     message(message) {
       live.set(message.topic, message);
       clearTimeout(waiting);

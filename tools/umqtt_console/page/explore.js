@@ -40,7 +40,7 @@ export async function exploreView(host, parameters, app) {
       draw(columns, rows);
     } catch (error) {
       setText(status, "");
-      result.replaceChildren(make("pre", { class: "banner", role: "alert" }, visible(error.message)));
+      result.replaceChildren(make("pre", { class: "banner", role: "alert" }, error.message.split("\n").map(visible).join("\n")));
     } finally {
       button.disabled = false;
     }
