@@ -52,6 +52,7 @@ _ENVIRONMENT = {
     "UMQTT_USERNAME": "user name there",
     "UMQTT_PASSWORD": "password there, unless --password-file is given",
     "UMQTT_STORE_PASSWORD": "password of a broker's store in Redis, unless its address has password_file",
+    "UMQTT_CONSOLE_PASSWORD": "password that umqtt console --add-user sets, instead of asking",
     "UMQTT_KEYS": "file of the keys of boards, instead of keys.json beside umqtt.toml or in this folder",
     "UMQTT_MICROPYTHON": "command that runs virtual boards' MicroPython",
     _TRACEBACK: "1 also prints where in umqtt a defect is",

@@ -2,7 +2,7 @@
 import { Chart } from "./chart.js";
 import { Table, local } from "./table.js";
 import { actCard, deviceActs } from "./acts.js";
-import { ago, bytes, count, duration, make, metricFormat, metricTitle, moment, percent, pill, precise, setText, since, stamp, visible } from "./dom.js";
+import { ago, bytes, count, duration, make, metricFormat, metricTitle, moment, percent, pill, plain, precise, setText, since, stamp, visible } from "./dom.js";
 
 const SPANS = { "1 h": 36e5, "6 h": 216e5, "24 h": 864e5, "7 d": 6048e5, "30 d": 2592e6 };
 const FIRST_METRICS = ["temp_c", "supply_v", "rssi", "mem_free", "outbox"];
@@ -102,7 +102,7 @@ export async function deviceView(host, parameters, app) {
       section("Boots", "each start, and what caused it", table("Boots", [
         { key: "number", title: "Boot", right: true, write: count }, { key: "cause", title: "Cause" }, time("first_seen", "First heard"),
         time("last_seen", "Last heard"), number("readings", "Readings"), number("missing", "Missing"), { key: "fw", title: "Firmware" },
-        { key: "reason", title: "Ended" }, { key: "boot", title: "Id", write: (value) => make("code", {}, visible(value)) },
+        { key: "reason", title: "Said last" }, { key: "boot", title: "Id", write: (value) => make("code", {}, visible(value)) },
       ], data.boots, "No boot is known.")),
       data.statuses.length ? section("Links", "when it came and went, and why, as its status and its last will say", table("Links", [
         time("at", "When"), { key: "link", title: "Link", write: (value) => pill(value) }, { key: "reason", title: "Why" }, { key: "fw", title: "Firmware" },
@@ -170,8 +170,8 @@ export async function deviceView(host, parameters, app) {
       fact("Last cause", extra.cause && visible(extra.cause)),
       row && fact("Clock", row.clock === null ? null : `${percent(row.clock)} of readings`, row.behind ? `${row.behind} h behind` : "set by itself"),
       fact("Outbox", outbox === undefined || outbox === null ? null : `${count(outbox)} waiting`),
-      fact("Without a broker", (said?.room_h ?? extra.room_h) === undefined ? null : `${Number(said?.room_h ?? extra.room_h).toFixed(0)} h`, "until the flash is full"),
-      fact("Flash lasts", (said?.flash_years ?? extra.flash_years) === undefined ? null : `${Number(said?.flash_years ?? extra.flash_years).toFixed(0)} years`, "at this rate of writes"),
+      fact("Without a broker", (said?.room_h ?? extra.room_h) === undefined ? null : `${plain(Number(said?.room_h ?? extra.room_h))} h`, "until the flash is full"),
+      fact("Flash lasts", (said?.flash_years ?? extra.flash_years) === undefined ? null : `${plain(Number(said?.flash_years ?? extra.flash_years))} years`, "at this rate of writes"),
       row && fact("Free memory", row.mem_free === null ? null : bytes(row.mem_free)),
       row && fact("Signal", row.rssi === null ? null : metricFormat("rssi")(row.rssi)),
       row && fact("Battery", row.supply_v === null ? null : metricFormat("supply_v")(row.supply_v)),
