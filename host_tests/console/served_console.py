@@ -12,7 +12,8 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from umqtt_console.access import COOKIE, TOKEN_HEADER, Access
-from umqtt_console.app import Console, Parts
+from umqtt_console.api import Parts
+from umqtt_console.app import Console
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from umqtt_robust import aio

@@ -6,7 +6,8 @@
     explore.py                                 SQL of a viewer, in a process of its own
     access.py                                  who may see and do what
     events.py                                  what has changed, to all viewers (server-sent events)
-    routes.py, app.py                          the HTTP API and the page's files
+    routes.py, api.py                          the HTTP API: its table, its handlers
+    app.py                                     the guard before every request, and the page's files
     page/                                      the page
 
 It imports nothing of `umqtt_kit`: the command `umqtt console` makes its parts and gives them to it.

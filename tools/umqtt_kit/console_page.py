@@ -18,7 +18,8 @@ import click
 from umqtt_broker.settings.broker import is_loopback_name
 from umqtt_console.access import Access as Users
 from umqtt_console.access import UsersWrong, add_user, ask_password
-from umqtt_console.app import Console, Parts
+from umqtt_console.api import Parts
+from umqtt_console.app import Console
 from umqtt_console.broker_api import BrokerApi
 
 from spark_ingest.location import Location
