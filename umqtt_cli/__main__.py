@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from umqtt_cli import project
-from umqtt_cli.console import buffer_output, check_output
+from umqtt_cli.console import check_writing
 from umqtt_cli.entry import DISTRIBUTION, missing_package
 from umqtt_cli.errors import (
     EXIT_DEFECT,
@@ -78,17 +78,13 @@ class _Commands(CommandGroup):
     """The click group of the registered commands. A command's module is imported only when it runs."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        try:
-            context = super().make_context(*arguments, **options)  # this prints --help
-        finally:
-            check_output()
+        context = super().make_context(*arguments, **options)
         context.obj, context.default_map = project.Project(), {}
         if not context.resilient_parsing:  # completion prints no error, and uses no values
             context.obj = project.read_project(Path.cwd())
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Output is checked here because click would exit with 1, which means lost or duplicated readings.
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -97,8 +93,6 @@ class _Commands(CommandGroup):
                 command = self.get_command(ctx, ctx.invoked_subcommand) or self
                 error.ctx = click.Context(command, ctx, ctx.invoked_subcommand)
             raise
-        finally:
-            check_output()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(registered())
@@ -214,7 +208,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     """Run the installed command."""
-    buffer_output()
+    check_writing()
     code = run()
     if "deltalake" in sys.modules:
         # It sometimes aborts a process that ends, and with it changes the exit code (docs/sql.md).

@@ -156,36 +156,38 @@ def _emit(line: str) -> bool:
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         _forget_output()
         return False
     return True
 
 
-def buffer_output() -> None:
-    """Give stdout a buffer if PYTHONUNBUFFERED has removed it: check_output() looks there for unwritten output.
+class _Output(io.FileIO):
+    """The raw stdout: what it does not take ends the command, and nothing is written after that."""
 
-    Nothing is shown later than without a buffer, because all code here flushes what it prints.
+    def write(self, data: Any) -> int | None:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _forget_output()
+            raise ReaderGone from None
+        except OSError as error:
+            _forget_output()
+            line = f"the output cannot be written: {error.strerror} — write it elsewhere"
+            raise KitError(line, EXIT_USAGE) from error
+
+
+def check_writing() -> None:
+    """Have each write to stdout that fails raise ReaderGone, or KitError (exit code 2) for a full disk.
+
+    It gets a buffer, also with PYTHONUNBUFFERED: nothing is shown later, because all code here flushes what it prints.
     """
-    stdout = sys.stdout
-    if stdout is not None and isinstance(stdout.buffer, io.RawIOBase):
-        sys.stdout = open(  # noqa: SIM115 - for the life of the process
-            stdout.fileno(), "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False
-        )
-
-
-def check_output() -> None:
-    """Check that stdout has taken everything. Raises ReaderGone, or KitError (exit code 2) for a full disk."""
-    try:
-        # A buffer that could not be written is kept, so flush() fails again.
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        _forget_output()
-        raise ReaderGone from None
-    except OSError as error:
-        _forget_output()
-        raise KitError(f"the output cannot be written: {error.strerror} — write it elsewhere", EXIT_USAGE) from error
+    old = sys.stdout
+    if old is not None:
+        raw = io.BufferedWriter(_Output(old.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(
+            raw, encoding=old.encoding, errors=old.errors, line_buffering=bool(old.line_buffering)
+        )  # fmt: skip
 
 
 def _forget_output() -> None:

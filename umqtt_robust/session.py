@@ -567,7 +567,7 @@ class Session:
             self.leave(head, packet_id, view[t:k])
         return True
 
-    def leave(self, head, packet_id, topic=b""):
+    def leave(self, head, packet_id, topic):
         """Leaves a message, or a PUBREL, for which there is no memory to the next link. Raises MemoryError."""
         try:
             self.part("backpressure").refuse(head, packet_id, topic)

@@ -34,8 +34,7 @@ class Cloud:
         self._board = board
         self._id = board.identity.device_id
         topics = board.settings["topics"]
-        self._every = topics if isinstance(topics, str) else None
-        self._topics = {} if self._every else topics
+        self._every, self._topics = (topics, {}) if isinstance(topics, str) else (None, topics)
         self._per_minute = board.settings["per_minute"]
         self._username = login.get("username", "").replace("{device_id}", self._id)
         self._key = login.get("sas_key")
@@ -46,8 +45,7 @@ class Cloud:
         self._blocked_until = 0
         self._renew_at = None
         self._renews = False
-        topic, payload, _ = self.outbound(board.status.topic, board.status.payload(False, "connection lost"))
-        self.will = topic, payload
+        self.will = self.outbound(board.status.topic, board.status.payload(False, "connection lost"))[:2]
         self.options = {}
         if self._username:
             self.options["username"] = self._username

@@ -85,6 +85,12 @@ _EXCEPTIONS = (
         "app.board.Board is the bag of the parts, which app.build_board puts in",
     ),
     Allowed(
+        r"firmware/(boot_choice|startup)\.py",
+        r'for class "Startup\*?"',
+        "startup.Startup holds what boot_choice.read_boots() puts in",
+    ),
+    Allowed(r"firmware/portal/server\.py", r'"mark" for class "None"', "main.py has set startup.now"),
+    Allowed(
         r"firmware/app/(update_http|names)\.py",
         r'"(TCP|good_addresses)" is unknown import symbol',
         "in the bundle: see umqtt_kit.bundle",

@@ -22,12 +22,12 @@ from umqtt_console.api import Parts
 from umqtt_console.app import Console
 from umqtt_console.broker_api import BrokerApi
 
+from spark_ingest.cli.spools import read
 from spark_ingest.location import Location
 from umqtt_cli.console import say
 from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access, client_options, explain
 from umqtt_kit.processes import module_command
-from umqtt_kit.spools import read
 from umqtt_robust import aio
 
 _KEEP_ALIVE_S = 30

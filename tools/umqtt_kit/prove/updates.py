@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +19,6 @@ from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy.build import build
 from umqtt_kit.firmware_settings import firmware_module
 from umqtt_kit.ota.release import Release, make_release
-from umqtt_kit.ota.web import Web
 
 #: Versions of which no board may ever say that it runs them.
 BROKEN, UNSIGNED = "9.1.0-broken", "9.2.0-unsigned"
@@ -49,7 +51,7 @@ class Updates:
 
     def __enter__(self) -> Self:
         for version, release in self._releases.items():
-            serving = Web("127.0.0.1", 0).serve(release, lambda size, version=version: self._count(version, size))
+            serving = _served(release, lambda size, version=version: self._count(version, size))
             self._urls[version] = self._stack.enter_context(serving)
         return self
 
@@ -79,6 +81,39 @@ class Updates:
 
     def _count(self, version: str, size: int) -> None:
         self._sent[version] += size
+
+
+@contextlib.contextmanager
+def _served(release: Release, on_sent: Callable[[int], object]) -> Iterator[str]:
+    """Serve a release on loopback within the context, whole or from an offset on; yield the URL of its folder."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 30.0  # a board without power must not keep a thread for ever
+
+        def do_GET(self) -> None:
+            content = release.objects.get(self.path.lstrip("/"))
+            if content is None:
+                self.send_error(404)
+                return
+            asked = re.match(r"bytes=(\d+)-$", self.headers.get("Range", ""))
+            start = int(asked[1]) if asked else 0
+            self.send_response(206 if asked else 200)
+            if asked:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(content[start:])))
+            self.end_headers()
+            self.wfile.write(content[start:])
+            on_sent(len(content) - start)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, name="web server of updates", daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
 
 
 def _releases() -> list[Release]:
