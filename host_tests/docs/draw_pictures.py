@@ -1,4 +1,4 @@
-"""Takes the pictures of the pages: the broker's live page, an invented fleet's report, and a board's setup portal.
+"""Takes the pictures of the pages: the console and the report of an invented fleet, the broker's page, a board's portal.
 
 .venv/bin/python host_tests/docs/draw_pictures.py [FOLDER]        `make pictures`; a minute, mostly of traffic to show
 """
@@ -23,7 +23,7 @@ from umqtt_testkit.waiting import eventually
 from spark_ingest.report import write_report
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-BROKER, REPORT, PORTAL = "broker.jpg", "report.jpg", "portal.jpg"
+BROKER, CONSOLE, REPORT, PORTAL = "broker.jpg", "console.jpg", "report.jpg", "portal.jpg"
 _CHROMIUM = "/usr/bin/chromium"
 _SIZE = {"width": 1100, "height": 640}
 _PHONE = {"width": 320, "height": 600}
@@ -37,6 +37,7 @@ def draw(folder: Path, traffic_ms: int = _TRAFFIC_MS) -> None:
         browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport=_SIZE, color_scheme="light")
         _report(page, Path(name), folder / REPORT)
+        _console(page, Path(name), folder / CONSOLE)
         _broker(page, Path(name), folder / BROKER, traffic_ms)
         _portal(browser.new_page(viewport=_PHONE, color_scheme="light"), folder / PORTAL)
         browser.close()
@@ -55,6 +56,21 @@ def _report(page: Page, scratch: Path, picture: Path) -> None:
     page.goto((scratch / "report.html").as_uri())
     page.wait_for_selector("body[data-state=ready]")
     page.screenshot(path=picture, type="jpeg", quality=55)
+
+
+def _console(page: Page, scratch: Path, picture: Path) -> None:
+    """Take the picture of the fleet whose report has been made."""
+    command = [sys.executable, "-m", "umqtt_kit", "console", "--tables", "tables", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, cwd=scratch, stdout=subprocess.PIPE, text=True) as console:
+        assert console.stdout is not None
+        try:
+            address = console.stdout.readline().split()[-1]
+            columns = '["device","health","link","m:temp_c","m:supply_v","readings","missing","delay_p95"]'
+            page.goto(f"{address}/fleet?columns={columns}")
+            page.wait_for_selector("svg.spark path")
+            page.screenshot(path=picture, type="jpeg", quality=55)
+        finally:
+            console.terminate()
 
 
 def _broker(page: Page, scratch: Path, picture: Path, traffic_ms: int) -> None:
