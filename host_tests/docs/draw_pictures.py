@@ -1,4 +1,4 @@
-"""Takes the pictures of the pages: the console and the report of an invented fleet, the broker's page, a board's portal.
+"""Takes the pictures of the pages: the console and the report of an invented fleet, the broker's page, a portal.
 
 .venv/bin/python host_tests/docs/draw_pictures.py [FOLDER]        `make pictures`; a minute, mostly of traffic to show
 """
