@@ -24,6 +24,8 @@ PARTS = {
     "umqtt_cli": "umqtt_cli",
     "tools/umqtt_kit": "umqtt_kit",
     "tools/umqtt_broker": "umqtt_broker",
+    "tools/umqtt_console": "umqtt_console",
+    "tools/umqtt_page": "umqtt_page",
     "host_tests/umqtt_testkit": "umqtt_testkit",
     "spark_ingest": "spark_ingest",
     "firmware": "umqtt_kit/_data/firmware",
@@ -145,7 +147,7 @@ def test_the_client_needs_nothing(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "arguments", "missing", "ways"),
     [
-        ("", ["--help"], "click", "'umqtt-robust[broker]' for the broker, 'umqtt-robust[kit]'"),
+        ("", ["--help"], "click", "'umqtt-robust[broker]' for the broker, 'umqtt-robust[console]' for the console"),
         ("broker", ["report", "--tables", "tables"], "deltalake", "'umqtt-robust[spark]' for collector"),
         ("broker", ["devices"], "mpremote", "'umqtt-robust[kit]' for boards"),
         ("spark", ["certs", "ca"], "cryptography", "'umqtt-robust[broker]' for the broker"),

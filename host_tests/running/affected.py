@@ -37,6 +37,7 @@ USES = {
     "boards": (["firmware", "boards", "host_tests/umqtt_testkit"], 2),
     "broker": (["tools/umqtt_broker"], 3),
     "bundle": (["umqtt_robust", "firmware", "package.json", "package-full.json"], 2),
+    "console": (["tools/umqtt_console", "tools/umqtt_page"], 3),
     "docs": (["docs", "README.md", "SECURITY.md", "CONTRIBUTING.md", "mkdocs.yml", "boards", "examples"], 1),
     "end_to_end": (["firmware", "tools/umqtt_kit", "umqtt_robust"], 3),
     "examples": (["examples"], 1),
