@@ -186,9 +186,24 @@ def test_a_rebuild_keeps_what_came_first_though_clock_or_spool_are_new(tmp_path,
     assert contents(tmp_path) == before
 
 
+def test_a_rebuild_of_messages_that_do_not_fit_into_memory_gives_the_same_rows(tmp_path, monkeypatch):
+    """Planted: payloads go through the engine, which has 2,048 of them in memory."""
+    monkeypatch.setattr("spark_ingest.pipeline.change.rebuild._MEMORY", "24MB")
+    monkeypatch.setattr("spark_ingest.pipeline.change.rebuild._CHUNK_BYTES", 1 << 20)
+    writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+    for batch_id in range(6):
+        # Of each identity the first that came is in silver, so the order shows.
+        sent = [(*telemetry("pump", "1-a", n % 7, None, 0, t=float(batch_id + n)), RECEIVED_MS) for n in range(10)]
+        sent += [(f"fleet/pump/telemetry/{n}", bytes(1 << 19), RECEIVED_MS) for n in range(10)]
+        writer.write(table_of(sent, 100 * batch_id), batch_id, QUERY)
+    before = content(tmp_path, "silver"), content(tmp_path, "duplicates")
+    rebuild(tmp_path)
+    assert (content(tmp_path, "silver"), content(tmp_path, "duplicates")) == before
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_rebuild_reads_a_spool_in_its_order_though_the_clock_was_set_over_midnight(tmp_path, seed):
-    """Planted: the order of dates; only the last date believed."""
+    """Planted: the order of dates; only the last date believed; the rows of a piece in the order of their files."""
     rng = random.Random(seed)
     writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
     at, segment = RECEIVED_MS, 0

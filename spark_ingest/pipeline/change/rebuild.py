@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
@@ -44,6 +45,8 @@ Change = Callable[[pa.Table], pa.Table]
 
 _REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
 _CHUNK_ROWS = 500_000
+_CHUNK_BYTES = 128 << 20
+_BATCH_ROWS = 1024
 _MEMORY = "512MB"
 _MESSAGES = pa.schema([SCHEMAS["bronze"].field(name) for name in MESSAGE_COLUMNS])
 
@@ -64,8 +67,9 @@ SELECT *, max(received_date) OVER (PARTITION BY collector, spool ORDER BY island
 
 # By place for each collector, whose clock may have been set. Collectors are ordered by time, and so are spools of one
 # name: segments of a new one have the old one's numbers.
+# Payloads are fetched by the rows of their files: one may have 16 MB, and the engine has thousands in memory.
 _IN_ORDER = """
-WITH today AS (FROM bronze SEMI JOIN (FROM pieces WHERE day = $1) USING (collector, spool, segment, received_date)),
+WITH today AS (FROM places SEMI JOIN (FROM pieces WHERE day = $1) USING (collector, spool, segment, received_date)),
 anew AS (
     SELECT collector FROM pieces WHERE day = $1 GROUP BY collector, segment HAVING count(DISTINCT spool) > 1),
 dated AS (
@@ -73,7 +77,8 @@ dated AS (
            max(received_ts) OVER (
                PARTITION BY collector ORDER BY segment, position ROWS UNBOUNDED PRECEDING) AS latest
     FROM today)
-FROM dated ORDER BY CASE WHEN own = '' THEN latest ELSE received_ts END, own, segment, position"""
+SELECT file, "row", size FROM dated
+ORDER BY CASE WHEN own = '' THEN latest ELSE received_ts END, own, segment, position"""
 
 
 def rebuild(
@@ -207,7 +212,7 @@ def _write(name: str, table: Delta, rows: pa.Table, mode: str, properties: Commi
 def _messages(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
     """Yield (day, messages) for bronze in the order in which the messages were received, a day or less at a time.
 
-    A day that is larger than the engine's memory goes to files and back.
+    A day's places that are larger than the engine's memory go to files and back.
     """
     dataset = bronze.dataset()
     with TemporaryDirectory(prefix="umqtt-rebuild-") as spill, engine(memory_limit=_MEMORY, temp_directory=spill) as db:
@@ -217,13 +222,46 @@ def _messages(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
         db.unregister("places")
         days = db.execute("SELECT day, list(DISTINCT received_date) FROM pieces GROUP BY day ORDER BY day")
         for day, dates in days.fetchall():
-            received = pa_dataset.field("received_date").isin(dates)
-            db.register("bronze", dataset.scanner([*MESSAGE_COLUMNS, "received_date"], filter=received).to_reader())
-            for batch in db.sql(_IN_ORDER, params=[day]).to_arrow_reader(_CHUNK_ROWS):
-                for start in range(0, batch.num_rows, _CHUNK_ROWS):
-                    some = pa.Table.from_batches([batch.slice(start, _CHUNK_ROWS)])
-                    yield day, some.select(MESSAGE_COLUMNS).cast(_MESSAGES)
-            db.unregister("bronze")
+            files = list(dataset.get_fragments(pa_dataset.field("received_date").isin(dates)))
+            db.register("places", pa.concat_tables(_places(files, dataset.schema, keys)))
+            ordered = db.sql(_IN_ORDER, params=[day]).to_arrow_table()
+            db.unregister("places")
+            for rows in _chunks(ordered):
+                yield day, _fetched(rows, files, dataset.schema)
+
+
+def _places(files: list[pa_dataset.Fragment], schema: pa.Schema, keys: list[str]) -> Iterator[pa.Table]:
+    """Yield the place of each message, by its file and its row there, with the bytes of its payload."""
+    columns = {name: pa_dataset.field(name) for name in [*keys, "received_ts"]}
+    columns["size"] = pc.binary_length(pa_dataset.field("payload"))
+    for file, fragment in enumerate(files):
+        found = fragment.to_table(schema=schema, columns=columns, batch_size=_BATCH_ROWS)
+        found = found.append_column("file", pa.repeat(file, found.num_rows))
+        yield found.append_column("row", pa.array(range(found.num_rows), pa.int64()))
+
+
+def _chunks(ordered: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows in pieces whose payloads fit into memory."""
+    ends = np.cumsum(ordered["size"].to_numpy())
+    start = 0
+    while start < ordered.num_rows:
+        full = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + _CHUNK_BYTES))
+        end = min(max(full, start + 1), start + _CHUNK_ROWS)
+        yield ordered.slice(start, end - start)
+        start = end
+
+
+def _fetched(rows: pa.Table, files: list[pa_dataset.Fragment], schema: pa.Schema) -> pa.Table:
+    """Return the messages of rows, in their order."""
+    of_file, places = rows["file"].to_numpy(), rows["row"].to_numpy()
+    found, order = [], []
+    for file in np.unique(of_file):
+        here = np.flatnonzero(of_file == file)
+        here = here[np.argsort(places[here])]
+        scanner = files[file].scanner(schema=schema, columns=[*MESSAGE_COLUMNS], batch_size=_BATCH_ROWS)
+        found.append(scanner.take(pa.array(places[here])).cast(_MESSAGES))
+        order.append(here)
+    return pa.concat_tables(found).take(pa.array(np.argsort(np.concatenate(order))))
 
 
 @contextmanager
