@@ -60,7 +60,7 @@ def _report(page: Page, scratch: Path, picture: Path) -> None:
 
 def _console(page: Page, scratch: Path, picture: Path) -> None:
     """Take the picture of the fleet whose report has been made."""
-    command = [sys.executable, "-m", "umqtt_kit", "console", "--tables", "tables", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "umqtt_cli", "console", "--tables", "tables", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=scratch, stdout=subprocess.PIPE, text=True) as console:
         assert console.stdout is not None
         try:
