@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -183,7 +184,7 @@ def _tls(options: Options) -> ssl.SSLContext | None:
 
 def _client(access: Access, **callbacks: Any) -> aio.Client:
     return aio.Client(
-        access.client_id or f"umqtt-console-{os.getpid()}",
+        access.client_id or f"umqtt-console-{secrets.token_hex(4)}",
         access.addresses,
         keep_alive=_KEEP_ALIVE_S,
         rx_size=_RX_SIZE,

@@ -14,8 +14,8 @@ only once: a user at the terminal would rather correct the address than wait.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
+import secrets
 import select
 import socket
 import ssl
@@ -45,7 +45,6 @@ _POLL_MS = 200
 _KEEP_ALIVE_S = 30
 _GOODBYE_MS = 1000
 _OUTBOX_SLOTS = 256
-_NUMBERS = itertools.count()
 # A broker of MQTT 3.1.1 cannot refuse a PUBLISH, and some do not refuse a SUBSCRIBE either: they close the connection.
 # This many lost links in a row are taken for a refusal.
 _CLOSED_AT_SUBSCRIBE = 3
@@ -352,9 +351,8 @@ class Link:
             check_host(address)
         try:
             return Client(
-                # Without these numbers two links of this process would share a client id, and the broker would end
-                # one of them.
-                session or access.client_id or f"umqtt-{os.getpid()}-{next(_NUMBERS)}",
+                # Of two links with one client id, in containers with one process id for example, the broker ends one.
+                session or access.client_id or f"umqtt-{secrets.token_hex(6)}",
                 access.addresses,
                 keep_alive=_KEEP_ALIVE_S,
                 clean_session=session is None,
