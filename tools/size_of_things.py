@@ -1,7 +1,8 @@
 """`make size-of-things`: counts the lines of source in each part and writes the table in docs/architecture.md.
 
 Counted are the source files that git lists: product (what users install, the test kit included), tests, and the modules
-of the client. Each has a limit that only falls: when something was deleted, the limits are lowered to what is left.
+of the client. Each has a limit: when something was deleted it is lowered to what is left, and it rises only for a new
+part.
 
     python tools/size_of_things.py    prints the table and writes it into the page; exits with 1 if a limit is exceeded
 """
