@@ -113,7 +113,7 @@ class Qos2:
             except MemoryError:
                 if session.clean_session:
                     raise
-                session.leave(PUBREL, packet_id, b"")
+                session.refuse(PUBREL, packet_id, b"")
             return
         outbox = session.outbox
         slot = outbox.slot_of.get(packet_id)

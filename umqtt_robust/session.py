@@ -564,10 +564,10 @@ class Session:
             elif qos and self.state == UP and not self.manual_ack:
                 self.out.put_ack(PUBACK, packet_id)
         except MemoryError:
-            self.leave(head, packet_id, view[t:k])
+            self.refuse(head, packet_id, view[t:k])
         return True
 
-    def leave(self, head, packet_id, topic):
+    def refuse(self, head, packet_id, topic):
         """Leaves a message, or a PUBREL, for which there is no memory to the next link. Raises MemoryError."""
         try:
             self.part("backpressure").refuse(head, packet_id, topic)

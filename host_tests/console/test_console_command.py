@@ -16,7 +16,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "console.md").read_text()
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = module_command("umqtt_kit", "console", *arguments)
+    command = module_command("umqtt_cli", "console", *arguments)
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -107,7 +107,7 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     watched = Watched(monkeypatch, step)
     code = run(["demo", "--out", str(out), "--seconds", "6", "--boards", "2", "--devices", "10"])
     stdout, stderr = capsys.readouterr()
-    assert (code, stderr) == (0, ""), stdout + stderr
+    assert code == 0 and re.fullmatch(r"watch it while it runs: http://127\.0\.0\.1:\d+\n", stderr), stdout + stderr
     assert not actions and foreign.imported == set()
     result = json.loads((out / "result.json").read_text())
     assert (result["lost"], result["duplicated"], result["not_made"]) == (0, 0, 0)

@@ -40,7 +40,8 @@ BUDGETS = {
     "smallest_rom_heap_bytes": 14_110,
     # The heap of a program that imports only this module.
     "aio_heap_bytes": 39_220,
-    "simple_heap_bytes": 37_600,
+    # 3,840 of them are one step of MicroPython's table of names, which these programs are the first to take.
+    "simple_heap_bytes": 41_600,
 }
 # The modules with a heap budget of their own, because programs import them instead of the package.
 _FACES = ("aio", "simple")

@@ -20,7 +20,7 @@ export class Chart {
     Object.assign(this, { title, unit, write, zoomed, group, log, zero, whole, step, height, rest: "" });
     this.legend = make("p", { class: "legend" });
     this.readout = make("p", { class: "quiet readout" });
-    this.plot = make("div", { class: "plot", tabindex: "0", role: "img" });
+    this.plot = make("div", { class: "plot", tabindex: "0", role: "img", "aria-label": title });
     this.node = make("figure", { class: "card chart" },
       make("figcaption", { class: "head" }, make("h3", {}, title, unit ? make("small", { class: "quiet" }, ` ${unit}`) : null), this.legend),
       this.plot, this.readout, note ? make("p", { class: "quiet" }, note) : null);
