@@ -6,6 +6,7 @@ are little-endian.
             (seconds, 0: for ever) and bytes in the chunks I; topic and payload. Or one byte, a tombstone: it is free
     N.1 ..  chunks: the rest of a message that is too large for one file
     Nr      what change() stored: order I (of the message it belongs to), rank I, flags B
+    Nm      the same, with the mark of a message that awaits PUBCOMP: its Nr must not be lost
     iN ..   inbound messages at QoS 2, in the same formats
     session the name of the broker whose session this is; it lies in `path` itself
 
@@ -29,6 +30,8 @@ from struct import calcsize, pack, unpack, unpack_from
 
 from ._platform import const, load
 from .errors import StoreError
+from .packets import AWAIT_PUBCOMP, STATE
+from .store import STRIKES_AT
 
 try:
     from os import fsync  # noqa: F401
@@ -301,6 +304,9 @@ class FlashStore(Box):
                 change = self._read(self._name(place) + "r")
                 if change and message and unpack_from("<I", change)[0] == message[2]:
                     _, rank, flags = unpack(_CHANGE, change)
+                    mark = flags & STATE == AWAIT_PUBCOMP and self._read(self._name(place) + "m")
+                    if mark and unpack_from("<I", mark)[0] == message[2]:
+                        rank |= unpack(_CHANGE, mark)[1]
             slot = place
             if place >= len(places) or places[place] != _NONE:
                 while places[free] != _NONE:
@@ -334,7 +340,8 @@ class FlashStore(Box):
         place = self._places[slot]
         message = self.message(place)  # its order is not in RAM: only QoS 2 needs it
         if message:
-            self._write(self._name(place) + "r", pack(_CHANGE, message[2], rank, flags))
+            kind = "m" if rank >> STRIKES_AT else "r"
+            self._write(self._name(place) + kind, pack(_CHANGE, message[2], rank, flags))
             set_bit(self.changed, place)
 
     def tombstone(self, slot):

@@ -308,7 +308,7 @@ class Quarantine:
             self._reports.append((self._give_up_release, (packet_id,)))
 
     def _mark_release(self, packet_id, mark):
-        # The first PUBREL goes first also with place 0.
+        # The first PUBREL goes first also with place 0, in a store that keeps one rank alone.
         self._release_marks[packet_id] = mark
         if packet_id == self._session.outbox.released[0]:
             self._store_mark(packet_id, mark << STRIKES_AT)

@@ -48,8 +48,8 @@ def test_client_and_collector_pass_at_each_cloud_over_cut_links(name: str, tmp_p
         thread = threading.Thread(target=collector.run)
         thread.start()
         login = {"username": cloud.user, "password": cloud.secret} if cloud.user else {}
-        # Without a wait before each new link: after six cuts in a row that is more than a minute.
-        client = Client("pump-7", proxy.url, clean_session=False, random=lambda _most: 0, **login)
+        # It waits a second for each new link: after six cuts in a row it would be more than a minute.
+        client = Client("pump-7", proxy.url, clean_session=False, random=lambda most: min(most - 1, 1200), **login)
         topic = "ada/feeds/pump-7" if name == "adafruitio" else "fleet/pump-7/telemetry"
         sent = 0
         try:
