@@ -34,9 +34,9 @@ from umqtt_cli.toml_file import read_toml
 FILE = "umqtt.toml"
 _FILES = ("password_file", "ca", "cert", "key", "sensors")
 KEYS = ("broker", "username", "mqtt_version", *_FILES, "device", "board", "fleet")
-# `umqtt collect` takes either --broker or a file of its own, --board of `umqtt size` means something else, and --ca
-# of `umqtt spool` is not the broker's.
-_NOT_FOR = ("collect", "size", "spool")
+# `umqtt collect` takes either --broker or a file of its own, --board of `umqtt size` and --broker of `umqtt prove` mean
+# something else, and --ca of `umqtt spool` is not the broker's.
+_NOT_FOR = ("collect", "prove", "size", "spool")
 # `umqtt board --device` means something else: what is connected to a virtual board.
 _CONNECTED = ("board", "device")
 

@@ -31,7 +31,7 @@ _TAKEN = {
     "pub": _BROKER, "sub": _BROKER,
     "broker": set(), "brokers": _BROKER, "certs": set(), "passwd": set(), "store": set(),
     "collect": set(), "spool": set(), "decoders": set(), "decode": set(), "sparkplug": _BROKER,
-    "ingest": set(), "alerts": set(), "tables": set(), "report": set(),
+    "ingest": set(), "alerts": set(), "tables": set(), "report": set(), "console": _BROKER,
 }  # fmt: skip
 
 

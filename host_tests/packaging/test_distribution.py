@@ -186,6 +186,6 @@ def test_the_help_says_how_to_install_what_is_missing(with_extra) -> None:
     titles = ("Board on a cable", "Without a board", "Device over the air")
     kit = [f"{title}, after pip install 'umqtt-robust[kit]':" for title in titles]
     spark = ["Data, after pip install 'umqtt-robust[spark]':"]
-    assert missing == {
-        "broker": [*kit, *spark], "kit": spark, "spark": [*kit, "Broker, after pip install 'umqtt-robust[broker]':"]
-    }  # fmt: skip
+    page = ["Page, after pip install 'umqtt-robust[console]':"]
+    broker = ["Broker, after pip install 'umqtt-robust[broker]':"]
+    assert missing == {"broker": [*kit, *spark, *page], "kit": [*spark, *page], "spark": [*kit, *broker, *page]}

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
 from umqtt_broker.settings.broker import is_loopback_name
 from umqtt_console.access import Access as Users
 from umqtt_console.access import UsersWrong, add_user, ask_password
@@ -25,7 +24,7 @@ from umqtt_console.broker_api import BrokerApi
 
 from spark_ingest.cli.spools import read
 from spark_ingest.location import Location
-from umqtt_cli.console import say
+from umqtt_cli.console import emit, say
 from umqtt_cli.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access, client_options, explain
 from umqtt_kit.processes import module_command
@@ -107,7 +106,7 @@ async def _run(console: Console, options: Options, tls: ssl.SSLContext | None) -
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     name = f"[{host}]" if ":" in host else host
-    click.echo(f"listening on {'https' if tls else 'http'}://{name}:{port}")
+    emit(f"listening on {'https' if tls else 'http'}://{name}:{port}")
     await stopped.wait()
     await runner.cleanup()
 

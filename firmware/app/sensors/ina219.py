@@ -20,7 +20,7 @@ class Sensor(Chip):
     most_volts = 0.32
 
     def __init__(self, shunt_ohm=0.1, **bus):
-        self._ohm = shunt_ohm
+        self._shunt = shunt_ohm
         amperes, volts = self.most_volts / shunt_ohm, self.metrics["voltage_v"][1]
         self.metrics = {
             "voltage_v": (0, volts), "current_a": (-amperes, amperes), "power_w": (-amperes * volts, amperes * volts),
@@ -39,5 +39,5 @@ class Sensor(Chip):
 
     def read(self):
         volts = self.volts()
-        amperes = signed(self.load_word(_SHUNT)) * self.shunt_step / self._ohm
+        amperes = signed(self.load_word(_SHUNT)) * self.shunt_step / self._shunt
         return {"voltage_v": round(volts, 3), "current_a": round(amperes, 5), "power_w": round(volts * amperes, 4)}
