@@ -55,15 +55,18 @@ def test_client_and_collector_pass_at_each_cloud_over_cut_links(name: str, tmp_p
         try:
             eventually(lambda: collector.counters.subscribed)
 
-            def step() -> bool:
+            def arrived() -> int:
                 nonlocal sent
                 while sent < count and client.pending < 8:
                     client.publish(topic, b'{"seq":%d}' % sent, qos=1)
                     sent += 1
                 client.poll(20)
-                return len(_seqs(config)) == count
+                return len(_seqs(config))
 
-            eventually(step, lambda: f"seed {seed}: {len(_seqs(config))} of {count}")
+            so_far = 0
+            while so_far < count:  # a cloud lets few through in a minute, and each cut costs a wait
+                told = f"seed {seed}: {so_far} of {count}"
+                so_far = eventually(lambda before=so_far: (now := arrived()) > before and now, told)
         finally:
             collector.stop()
             thread.join()
