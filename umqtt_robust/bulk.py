@@ -40,6 +40,7 @@ from .packets import (
 _PUBACK_HEAD = b"\x40\x02"
 _PUBREC_HEAD = b"\x50\x02"
 _SHORT = [bytes((n,)) for n in range(128)]
+_SOON = 1200  # ms: some brokers take one CONNECT of a client a second
 
 
 class Group:
@@ -276,11 +277,13 @@ class BulkClient(Client):
             self.may_be_old = asked and ends or is_silent and self._was_silent
             self._was_silent = is_silent
             if self.may_be_old:
-                self.retry_delay = 0  # it is there: no reason to wait with the older version
+                self.retry_delay = 0  # it is there: no reason to wait long with the older version
         self._is_refused = isinstance(error, Refused)
         Client._handle_loss(self, error)
         self._is_refused = False
-        if self.wait_ms > self.longest_delay:  # the wait after a refusal
+        if self.may_be_old:
+            self._begin(_SOON)
+        elif self.wait_ms > self.longest_delay:  # the wait after a refusal
             self._begin(self.longest_delay - self.random(self.longest_delay // 4 + 1))
 
     def forget(self, session, unsure=True):

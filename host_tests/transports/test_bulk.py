@@ -465,19 +465,22 @@ def test_each_link_tries_mqtt_5_first_and_then_the_older_version(answer):
              Wire([encoder.connack(True)])]  # fmt: skip
     world = World(*wires, protocol="auto")
     while len(world.used) < 4 or not world.client.connected:
-        world.client.tick()
+        world.now += min(1000, world.client.tick())
     assert [wire.sent[8] for wire in wires] == [5, 4, 5, 4]
 
 
 @pytest.mark.parametrize("answer", OLD)
-def test_the_older_version_is_tried_at_once_however_long_the_broker_was_away(answer):
-    """A broker that knew MQTT 3.1.1 alone was reached up to two minutes after it listened again."""
+def test_the_older_version_is_tried_soon_however_long_the_broker_was_away(answer):
+    """A broker that knew MQTT 3.1.1 alone was reached up to two minutes after it listened again.
+
+    Planted: it is tried at once: where one CONNECT a second is taken, neither version ever is.
+    """
     away = [Wire([ssl.SSLError(1, "away")]) for _ in range(8)]
     world = World(*away, Wire([OLD[answer]]), Wire([CONNACK]), protocol="auto", random=lambda limit: limit - 1)
     while len(world.used) < 9:
         wait = world.client.tick()
         world.now += wait
-    assert wait == 0
+    assert wait == 0 if answer == "refuses the version" else 1000 < wait < 2000
     while not world.client.connected:
         world.client.tick()
     assert [wire.sent[8] for wire in world.used[-2:]] == [5, 4]
