@@ -232,12 +232,15 @@ def _messages(bronze: Delta) -> Iterator[tuple[date, pa.Table]]:
 
 def _places(files: list[pa_dataset.Fragment], schema: pa.Schema, keys: list[str]) -> Iterator[pa.Table]:
     """Yield the place of each message, by its file and its row there, with the bytes of its payload."""
-    columns = {name: pa_dataset.field(name) for name in [*keys, "received_ts"]}
-    columns["size"] = pc.binary_length(pa_dataset.field("payload"))
+    columns = [*keys, "received_ts", "payload"]
     for file, fragment in enumerate(files):
-        found = fragment.to_table(schema=schema, columns=columns, batch_size=_BATCH_ROWS)
-        found = found.append_column("file", pa.repeat(file, found.num_rows))
-        yield found.append_column("row", pa.array(range(found.num_rows), pa.int64()))
+        row = 0
+        for batch in fragment.to_batches(schema=schema, columns=columns, batch_size=_BATCH_ROWS):
+            places = pa.Table.from_batches([batch.select(columns[:-1])])
+            places = places.append_column("size", pc.call_function("binary_length", [batch["payload"]]))
+            places = places.append_column("file", pa.repeat(file, batch.num_rows))
+            yield places.append_column("row", pa.array(range(row, row + batch.num_rows), pa.int64()))
+            row += batch.num_rows
 
 
 def _chunks(ordered: pa.Table) -> Iterator[pa.Table]:
