@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
+from umqtt_page import HEADERS
 
 from spark_ingest.durable import replace_file
 
@@ -38,20 +39,6 @@ _FREE_FAILURES = 5
 _PAUSE_S = 30.0
 _MOST_NAMES = 1000
 _LONGEST_NAME = 64
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-    "Cache-Control": "no-store",
-    # The page loads only from here, has no inline code, cannot be framed, and turns no string into markup.
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
-    ),
-}
 
 
 class UsersWrong(Exception):
@@ -259,7 +246,7 @@ class Access:
 
     def protect(self, response: web.StreamResponse) -> None:
         """Give a response the headers that all have."""
-        for name, value in _HEADERS.items():
+        for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         if self._secure:
             response.headers.setdefault("Strict-Transport-Security", "max-age=31536000")

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from umqtt_page import HEADERS
 
 from .token_file import is_token
 
@@ -18,21 +19,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # All reasons for which requests are refused.
 REASONS = ("host", "origin", "token")
-
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-    "Cache-Control": "no-store",
-    # The page loads only from this listener, has no inline code, cannot be framed, and turns no string into markup.
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
-    ),
-}
 
 
 def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
@@ -69,7 +55,7 @@ class Guard:
                     response = await handler(request)
                 except web.HTTPException as error:
                     response = _as_json(request, error)
-            for name, value in _HEADERS.items():
+            for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
 
